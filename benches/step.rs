@@ -22,7 +22,7 @@ use kdgat::distill::Residency;
 use kdgat::graph::Batch;
 use kdgat::nn::attention::Backend;
 use kdgat::nn::vgae::{Mode, difficulty};
-use kdgat::nn::{Architecture, FreshParameters, Gat, Gnn, Scope, Vgae};
+use kdgat::nn::{Architecture, FreshParameters, Gat, Gnn, NodeGnn, Scope, Vgae};
 use kdgat::torch::{allocator, device};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
@@ -194,6 +194,13 @@ fn answers(
     let mut parameters = FreshParameters::new(1, device);
     let scope = Scope::root(&mut parameters);
     let answer: Answer = match architecture {
+        Architecture::Nodes(config) => {
+            let model = NodeGnn::new(scope, config, Backend::Auto)?;
+            Box::new(move |batch| {
+                let _ = std::hint::black_box(model.forward(batch, Mode::Evaluation)?);
+                Ok(())
+            })
+        }
         Architecture::Graph(config) => {
             let model = Gnn::new(scope, config, Backend::Auto)?;
             Box::new(move |batch| {

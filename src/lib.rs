@@ -17,6 +17,7 @@ pub use kdgat_can as can;
 pub use kdgat_distill as distill;
 pub use kdgat_graph as graph;
 pub use kdgat_nn as nn;
+pub use kdgat_nodes as nodes;
 pub use kdgat_torch as torch;
 pub use kdgat_train as train;
 pub use kdgat_train::{interrupt, memory, notices, terminal};

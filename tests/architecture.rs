@@ -16,6 +16,7 @@ const SHORT_NAMES: &[(&str, &str)] = &[
     ("interrupt", "kdgat-train"),
     ("memory", "kdgat-train"),
     ("nn", "kdgat-nn"),
+    ("nodes", "kdgat-nodes"),
     ("notices", "kdgat-train"),
     ("random", "kdgat-base"),
     ("shell", "kdgat-base"),

@@ -4,7 +4,7 @@ use kdgat::distill::Weights;
 use kdgat::graph::{Batch, NODE_FEATURES};
 use kdgat::nn::attention::Backend;
 use kdgat::nn::{
-    Architecture, FreshParameters, Gat, GatConfig, Gnn, GnnConfig, GnnKind, Pooling, Scope, Vgae, VgaeConfig,
+    Architecture, FreshParameters, Gat, GatConfig, Gnn, GnnConfig, GnnKind, NodeGnn, Pooling, Scope, Vgae, VgaeConfig,
 };
 use tch::{Device, Tensor};
 
@@ -102,6 +102,7 @@ pub fn random_tensors(architecture: &Architecture, seed: u64) -> Result<Vec<(Str
         Architecture::Vgae(config) => drop(Vgae::new(scope, config, Backend::Auto)?),
         Architecture::Gat(config) => drop(Gat::new(scope, config, Backend::Auto)?),
         Architecture::Graph(config) => drop(Gnn::new(scope, config, Backend::Auto)?),
+        Architecture::Nodes(config) => drop(NodeGnn::new(scope, config, Backend::Auto)?),
     }
     Ok(parameters.into_tensors().into_iter().map(|named| (named.name, named.tensor.detach())).collect())
 }
@@ -174,6 +175,14 @@ pub fn forward_work(architecture: &Architecture, batch: &Batch, is_teacher: bool
                 for (input, output) in [(latent, ids), (latent, latent), (latent, latent), (latent, ids)] {
                     add(Work::linear(nodes, input, output));
                 }
+            }
+        }
+        Architecture::Nodes(config) => {
+            let mut input = config.node_features;
+            for layer in 0..config.num_layers() {
+                let output = config.output_columns(layer);
+                add(Work::linear(nodes, input, output));
+                input = output;
             }
         }
         Architecture::Graph(config) => {

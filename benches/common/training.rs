@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use kdgat::distill::frozen::{self, Asked, TeacherVocabulary};
 use kdgat::distill::losses::{LogitLoss, Projection, VgaeWeights};
 use kdgat::distill::objective::{
-    GatDistillation, GatObjective, GraphDistillation, GraphObjective, TeacherLink, VgaeDistillation, VgaeObjective,
+    GatDistillation, GatObjective, GraphDistillation, GraphObjective, NodeDistillation, NodeObjective, TeacherLink,
+    VgaeDistillation, VgaeObjective,
 };
 use kdgat::distill::{CacheMode, CacheOptions, Residency, StoreShape, Teacher, TeacherOptions, Weights};
 use kdgat::graph::{Batch, Task};
 use kdgat::nn::attention::Backend;
-use kdgat::nn::{Architecture, ClassLoss, FreshParameters, Gat, Gnn, Scope, Vgae};
+use kdgat::nn::{Architecture, ClassLoss, FreshParameters, Gat, Gnn, NodeGnn, Scope, Vgae};
 use kdgat::random::{self, Purpose};
 use kdgat::train::console::Console;
 use kdgat::train::objective::Objective;
@@ -39,7 +40,7 @@ pub fn start_teacher(
     options: &TeacherOptions,
     shape: &StoreShape,
 ) -> Result<Teacher, Error> {
-    let model = frozen::model(architecture.clone(), TeacherVocabulary::Shared, Backend::Auto, Asked::Outputs);
+    let model = frozen::model(architecture.clone(), TeacherVocabulary::Shared, Backend::Auto, Asked::Outputs)?;
     Ok(Teacher::start(model, weights, options, shape)?)
 }
 
@@ -103,6 +104,12 @@ impl Training {
                     _ => None,
                 };
                 Box::new(VgaeObjective { model, teacher: link, distillation })
+            }
+            Architecture::Nodes(config) => {
+                let model = NodeGnn::new(Scope::root(&mut parameters), config, Backend::Auto)?;
+                let loss = LogitLoss::SoftLabels { temperature: TEMPERATURE };
+                let distillation = taught_by.map(|_| NodeDistillation { loss, alpha: VGAE_WEIGHTS.alpha });
+                Box::new(NodeObjective { model, teacher: link, distillation, labelled_share: 1.0 })
             }
             Architecture::Graph(config) => {
                 let model = Gnn::new(Scope::root(&mut parameters), config, Backend::Auto)?;

@@ -7,13 +7,17 @@ use anyhow::Result;
 
 use super::{data, exit, output};
 use crate::can::check::{self, CheckOptions, CheckReport, LogCheck, Severity, readable};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::graph::dataset::{self, Feature, Summary, TargetValues};
 use crate::graph::{BuildOptions, StoreError};
-use crate::stage;
+use crate::nodes::sources;
+use crate::stage::{self, StageError};
 
 /// Reads all logs and prints the report. Exit code 2 if a build would refuse a log.
 pub fn run(config: &Config, json: bool) -> Result<ExitCode> {
+    if config::is_one_graph(config) {
+        return of_nodes(config, json);
+    }
     if let Some(path) = config.data.data.as_ref().filter(|path| dataset::is_dataset(path)) {
         return of_graphs(path, json);
     }
@@ -23,6 +27,42 @@ pub fn run(config: &Config, json: bool) -> Result<ExitCode> {
     let text = if json { serde_json::to_string_pretty(&report)? + "\n" } else { describe(&report) };
     output::write(&text)?;
     Ok(if report.is_usable() { ExitCode::SUCCESS } else { ExitCode::from(exit::INPUT) })
+}
+
+/// Reads one large graph and prints its size, its classes and its split.
+fn of_nodes(config: &Config, json: bool) -> Result<ExitCode> {
+    let path = config.data.data.as_deref().unwrap_or(Path::new(""));
+    let (graph, notes) = sources::read(path, &stage::graph_options(config)).map_err(StageError::from)?;
+    let mut classes = vec![0u64; graph.task.classes];
+    graph.labels.iter().filter(|&&label| label >= 0).for_each(|&label| classes[label as usize] += 1);
+    let degrees = || graph.row_pointers.windows(2).map(|ends| ends[1] - ends[0]);
+    let sets =
+        graph.given_split.as_ref().map(|sets| [1u8, 2, 3].map(|set| sets.iter().filter(|&&one| one == set).count()));
+    let (most, alone) = (degrees().max().unwrap_or(0), degrees().filter(|&degree| degree == 0).count());
+    if json {
+        let summary = serde_json::json!({
+            "name": graph.name, "nodes": graph.num_nodes(), "edges": graph.num_edges(), "features": graph.features.columns(),
+            "classes": classes, "largest_degree": most, "nodes_without_edges": alone, "split": sets, "notes": notes.lines(),
+        });
+        output::write(&(serde_json::to_string_pretty(&summary)? + "\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = format!("{}: one graph, classification of nodes\n\n", graph.name);
+    text += &format!("nodes     {}, {alone} of them without edges\n", graph.num_nodes());
+    let mean = graph.num_edges() as f64 / graph.num_nodes().max(1) as f64;
+    text += &format!("edges     {}, {mean:.1} for each node on average, at most {most}\n", graph.num_edges());
+    text += &format!("features  {}\n", graph.features.columns());
+    let counts = classes.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    text += &format!("classes   {} (nodes of each: {counts})\n", classes.len());
+    text += &match sets {
+        Some([train, validation, test]) => {
+            format!("split     {train} training, {validation} validation, {test} test\n")
+        }
+        None => "split     none: nodes are divided by --node-split\n".to_owned(),
+    };
+    notes.lines().iter().for_each(|line| text += &format!("note: {line}\n"));
+    output::write(&text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Reads a dataset of graphs and prints its columns and pitfalls.

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::output;
 use super::settings::Settings;
-use crate::config::reads;
+use crate::config::{self, reads};
 use crate::evaluate::bootstrap::MOST_RESAMPLES;
 use crate::evaluate::judge::NOT_CALIBRATED;
 use crate::evaluate::rules;
@@ -57,8 +57,10 @@ pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
         resamples: args.resamples,
         rules: args.rules,
     };
-    if stage::is_graph_dataset(&loaded.config) {
-        let (text, folder) = stage::evaluate_graphs(&loaded.config, &options)?;
+    let is_one_graph = config::is_one_graph(&loaded.config);
+    if is_one_graph || stage::is_graph_dataset(&loaded.config) {
+        let evaluate = if is_one_graph { stage::evaluate_nodes } else { stage::evaluate_graphs };
+        let (text, folder) = evaluate(&loaded.config, &options)?;
         output::write(&format!("{text}\nwritten: {}\n", folder.join("graph_metrics.{json,csv}").display()))?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -6,7 +6,7 @@ use super::later::before_its_default;
 use super::layer::{field, fields, out_of_range};
 use super::load::Loaded;
 use super::origin::Origin;
-use super::rules::{RULES, Rule};
+use super::rules::{RULES, Rule, is_one_graph};
 use super::table::Field;
 use super::values::*;
 
@@ -44,8 +44,8 @@ impl Stage {
 
     /// True if the stage trains this architecture.
     pub fn trains(self, model: ModelKind) -> bool {
-        use ModelKind::{Gat, Gcn, Gin, Mlp, Sage};
-        model == self.model() || (self == Stage::Train && matches!(model, Gin | Gcn | Sage | Gat | Mlp))
+        use ModelKind::{Appnp, Gat, Gcn, Gin, Mlp, Sage};
+        model == self.model() || (self == Stage::Train && matches!(model, Gin | Gcn | Sage | Gat | Mlp | Appnp))
     }
 }
 
@@ -97,11 +97,17 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         &format!("model gat has one hidden width, hidden has {}", model.hidden.len()),
         "use --preset gat,student (or another size), or --hidden with one number",
     );
-    let of_graphs = matches!(model.model, ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp);
+    let of_graphs =
+        matches!(model.model, ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp | ModelKind::Appnp);
     refuse(
         of_graphs && model.hidden.len() != 1,
         &format!("model {} has one hidden width, hidden has {}", model.model, model.hidden.len()),
         "use a preset such as gin,student, or --hidden with one number",
+    );
+    refuse(
+        distillation.use_kd && distillation.kd_loss == KdLoss::Dkd && is_one_graph(config),
+        "kd_loss = \"dkd\" needs the class of each node, and most nodes of one large graph have none that may be used",
+        "use --kd-loss kl or mse",
     );
     refuse(
         config.graphs.fold >= config.graphs.folds && config.graphs.folds_file.is_none(),

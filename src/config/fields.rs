@@ -227,6 +227,51 @@ config_fields! {
         folds_file: Option<PathBuf> = None;
     }
 
+    /// One large graph whose nodes are classified (`kdgat train` on NAME.npz, OGB's folders, or a table of nodes): see docs/nodes.md.
+    nodes: NodesConfig {
+        /// Add the reverse of each edge.
+        undirected: bool = true;
+        /// Use the largest connected component only, as published comparisons on small citation graphs do.
+        largest_component: bool = true;
+        /// Divide each node's features by the sum of their absolute values.
+        row_normalized: bool = false;
+        /// Division of the nodes into training, validation and test sets.
+        node_split: NodeSplitChoice = NodeSplitChoice::Auto;
+        /// Training nodes of each class (`node_split = "per-class"`).
+        labels_per_class: usize = 20, AtLeast(1.0);
+        /// Validation nodes of each class (`node_split = "per-class"`).
+        validation_per_class: usize = 30, AtLeast(1.0);
+        /// Share of the labelled nodes for training (`node_split = "random"`); `validation_fraction` of them validate.
+        training_fraction: f64 = 0.5, Inside(0.0, 1.0);
+        /// Seed of the split. none: the run's seed.
+        split_seed: Option<u64> = None;
+        /// Share of the test nodes that are hidden with their edges in training and only appear in the evaluation (the production setting).
+        hidden_fraction: f64 = 0.0, Below(0.0, 1.0);
+        /// Neighbours sampled for each node in training, from the seeds outwards: one number for each layer. none: the whole graph in each
+        /// step.
+        fanouts: Option<Vec<usize>> = None, AtLeast(1.0);
+        /// Parts that the graph is divided into for training on clusters (ClusterGCN). none: no clusters.
+        clusters: Option<usize> = None, AtLeast(2.0);
+        /// Clusters per batch.
+        clusters_per_batch: usize = 4, AtLeast(1.0);
+        /// Aggregation of neighbours (sage).
+        aggregator: AggregatorChoice = AggregatorChoice::Mean;
+        /// Normalisation after each hidden layer.
+        norm: NormChoice = NormChoice::None;
+        /// Add each hidden layer's input to its output, where the widths are equal.
+        residual: bool = false;
+        /// Share of the input features that dropout sets to zero in training.
+        input_dropout: f64 = 0.0, Below(0.0, 1.0);
+        /// Share of the attention weights that dropout sets to zero in training (gat).
+        attention_dropout: f64 = 0.0, Below(0.0, 1.0);
+        /// Heads of the output layer, averaged (gat).
+        output_heads: usize = 1, Between(1.0, 1024.0);
+        /// Probability of returning to the node itself in each step of propagation (appnp).
+        teleport: f64 = 0.1, Inside(0.0, 1.0);
+        /// Steps of propagation (appnp).
+        propagation_steps: usize = 10, Between(1.0, 1000.0);
+    }
+
     /// The agent of `kdgat fusion`, which learns how much weight the classifier and the autoencoder get: see docs/fusion.md.
     fusion: FusionConfig {
         /// Learning algorithm of the agent.

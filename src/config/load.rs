@@ -56,7 +56,7 @@ impl Loaded {
 /// Merges the layers. Problems of all layers are reported together.
 pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     let mut problems = Vec::new();
-    let mut layers = presets::layers(&sources.presets, &sources.working_folder, &mut problems)?;
+    let mut layers = Vec::new();
     let project_file = sources.working_folder.join("kdgat.toml");
     if project_file.is_file() {
         layers.push(file_layer(&project_file, "kdgat.toml", &mut problems)?);
@@ -75,6 +75,10 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
         layers.push(layer);
     }
     layers.push(Layer::from_flags(&sources.flags, &mut problems));
+    let on_nodes = is_one_graph(&layers, &sources.working_folder);
+    let mut presets = presets::layers(&sources.presets, &sources.working_folder, on_nodes, &mut problems)?;
+    presets.append(&mut layers);
+    layers = presets;
     if let Some(path) = &sources.run {
         let names_data = layers.iter().flat_map(|layer| &layer.assignments).any(|one| one.field.name == "data");
         layers.insert(0, run_layer(path, names_data, &mut problems)?);
@@ -101,6 +105,13 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
         config.data.data = None;
     }
     Ok(Loaded { config, origins })
+}
+
+/// True if the last of these layers that names a dataset names one large graph.
+fn is_one_graph(layers: &[Layer], working_folder: &Path) -> bool {
+    let named = layers.iter().flat_map(|layer| &layer.assignments).rfind(|one| one.field.name == "data");
+    let path = named.and_then(|one| one.value.as_str()).map(|path| working_folder.join(path));
+    path.is_some_and(|path| kdgat_nodes::sources::is_node_dataset(&path))
 }
 
 /// True if this variable is `KDGAT_DATA` and names the parent folder of datasets. If it names a single dataset, it sets the field

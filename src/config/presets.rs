@@ -12,6 +12,7 @@ use super::text::{Entry, Node, Table, parse_toml};
 
 /// Presets compiled into the binary: name and content. A test compares the list with the folder.
 pub const BUILT_IN: &[(&str, &str)] = &[
+    ("appnp", include_str!("../../presets/appnp.toml")),
     ("dqn", include_str!("../../presets/dqn.toml")),
     ("gat", include_str!("../../presets/gat.toml")),
     ("gcn", include_str!("../../presets/gcn.toml")),
@@ -38,29 +39,16 @@ pub struct Preset {
     pub file: String,
     pub shared: Table,
     pub sizes: Vec<(String, Table)>,
+    /// Fields that replace those of a size when the data is one large graph: `[nodes.teacher]`.
+    pub on_nodes: Vec<(String, Table)>,
 }
 
 impl Preset {
     fn parse(name: &str, file: String, text: &str) -> Result<Preset, Box<Problem>> {
         let mut shared = parse_toml(&file, text)?;
-        let sizes = shared.extract_if(.., |entry| entry.key == "size" && matches!(entry.node, Node::Table(_)));
-        let mut tables = Vec::new();
-        for Entry { node, .. } in sizes {
-            if let Node::Table(sizes) = node {
-                tables.extend(sizes);
-            }
-        }
-        let mut sizes = Vec::new();
-        for Entry { key, line, node } in tables {
-            match node {
-                Node::Table(fields) => sizes.push((key, fields)),
-                Node::Value(_) => {
-                    let message = format!("size.{key} must be a table of fields: [size.{key}]");
-                    return Err(Box::new(Problem::Syntax { file, line, message }));
-                }
-            }
-        }
-        Ok(Preset { name: name.to_string(), file, shared, sizes })
+        let sizes = named_tables(&mut shared, "size", &file)?;
+        let on_nodes = named_tables(&mut shared, ON_NODES, &file)?;
+        Ok(Preset { name: name.to_string(), file, shared, sizes, on_nodes })
     }
 
     pub fn is_model(&self) -> bool {
@@ -70,6 +58,28 @@ impl Preset {
         };
         !self.sizes.is_empty() || self.shared.iter().any(sets_model)
     }
+}
+
+/// The table with a size's fields for one large graph.
+const ON_NODES: &str = "size-on-nodes";
+
+/// Takes the tables `[name.KEY]` out of `table`.
+fn named_tables(table: &mut Table, name: &str, file: &str) -> Result<Vec<(String, Table)>, Box<Problem>> {
+    let found = table.extract_if(.., |entry| entry.key == name && matches!(entry.node, Node::Table(_)));
+    let mut tables = Vec::new();
+    for Entry { node, .. } in found {
+        if let Node::Table(entries) = node {
+            tables.extend(entries);
+        }
+    }
+    let fields_of = |Entry { key, line, node }: Entry| match node {
+        Node::Table(fields) => Ok((key, fields)),
+        Node::Value(_) => {
+            let message = format!("{name}.{key} must be a table of fields: [{name}.{key}]");
+            Err(Box::new(Problem::Syntax { file: file.to_owned(), line, message }))
+        }
+    };
+    tables.into_iter().map(fields_of).collect()
 }
 
 /// All available presets: those in the folder `presets/` first, then those in the binary.
@@ -115,8 +125,13 @@ fn toml_files(folder: &Path) -> Result<Vec<std::path::PathBuf>, ConfigError> {
     Ok(files)
 }
 
-/// The layers of a list of presets such as `vgae,student,quick`, left to right.
-pub fn layers(names: &[String], working_folder: &Path, problems: &mut Vec<Problem>) -> Result<Vec<Layer>, ConfigError> {
+/// The layers of a list of presets such as `vgae,student,quick`, left to right. `on_nodes` is set if the data is one large graph.
+pub fn layers(
+    names: &[String],
+    working_folder: &Path,
+    on_nodes: bool,
+    problems: &mut Vec<Problem>,
+) -> Result<Vec<Layer>, ConfigError> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
@@ -141,7 +156,10 @@ pub fn layers(names: &[String], working_folder: &Path, problems: &mut Vec<Proble
             }
             size = Some(size_name);
             if let Some(model) = model {
-                layers.push(layer(model, &format!("{},{name}", model.name), fields, problems));
+                let origin = format!("{},{name}", model.name);
+                layers.push(layer(model, &origin, fields, problems));
+                let replaced = model.on_nodes.iter().find(|size| on_nodes && size.0 == *name);
+                layers.extend(replaced.map(|(_, fields)| layer(model, &origin, fields, problems)));
             }
         } else {
             problems.push(unknown(name, &presets, model));

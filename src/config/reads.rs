@@ -26,7 +26,17 @@ pub const MERGE: Reads = Reads { command: "data merge", sections: &[], fields: &
 pub const CHECK: Reads = Reads {
     command: "data check",
     sections: &[],
-    fields: &["data", "stores_dir", "log_format", "window", "max_reject_share", "threads"],
+    fields: &[
+        "data",
+        "stores_dir",
+        "log_format",
+        "window",
+        "max_reject_share",
+        "threads",
+        "undirected",
+        "largest_component",
+        "row_normalized",
+    ],
 };
 /// `kdgat teachers list`, `show` and `verify`.
 pub const TEACHERS: Reads = Reads { command: "teachers", sections: &[], fields: &["teachers_dir"] };
@@ -74,7 +84,18 @@ pub const SCORE: Reads = Reads {
 pub const EVALUATE: Reads = Reads {
     command: "evaluate",
     sections: &["data", "evaluation"],
-    fields: &["attention", "seed", "threads", "device", "teachers_dir", "memory_limit", "runs_dir"],
+    fields: &[
+        "attention",
+        "seed",
+        "threads",
+        "device",
+        "teachers_dir",
+        "memory_limit",
+        "runs_dir",
+        "undirected",
+        "largest_component",
+        "row_normalized",
+    ],
 };
 pub const EXPORT: Reads = Reads { command: "export", sections: &[], fields: &["threads"] };
 pub const EXPORT_EXAMPLES: Reads =

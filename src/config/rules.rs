@@ -130,7 +130,6 @@ const CAN_FIELDS: &[&str] = &[
     "id_encoding",
     "id_buckets",
     "id_probes",
-    "conv",
     "unknown_drop",
     "fc_layers",
     "foreign_ids",
@@ -140,8 +139,63 @@ const CAN_FIELDS: &[&str] = &[
     "cuda_graphs",
 ];
 
+/// Fields of one large graph and of models of its nodes.
+const NODE_FIELDS: &[&str] = &[
+    "undirected",
+    "largest_component",
+    "row_normalized",
+    "node_split",
+    "labels_per_class",
+    "validation_per_class",
+    "training_fraction",
+    "split_seed",
+    "hidden_fraction",
+    "fanouts",
+    "clusters",
+    "clusters_per_batch",
+    "aggregator",
+    "norm",
+    "residual",
+    "input_dropout",
+    "attention_dropout",
+    "output_heads",
+    "teleport",
+    "propagation_steps",
+];
+
+/// Fields of many graphs, which a training on the nodes of one graph does not read.
+const MANY_GRAPHS_FIELDS: &[&str] = &[
+    "pooling",
+    "edge_features",
+    "target_reference",
+    "folds",
+    "fold",
+    "folds_file",
+    "batch_nodes",
+    "batch_edges",
+    "optimize_batch_size",
+    "min_steps_per_epoch",
+    "memory_estimation",
+    "safety_factor",
+    "shuffle_block",
+    "shuffle_buffer",
+    "kd_hint_weight",
+    "targets_file",
+    "kd_embedding_weight",
+    "kd_embedding_loss",
+    "kd_embedding_temperature",
+];
+
+/// True if the configured dataset is one large graph.
+pub fn is_one_graph(config: &Config) -> bool {
+    config.data.data.as_deref().is_some_and(kdgat_nodes::sources::is_node_dataset)
+}
+
 /// True if a stage reads a field under any configuration; the stage's help lists these.
 pub fn may_read(stage: Stage, field: &Field) -> bool {
+    if NODE_FIELDS.contains(&field.name) {
+        return stage == Stage::Train;
+    }
     let mut configs = [FusionKind::Dqn, FusionKind::Bandit].map(|fusion| eager(stage, fusion)).to_vec();
     if stage == Stage::Train {
         for (config, model) in configs.iter_mut().zip([ModelKind::Gat, ModelKind::Gin]) {
@@ -225,6 +279,68 @@ pub const RULES: &[Rule] = &[
         is_read: |_, stage| stage != Stage::Train,
         because: "`kdgat train` reads graphs of other kinds than CAN windows",
         remedy: "drop it",
+    },
+    Rule {
+        fields: &["conv"],
+        is_read: |config, stage| {
+            stage != Stage::Train || (config.model.model == ModelKind::Gat && is_one_graph(config))
+        },
+        because: "`kdgat train` reads it for a gat on one large graph only",
+        remedy: "drop it",
+    },
+    Rule {
+        fields: NODE_FIELDS,
+        is_read: |config, stage| stage == Stage::Train && is_one_graph(config),
+        because: "only `kdgat train` on one large graph reads it",
+        remedy: "name the graph with --data, or drop it",
+    },
+    Rule {
+        fields: MANY_GRAPHS_FIELDS,
+        is_read: |config, stage| stage != Stage::Train || !is_one_graph(config),
+        because: "the data is one large graph, whose nodes are trained on",
+        remedy: "drop it",
+    },
+    Rule {
+        fields: &["labels_per_class", "validation_per_class"],
+        is_read: |config, _| matches!(config.nodes.node_split, NodeSplitChoice::Auto | NodeSplitChoice::PerClass),
+        because: "the nodes are divided in another way",
+        remedy: "use --node-split per-class or drop it",
+    },
+    Rule {
+        fields: &["training_fraction"],
+        is_read: |config, _| config.nodes.node_split == NodeSplitChoice::Random,
+        because: "only node_split = \"random\" reads it",
+        remedy: "add --node-split random or drop it",
+    },
+    Rule {
+        fields: &["split_seed"],
+        is_read: |config, _| config.nodes.node_split != NodeSplitChoice::Given || config.nodes.hidden_fraction > 0.0,
+        because: "the dataset's own split is used",
+        remedy: "drop it",
+    },
+    Rule {
+        fields: &["clusters_per_batch"],
+        is_read: |config, _| config.nodes.clusters.is_some(),
+        because: "there are no clusters",
+        remedy: "add --clusters or drop it",
+    },
+    Rule {
+        fields: &["aggregator"],
+        is_read: |config, _| config.model.model == ModelKind::Sage,
+        because: "only a sage aggregates by a mean or sum",
+        remedy: "use --model sage or drop it",
+    },
+    Rule {
+        fields: &["attention_dropout", "output_heads"],
+        is_read: |config, _| config.model.model == ModelKind::Gat,
+        because: "only a gat has attention",
+        remedy: "use --model gat or drop it",
+    },
+    Rule {
+        fields: &["teleport", "propagation_steps"],
+        is_read: |config, _| config.model.model == ModelKind::Appnp,
+        because: "only an appnp propagates its outputs",
+        remedy: "use --model appnp or drop it",
     },
     Rule {
         fields: &["folds"],

@@ -253,8 +253,37 @@ choices! {
         Gcn = "gcn",
         /// GraphSAGE with the mean aggregator (`kdgat train`; Hamilton et al. 2017)
         Sage = "sage",
-        /// Multilayer perceptron on node features and degrees, without messages (`kdgat train`)
+        /// Multilayer perceptron on node features, and degrees of whole graphs, without messages (`kdgat train`)
         Mlp = "mlp",
+        /// Multilayer perceptron whose outputs are propagated, for one large graph (`kdgat train`; Gasteiger et al. 2019)
+        Appnp = "appnp",
+    }
+    /// The division of a graph's nodes.
+    NodeSplitChoice {
+        /// The dataset's own split, if it has one; otherwise `per-class`
+        Auto = "auto",
+        /// The dataset's own split
+        Given = "given",
+        /// `labels_per_class` and `validation_per_class` nodes of each class; the rest is for testing
+        PerClass = "per-class",
+        /// Shares of the labelled nodes
+        Random = "random",
+    }
+    /// The aggregator of GraphSAGE.
+    AggregatorChoice {
+        /// A map of the neighbours' mean plus a map of the node itself
+        Mean = "mean",
+        /// One map of the mean of the neighbours and the node
+        Gcn = "gcn",
+    }
+    /// Normalisation of hidden layers.
+    NormChoice {
+        /// None
+        None = "none",
+        /// Batch norm
+        Batch = "batch",
+        /// Layer norm
+        Layer = "layer",
     }
     /// Pooling of the nodes of a graph to one row.
     PoolingChoice {

@@ -34,6 +34,9 @@ pub struct RunResult {
     pub seen_graphs: usize,
     /// Number of test graphs.
     pub test_graphs: usize,
+    /// Digest of the test nodes of one large graph, whose division depends on the seed; empty for many graphs.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub test_digest: String,
     /// Settings that influence its losses, without the seed.
     #[serde(default)]
     pub settings: serde_json::Map<String, Value>,
@@ -45,6 +48,9 @@ pub struct RunResult {
     /// The same metrics for a model that is linear in the sums of node features; empty if there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub linear: Vec<Metric>,
+    /// The same metrics for label propagation; empty for many graphs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub propagated: Vec<Metric>,
 }
 
 impl RunResult {
@@ -176,10 +182,15 @@ pub fn linear(runs: &[RunResult], metric: &str) -> Mean {
     over_folds(runs, |run| value(&run.linear, metric))
 }
 
+/// Mean of a metric of label propagation: every division counts once.
+pub fn propagated(runs: &[RunResult], metric: &str) -> Mean {
+    over_folds(runs, |run| value(&run.propagated, metric))
+}
+
 fn over_folds(runs: &[RunResult], value: impl Fn(&RunResult) -> f64) -> Mean {
-    let of_run = runs.iter().map(|run| (run.fold.as_str(), value(run)));
+    let of_run = runs.iter().map(|run| ((run.fold.as_str(), run.test_digest.as_str()), value(run)));
     // Not every run of a fold has all metrics.
-    let of_fold: BTreeMap<&str, f64> = of_run.filter(|(_, value)| value.is_finite()).collect();
+    let of_fold: BTreeMap<(&str, &str), f64> = of_run.filter(|(_, value)| value.is_finite()).collect();
     Mean::of(&of_fold.into_values().collect::<Vec<_>>())
 }
 
@@ -187,6 +198,8 @@ fn over_folds(runs: &[RunResult], value: impl Fn(&RunResult) -> f64) -> Mean {
 pub const BASELINE: &str = "most frequent or mean";
 /// Name of the linear model.
 pub const LINEAR: &str = "linear in node features";
+/// Name of label propagation.
+pub const PROPAGATED: &str = "label propagation";
 
 /// The unit of the differences of a comparison: folds, or the seeds of one fold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -394,6 +407,8 @@ mod tests {
             metrics: vec![metric(accuracy)],
             baseline: vec![metric(0.5 + fold as f64)],
             linear: Vec::new(),
+            propagated: Vec::new(),
+            test_digest: String::new(),
         }
     }
 

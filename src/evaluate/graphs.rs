@@ -58,6 +58,13 @@ impl Tested {
         (!values.is_empty()).then(|| [quantile(&values, 0.025), quantile(&values, 0.975)])
     }
 
+    /// Share of the graphs or nodes whose class is right, for one target with classes.
+    pub fn accuracy(&self) -> f64 {
+        let pairs = self.outputs.iter().zip(&self.targets);
+        let right = pairs.filter(|(outputs, target)| argmax(outputs) == target[0] as usize).count();
+        right as f64 / self.targets.len() as f64
+    }
+
     /// Names and values of the metrics over these graphs.
     fn values(&self, schema: &Schema, graphs: &[usize]) -> Vec<(String, f64)> {
         match schema.task {

@@ -17,6 +17,7 @@ pub mod graphs;
 pub mod held_out;
 pub mod id_list;
 pub mod judge;
+pub mod label_propagation;
 pub mod metrics;
 pub mod models;
 pub mod operator;

@@ -14,7 +14,7 @@ use crate::nn::attention::Backend;
 use crate::nn::gat::CLASSES;
 use crate::nn::parameters::{Init, Role};
 use crate::nn::{
-    Architecture, Gat, GatConfig, Gnn, GnnConfig, GnnKind, InputConfig, ModelError, Scope, TensorSource, Vgae,
+    Architecture, Gat, GatConfig, Gnn, GnnConfig, GnnKind, InputConfig, ModelError, NodeGnn, Scope, TensorSource, Vgae,
     VgaeConfig, vgae,
 };
 
@@ -52,6 +52,7 @@ pub fn weight_bytes(architecture: &Architecture) -> Result<(f64, f64), ModelErro
         Architecture::Vgae(config) => drop(Vgae::new(Scope::root(&mut counted), config, Backend::Auto)?),
         Architecture::Gat(config) => drop(Gat::new(Scope::root(&mut counted), config, Backend::Auto)?),
         Architecture::Graph(config) => drop(Gnn::new(Scope::root(&mut counted), config, Backend::Auto)?),
+        Architecture::Nodes(config) => drop(NodeGnn::new(Scope::root(&mut counted), config, Backend::Auto)?),
     }
     Ok((counted.parameters, counted.buffers))
 }
@@ -87,6 +88,7 @@ pub fn estimate(
     let edge_features = student.reads_edge_features() || teacher.is_some_and(Architecture::reads_edge_features);
     let node_features = match student {
         Architecture::Graph(config) => config.node_features,
+        Architecture::Nodes(config) => config.node_features,
         other => other.input().node_features(),
     };
     let data = batch_data(edge_features, node_features);
@@ -147,6 +149,7 @@ pub(super) fn targets_per_node(teacher: &Architecture, nodes_per_graph: f64, hin
         Architecture::Vgae(config) => (config.latent + config.input.node_features()) as f64,
         Architecture::Gat(_) => CLASSES as f64 / nodes_per_graph.max(1.0),
         Architecture::Graph(config) => config.outputs as f64 / nodes_per_graph.max(1.0),
+        Architecture::Nodes(config) => config.outputs as f64,
     };
     let hidden = if hints { hidden_per_node(teacher, nodes_per_graph) } else { 0.0 };
     F32 * (outputs + hidden)
@@ -158,13 +161,14 @@ fn hidden_columns(architecture: &Architecture) -> f64 {
         Architecture::Vgae(config) => vgae::last_width(config) as f64,
         Architecture::Gat(config) => config.embedding_columns() as f64,
         Architecture::Graph(config) => config.pooled_columns() as f64,
+        Architecture::Nodes(config) => config.width() as f64,
     }
 }
 
 /// Values of that layer per node; a GAT's has one row per graph.
 fn hidden_per_node(architecture: &Architecture, nodes_per_graph: f64) -> f64 {
     match architecture {
-        Architecture::Vgae(_) => hidden_columns(architecture),
+        Architecture::Vgae(_) | Architecture::Nodes(_) => hidden_columns(architecture),
         Architecture::Gat(_) | Architecture::Graph(_) => hidden_columns(architecture) / nodes_per_graph.max(1.0),
     }
 }
@@ -211,6 +215,8 @@ fn forward_per_node(architecture: &Architecture, fused: bool) -> f64 {
         }
         // Features, and the values of one layer: sums, hidden values of its MLP, normalised and active ones.
         Architecture::Graph(config) => F32 * (2.0 * config.node_features as f64 + 6.0 * config.width() as f64),
+        // The same, without an inner MLP.
+        Architecture::Nodes(config) => F32 * (config.node_features as f64 + 3.0 * config.width() as f64),
     }
 }
 
@@ -221,6 +227,11 @@ fn activations(architecture: &Architecture, circumstances: &Circumstances) -> Li
         Architecture::Gat(config) if circumstances.fused => fused_gat_activations(config, circumstances),
         Architecture::Gat(config) => gat_activations(config, circumstances),
         Architecture::Graph(config) => graph_activations(config, circumstances),
+        Architecture::Nodes(config) => {
+            // Of each layer: values, sums and normalised output.
+            let columns = config.layers as f64 * 3.0 * config.width() as f64;
+            Linear { fixed: 0.0, per_node: F32 * columns, per_edge: 0.0 }
+        }
     };
     let of_edge_features = edge_terms(architecture).map_or(0.0, |terms| terms.in_step(circumstances.checkpointing));
     Linear { per_edge: kept.per_edge + F32 * of_edge_features, ..kept }
@@ -380,7 +391,7 @@ fn edge_terms(architecture: &Architecture) -> Option<EdgeTerms> {
             (2, vgae_widths(config).into_iter().chain([config.input.node_features() as f64]).collect())
         }
         Architecture::Gat(config) => (1, vec![(config.hidden * config.heads) as f64; config.layers as usize]),
-        Architecture::Graph(_) => (0, Vec::new()),
+        Architecture::Graph(_) | Architecture::Nodes(_) => (0, Vec::new()),
     };
     let features = (scalings * EDGE_FEATURES) as f64;
     architecture.reads_edge_features().then_some(EdgeTerms { features, widths })

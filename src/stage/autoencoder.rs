@@ -24,7 +24,7 @@ pub fn autoencoder(config: &Config) -> Result<Outcome, StageError> {
     let data = setup::open(config)?;
     let mut graphs = graphs(config, &data)?;
     let found = teacher::find(config, STAGE, &data)?;
-    let run = Run::open(config, STAGE, &data, found.as_ref().map(FoundTeacher::identity), Map::new())?;
+    let run = Run::open(config, STAGE, data.origin(), found.as_ref().map(FoundTeacher::identity), Map::new())?;
 
     let architecture = vgae_config(config, &data)?;
     let (parameters, model, distillation) = retry_on_oom(Meter::new(data.device), || {
@@ -39,7 +39,7 @@ pub fn autoencoder(config: &Config) -> Result<Outcome, StageError> {
     })?;
     let teacher = teacher::start(config, found, &data, graphs.teacher_use())?;
     let student = VgaeObjective { model, teacher, distillation };
-    let outcome = run.train(student, Architecture::Vgae(architecture), parameters, &mut graphs)?;
+    let outcome = run.train(&data, student, Architecture::Vgae(architecture), parameters, &mut graphs)?;
     validation::record_threshold(config, &data, &outcome)?;
     Ok(outcome)
 }

@@ -25,7 +25,7 @@ pub fn normal(config: &Config) -> Result<Outcome, StageError> {
     let data = setup::open(config)?;
     let mut graphs = graphs(config, &data)?;
     let found = teacher::find(config, stage, &data)?;
-    let run = Run::open(config, stage, &data, found.as_ref().map(FoundTeacher::identity), Map::new())?;
+    let run = Run::open(config, stage, data.origin(), found.as_ref().map(FoundTeacher::identity), Map::new())?;
     let usage = graphs.teacher_use();
     train(config, &data, run, found, usage, &mut graphs)
 }
@@ -38,7 +38,7 @@ pub fn curriculum(config: &Config) -> Result<Outcome, StageError> {
     let found = teacher::find(config, stage, &data)?;
     let scorer = curriculum::scorer(config, &data)?;
     let inputs = curriculum::inputs(scorer.as_ref());
-    let run = Run::open(config, stage, &data, found.as_ref().map(FoundTeacher::identity), inputs)?;
+    let run = Run::open(config, stage, data.origin(), found.as_ref().map(FoundTeacher::identity), inputs)?;
     if let Some(scorer) = scorer {
         plan.score(config, &data, &scorer, run.directory(), run.resumes())?;
     }
@@ -64,7 +64,7 @@ fn train(
     })?;
     let teacher = teacher::start(config, found, data, usage)?;
     let student = GatObjective { model, task, teacher, distillation, labels: None };
-    let outcome = run.train(student, Architecture::Gat(architecture), parameters, plan)?;
+    let outcome = run.train(data, student, Architecture::Gat(architecture), parameters, plan)?;
     validation::record_threshold(config, data, &outcome)?;
     Ok(outcome)
 }

@@ -21,6 +21,8 @@ pub enum StageError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
+    Nodes(#[from] crate::nodes::NodesError),
+    #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]
     Teacher(#[from] TeacherError),
@@ -68,6 +70,7 @@ impl StageError {
             Self::Teacher(error) => error.is_input(),
             Self::Checkpoint(error) => error.is_input(),
             Self::Run(error) => error.is_input(),
+            Self::Nodes(error) => error.is_input(),
             Self::File { source, .. } => files::is_about_the_path(source),
             Self::Torch(_) | Self::Model(ModelError::Torch(_)) | Self::Onnx(OnnxError::Torch(_)) => false,
             _ => true,

@@ -17,7 +17,7 @@ use super::{EvaluateOptions, StageError, foreign, setup, training};
 use crate::config::Config;
 use crate::distill::TargetName;
 use crate::distill::foreign::ForeignTargets;
-use crate::evaluate::graph_runs::{self, BASELINE, Comparison, Group, LINEAR, Mean, RunResult};
+use crate::evaluate::graph_runs::{self, BASELINE, Comparison, Group, LINEAR, Mean, PROPAGATED, RunResult};
 use crate::evaluate::graphs::{Metric, Tested, baseline};
 use crate::evaluate::{EvaluateError, TrainedModel, models, retrieval};
 use crate::files;
@@ -70,12 +70,27 @@ pub fn evaluate_graphs(config: &Config, options: &EvaluateOptions) -> Result<(St
         evaluated.push(scorer.score(model, recorded)?);
     }
     let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
-    let groups = graph_runs::groups(&evaluated);
+    let of = ResultsOf { dataset: &dataset, task: scorer.schema.task, unit: "graphs" };
+    let text = write_results(&folder, &of, &evaluated)?;
+    Ok((text, folder))
+}
+
+/// The subject of an evaluation.
+pub(super) struct ResultsOf<'a> {
+    pub dataset: &'a str,
+    pub task: Task,
+    /// The unit that outputs belong to, in the plural.
+    pub unit: &'a str,
+}
+
+/// Writes the results of runs to a folder. Returns the tables for the user.
+pub(super) fn write_results(folder: &Path, of: &ResultsOf, evaluated: &[RunResult]) -> Result<String, StageError> {
+    let groups = graph_runs::groups(evaluated);
     let comparisons = graph_runs::comparisons(&groups);
-    fs::create_dir_all(&folder).map_err(file_error(&folder))?;
-    write_json(&folder, &dataset, scorer.schema.task, &evaluated, &groups, &comparisons)?;
-    write_csv(&folder, &evaluated)?;
-    Ok((text(&dataset, &evaluated, &groups, &comparisons), folder))
+    fs::create_dir_all(folder).map_err(file_error(folder))?;
+    write_json(folder, of, evaluated, &groups, &comparisons)?;
+    write_csv(folder, evaluated)?;
+    Ok(text(of, evaluated, &groups, &comparisons))
 }
 
 /// The file of a run that records its division: the configuration it started with.
@@ -200,6 +215,8 @@ impl Scorer<'_> {
             metrics,
             baseline: of_simplest,
             linear: self.linear_metrics(&recorded.division, &split)?,
+            propagated: Vec::new(),
+            test_digest: String::new(),
             fold: split.origin,
         })
     }
@@ -347,7 +364,7 @@ struct Line {
     cells: Vec<String>,
 }
 
-fn text(dataset: &str, runs: &[RunResult], groups: &[Group<'_>], comparisons: &[Comparison]) -> String {
+fn text(of: &ResultsOf, runs: &[RunResult], groups: &[Group<'_>], comparisons: &[Comparison]) -> String {
     let metrics = graph_runs::metric_names(runs);
     let head = |count: &str| Line {
         name: "model".to_owned(),
@@ -375,17 +392,19 @@ fn text(dataset: &str, runs: &[RunResult], groups: &[Group<'_>], comparisons: &[
     };
     let has_linear = runs.iter().any(|run| !run.linear.is_empty());
     let linear = has_linear.then(|| baseline(LINEAR, graph_runs::linear));
-    let baselines = [baseline(BASELINE, graph_runs::baseline)].into_iter().chain(linear);
-    let every: Vec<Line> = [head("graphs")].into_iter().chain(runs.iter().map(of_run)).collect();
+    let has_propagated = runs.iter().any(|run| !run.propagated.is_empty());
+    let propagated = has_propagated.then(|| baseline(PROPAGATED, graph_runs::propagated));
+    let baselines = [baseline(BASELINE, graph_runs::baseline)].into_iter().chain(linear).chain(propagated);
+    let every: Vec<Line> = [head(of.unit)].into_iter().chain(runs.iter().map(of_run)).collect();
     let means = groups.iter().map(of_group).chain(baselines);
     let means: Vec<Line> = [head("runs")].into_iter().chain(means).collect();
     let width = every.iter().chain(&means).map(|line| line.name.chars().count()).max().unwrap_or(0);
-    let mut text = format!("{dataset}\n\n{}", aligned(&every, width));
+    let mut text = format!("{}\n\n{}", of.dataset, aligned(&every, width));
     text += &format!("\nmeans over runs that differ by fold or seed\n\n{}", aligned(&means, width));
     let of_first: Vec<&Comparison> =
         comparisons.iter().filter(|found| metrics.first() == Some(&found.metric.as_str())).collect();
     if !of_first.is_empty() {
-        text += "\nstudent with teacher − student alone, on the same test graphs\n\n";
+        text += &format!("\nstudent with teacher − student alone, on the same test {}\n\n", of.unit);
     }
     for found in of_first {
         // Writing to a String cannot fail.
@@ -416,8 +435,7 @@ fn cell(metric: &Metric) -> String {
 
 fn write_json(
     folder: &Path,
-    dataset: &str,
-    task: Task,
+    of: &ResultsOf,
     runs: &[RunResult],
     groups: &[Group<'_>],
     comparisons: &[Comparison],
@@ -438,12 +456,13 @@ fn write_json(
     };
     let content = json!({
         "format_version": 1,
-        "dataset": dataset,
-        "task": task,
+        "dataset": of.dataset,
+        "task": of.task,
         "models": runs,
         "groups": groups.iter().map(of_group).collect::<Vec<_>>(),
         "baseline": means(&|metric| graph_runs::baseline(runs, metric)),
         "linear": means(&|metric| graph_runs::linear(runs, metric)),
+        "propagated": means(&|metric| graph_runs::propagated(runs, metric)),
         "comparisons": comparisons,
     });
     let path = folder.join("graph_metrics.json");

@@ -135,6 +135,7 @@ fn onnx(model: &TrainedModel, description: &Value) -> Result<Vec<u8>, StageError
         }
         Architecture::Vgae(_) => "an autoencoder",
         Architecture::Graph(_) => "a network for other graphs than CAN windows",
+        Architecture::Nodes(_) => "a network for the nodes of one graph",
     };
     Err(StageError::Input(format!("{} is {found}; only classifiers (gat) can be exported as ONNX", model.name)))
 }
@@ -183,7 +184,7 @@ fn examples(config: &Config, model: &TrainedModel, count: usize) -> Result<State
     let name = match model.description.architecture {
         Architecture::Gat(_) => "logits",
         Architecture::Vgae(_) => "difficulty",
-        Architecture::Graph(_) => "outputs",
+        Architecture::Graph(_) | Architecture::Nodes(_) => "outputs",
     };
     let mut examples = inputs(&batch)?;
     examples.insert(name.to_owned(), scorer.answers(&batch)?);

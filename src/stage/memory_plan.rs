@@ -33,7 +33,9 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         ModelKind::Vgae => Stage::Autoencoder,
         ModelKind::Gat => Stage::Normal,
         ModelKind::Dqn => return Err(no_plan()),
-        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp => return Err(no_plan_of_graphs()),
+        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp | ModelKind::Appnp => {
+            return Err(no_plan_of_graphs());
+        }
     };
     let Planned { student, teacher, graphs, validation_nodes, on_gpu } = match size {
         Some(size) => Planned {
@@ -193,6 +195,8 @@ fn assumed(config: &Config) -> Result<Architecture, StageError> {
             input: assumed_input(config),
         }),
         ModelKind::Dqn => return Err(no_plan()),
-        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp => return Err(no_plan_of_graphs()),
+        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp | ModelKind::Appnp => {
+            return Err(no_plan_of_graphs());
+        }
     })
 }

@@ -3,10 +3,10 @@
 use serde_json::{Map, Value};
 
 use super::StageError;
-use super::setup::Data;
 use super::sizing::Decided;
 use super::training;
 use crate::config::{self, Config, Stage};
+use crate::nn::DatasetIdentity;
 use crate::train::run_directory::RunDirectory;
 
 /// Checks the configuration, and returns the sizes that the run decided when it started.
@@ -16,7 +16,7 @@ use crate::train::run_directory::RunDirectory;
 pub fn check(
     config: &Config,
     stage: Stage,
-    data: &Data,
+    dataset: &DatasetIdentity,
     teacher: Option<&str>,
     directory: &RunDirectory,
 ) -> Result<Decided, StageError> {
@@ -26,11 +26,11 @@ pub fn check(
     let decided = Decided { batch_graphs, recomputes: inputs["recomputes"].as_bool().unwrap_or(false) };
     // Without the batch size in `config.json`, only the saved state can be compared.
     let (Some(batch_graphs), Some(found)) = (batch_graphs, inputs["identity"].as_str()) else { return Ok(decided) };
-    if training::identity(config, stage, batch_graphs, data, teacher) == found {
+    if training::identity(config, stage, batch_graphs, dataset, teacher) == found {
         return Ok(decided);
     }
     let digests = [
-        ("the data", &inputs["dataset"]["digest"], Some(data.dataset.digest.as_str())),
+        ("the data", &inputs["dataset"]["digest"], Some(dataset.digest.as_str())),
         ("the teacher", &inputs["teacher_digest"], teacher),
     ];
     Err(refusal(directory, &frozen, &config::freeze(config, stage.as_str(), &Map::new()), &digests))

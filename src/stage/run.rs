@@ -8,20 +8,20 @@ use serde_json::{Map, Value, json};
 use super::StageError;
 use super::outcome::Outcome;
 use super::resume;
-use super::setup::Data;
+use super::setup::{Data, Origin};
 use super::sizing::{Decided, Sizing};
 use super::teacher::{self, TeacherIdentity};
-use super::training::{self, Graphs, StagePlan};
+use super::training::{self, StagePlan};
 use crate::config::{self, Config, MonitorChoice, Stage};
 use crate::distill::Teacher;
 use crate::distill::objective::Student;
 use crate::distill::registry::Registry;
-use crate::graph::{ForeignCounts, ForeignIds};
+use crate::graph::{ForeignCounts, Loader, Vocabulary};
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::{Architecture, FreshParameters, ModelDescription};
 use crate::train::checkpoint;
 use crate::train::console::{Console, Heading};
-use crate::train::fit::{BEST, Ending, Fit, LAST, fit};
+use crate::train::fit::{BEST, BatchPlan, Ending, Fit, FitOptions, LAST, fit};
 use crate::train::run_directory::RunDirectory;
 use crate::train::state::Position;
 use crate::train::trainable::Trainable;
@@ -35,7 +35,7 @@ fn is_deployed(name: &str) -> bool {
 pub struct Run<'a> {
     config: &'a Config,
     stage: Stage,
-    data: &'a Data,
+    origin: Origin,
     directory: RunDirectory,
     console: Console,
     /// Data, teacher and batch size, for `config.json` and `summary.json`.
@@ -47,6 +47,22 @@ pub struct Run<'a> {
     teacher: Option<Architecture>,
 }
 
+/// Everything that a training needs besides the student, its tensors and the plan of batches.
+pub struct Prepared {
+    pub training_loader: Loader,
+    pub validation_loader: Loader,
+    pub options: FitOptions,
+    /// True if the backward pass recomputes activations.
+    pub recomputes: bool,
+    pub description: ModelDescription,
+    /// Graphs, or nodes of one large graph, per batch.
+    pub batch_graphs: usize,
+    /// Amounts of training and validation data, for the first line.
+    pub amounts: String,
+    /// Further lines for the user.
+    pub notes: Vec<String>,
+}
+
 impl<'a> Run<'a> {
     /// Opens the run's folder. `extra_inputs` identify inputs that only this stage reads.
     ///
@@ -55,24 +71,25 @@ impl<'a> Run<'a> {
     pub fn open(
         config: &'a Config,
         stage: Stage,
-        data: &'a Data,
+        origin: Origin,
         teacher: Option<TeacherIdentity>,
         extra_inputs: Map<String, Value>,
     ) -> Result<Self, StageError> {
         let (teacher_digest, teacher) = teacher.map(|teacher| (teacher.digest, teacher.architecture)).unzip();
         let teacher = teacher.flatten();
-        let directory = training::run_directory(config, &data.dataset.name, stage)?;
+        let directory = training::run_directory(config, &origin.dataset.name, stage)?;
         let resumes = config.output.resume && directory.file(LAST).exists();
-        let decided = resumes.then(|| resume::check(config, stage, data, teacher_digest.as_deref(), &directory));
+        let decided =
+            resumes.then(|| resume::check(config, stage, &origin.dataset, teacher_digest.as_deref(), &directory));
         let decided = decided.transpose()?;
         if config.model.size.starts_with("teacher") && !config.distillation.use_kd {
-            Registry::new(&config.distillation.teachers_dir).check_writable(&data.dataset.name)?;
+            Registry::new(&config.distillation.teachers_dir).check_writable(&origin.dataset.name)?;
         }
         let log = directory.file("log.txt");
         let mut console =
             Console::new(Some(&log)).map_err(|source| StageError::File { path: log, action: "write", source })?;
         if config.output.live {
-            let what = format!("{} {} on {}", config.model.model, config.model.size, data.dataset.name);
+            let what = format!("{} {} on {}", config.model.model, config.model.size, origin.dataset.name);
             console = console.with_panel(Heading { what, run: directory.path().display().to_string() });
         }
         if config.output.resume && !resumes {
@@ -82,10 +99,10 @@ impl<'a> Run<'a> {
             ));
         }
         let mut inputs = Map::new();
-        inputs.insert("dataset".into(), json!(data.dataset));
+        inputs.insert("dataset".into(), json!(origin.dataset));
         inputs.insert("teacher_digest".into(), json!(teacher_digest));
         inputs.extend(extra_inputs);
-        Ok(Self { config, stage, data, directory, console, inputs, decided, teacher_digest, teacher })
+        Ok(Self { config, stage, origin, directory, console, inputs, decided, teacher_digest, teacher })
     }
 
     /// The run's folder.
@@ -98,33 +115,26 @@ impl<'a> Run<'a> {
         self.decided.is_some()
     }
 
-    /// Trains the student, saves the results, and registers the model as the dataset's teacher if its size says so.
+    /// Trains the student on graphs of a store, saves the results, and registers the model as the dataset's teacher if its size says so.
     pub fn train(
         mut self,
+        data: &Data,
         mut student: impl Student,
         architecture: Architecture,
         parameters: FreshParameters,
         plan: &mut impl StagePlan,
     ) -> Result<Outcome, StageError> {
-        let mut trainable = Trainable::new(parameters.into_tensors(), self.data.device)?;
-        let num_parameters = trainable.count_parameters(is_deployed);
-        let vocabulary = Arc::new(self.data.store.vocabulary().clone());
+        let mut trainable = Trainable::new(parameters.into_tensors(), self.origin.device)?;
+        let vocabulary = Arc::new(data.store.vocabulary().clone());
         let teacher = self.teacher.as_ref();
         let edge_features =
             teacher.is_some_and(Architecture::reads_edge_features) || architecture.reads_edge_features();
         let (training_loader, validation_loader) =
-            training::loaders(self.config, &self.data.store, &vocabulary, edge_features);
-        let mut options = training::fit_options(self.config, self.data.device);
-        // Some operations of graph networks are composed of libtorch's.
-        options.uses_own_threads &= self.stage != Stage::Train;
-        if self.config.training.monitor == MonitorChoice::Metric
-            && let Some(metric) = student.metric()
-        {
-            options.monitor = metric;
-        }
+            training::loaders(self.config, &data.store, &vocabulary, edge_features);
+        let mut options = self.fit_options(&student);
         let sizing = Sizing {
             config: self.config,
-            data: self.data,
+            data,
             architecture: &architecture,
             teacher,
             directory: &self.directory,
@@ -133,22 +143,59 @@ impl<'a> Run<'a> {
             console: &mut self.console,
         };
         let recomputes = sizing.settle(&mut student, &mut trainable, plan, &mut options)?;
-        options.identity = self.freeze(plan.graphs().batch_graphs, recomputes)?;
-        let line = self.describe(num_parameters, plan.graphs(), student.teacher().digest());
+        // Deviations from a profile include unknown IDs.
+        let has_profile = architecture.input().profile.is_some();
+        let is_listed = matches!(architecture, Architecture::Gat(_)) && self.config.model.foreign_ids && !has_profile;
+        let graphs = plan.graphs();
+        let foreign_ids = is_listed.then(|| ForeignCounts::of(&data.store, &graphs.validation)).transpose()?;
+        let mut description = self.description(architecture, data.store.vocabulary().clone());
+        description.foreign_ids = foreign_ids.as_ref().and_then(ForeignCounts::shares);
+        let amounts = format!("{} training and {} validation graphs", graphs.training.len(), graphs.validation.len());
+        let prepared = Prepared {
+            training_loader,
+            validation_loader,
+            options,
+            recomputes,
+            description,
+            batch_graphs: graphs.batch_graphs,
+            amounts,
+            notes: foreign_ids.iter().map(ForeignCounts::text).collect(),
+        };
+        self.fit(student, trainable, plan, prepared)
+    }
+
+    /// The settings of the training loop for this student.
+    pub fn fit_options(&self, student: &impl Student) -> FitOptions {
+        let mut options = training::fit_options(self.config, self.origin.device);
+        // Some operations of graph networks are composed of libtorch's.
+        options.uses_own_threads &= self.stage != Stage::Train;
+        if self.config.training.monitor == MonitorChoice::Metric
+            && let Some(metric) = student.metric()
+        {
+            options.monitor = metric;
+        }
+        options
+    }
+
+    /// Trains, saves the results, and registers the model as the dataset's teacher if its size says so.
+    pub fn fit(
+        mut self,
+        mut student: impl Student,
+        mut trainable: Trainable,
+        plan: &mut impl BatchPlan,
+        prepared: Prepared,
+    ) -> Result<Outcome, StageError> {
+        let Prepared { training_loader, validation_loader, mut options, mut description, batch_graphs, .. } = prepared;
+        let num_parameters = trainable.count_parameters(is_deployed);
+        options.identity = self.freeze(batch_graphs, prepared.recomputes)?;
+        let line = self.describe(num_parameters, &prepared.amounts, batch_graphs, student.teacher().digest());
         self.console.line(&line);
-        for decision in student.teacher().decisions() {
-            self.console.line(&decision);
+        for decision in student.teacher().decisions().iter().chain(&prepared.notes) {
+            self.console.line(decision);
         }
 
         // Fit.
         let best_path = self.directory.file(BEST);
-        // Deviations from a profile include unknown IDs.
-        let has_profile = architecture.input().profile.is_some();
-        let is_listed = matches!(architecture, Architecture::Gat(_)) && self.config.model.foreign_ids && !has_profile;
-        let mut description = self.description(architecture);
-        if is_listed {
-            description.foreign_ids = self.count_foreign_ids(&plan.graphs().validation)?;
-        }
         let mut save_best = |trainable: &Trainable, position: &Position| {
             let deployed: BTreeMap<_, _> =
                 trainable.state_dict()?.into_iter().filter(|(name, _)| is_deployed(name)).collect();
@@ -177,7 +224,7 @@ impl<'a> Run<'a> {
             summary => (summary.and_then(Result::ok), None),
         };
         let digest =
-            retry_on_oom(Meter::new(self.data.device), || Ok::<_, StageError>(trainable.digest(is_deployed)?))?;
+            retry_on_oom(Meter::new(self.origin.device), || Ok::<_, StageError>(trainable.digest(is_deployed)?))?;
         let path = self.directory.path().to_owned();
         let outcome = Outcome::new(path, &summary, num_parameters, digest, teacher_summary, self.inputs.clone());
         self.console.finish();
@@ -185,7 +232,7 @@ impl<'a> Run<'a> {
             // The summary is written last: a folder with a summary is completely finished.
             if self.config.model.size.starts_with("teacher") && !self.config.distillation.use_kd {
                 let folder = teacher::register(self.config, &self.directory.file(BEST), &outcome)?;
-                let dataset = &self.data.dataset.name;
+                let dataset = &self.origin.dataset.name;
                 self.console.line(&format!("registered as the teacher of {dataset}: {}", folder.display()));
             }
             self.directory.write_json("summary.json", &outcome)?;
@@ -197,8 +244,13 @@ impl<'a> Run<'a> {
     /// Writes the frozen configuration and the identifying inputs, now that the batch size is known. Returns the digest of everything
     /// that the losses depend on.
     fn freeze(&mut self, batch_graphs: usize, recomputes: bool) -> Result<String, StageError> {
-        let identity =
-            training::identity(self.config, self.stage, batch_graphs, self.data, self.teacher_digest.as_deref());
+        let identity = training::identity(
+            self.config,
+            self.stage,
+            batch_graphs,
+            &self.origin.dataset,
+            self.teacher_digest.as_deref(),
+        );
         self.inputs.insert("batch_graphs".into(), json!(batch_graphs));
         self.inputs.insert("recomputes".into(), json!(recomputes));
         self.inputs.insert("identity".into(), json!(identity));
@@ -210,12 +262,12 @@ impl<'a> Run<'a> {
     }
 
     /// The description saved with the weights; the epoch is set when they are saved.
-    fn description(&self, architecture: Architecture) -> ModelDescription {
+    pub fn description(&self, architecture: Architecture, vocabulary: Vocabulary) -> ModelDescription {
         ModelDescription {
             architecture,
-            vocabulary: self.data.store.vocabulary().clone(),
+            vocabulary,
             foreign_ids: None,
-            dataset: self.data.dataset.clone(),
+            dataset: self.origin.dataset.clone(),
             window: self.config.data.window,
             size: self.config.model.size.clone(),
             epoch: 0,
@@ -225,26 +277,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Counts the validation windows with IDs outside the vocabulary.
-    fn count_foreign_ids(&mut self, validation: &[u64]) -> Result<Option<ForeignIds>, StageError> {
-        let counts = ForeignCounts::of(&self.data.store, validation)?;
-        self.console.line(&counts.text());
-        Ok(counts.shares())
-    }
-
-    fn describe(&self, num_parameters: i64, graphs: &Graphs, teacher: Option<&str>) -> String {
+    fn describe(&self, num_parameters: i64, amounts: &str, batch_graphs: usize, teacher: Option<&str>) -> String {
         let Config { model, distillation, .. } = self.config;
         let teacher = teacher.map_or(String::new(), |digest| {
             format!("; teacher {}, residency {}", &digest[..12], distillation.residency())
         });
         format!(
-            "{} {}: {num_parameters} parameters, {} training and {} validation graphs of {}, batches of {}{teacher}",
-            model.model,
-            model.size,
-            graphs.training.len(),
-            graphs.validation.len(),
-            self.data.dataset.name,
-            graphs.batch_graphs,
+            "{} {}: {num_parameters} parameters, {amounts} of {}, batches of {batch_graphs}{teacher}",
+            model.model, model.size, self.origin.dataset.name,
         )
     }
 }

@@ -27,6 +27,20 @@ pub struct Data {
     pub dataset: DatasetIdentity,
 }
 
+/// The device of a run, and the identity of its data.
+#[derive(Debug, Clone)]
+pub struct Origin {
+    pub device: Device,
+    pub dataset: DatasetIdentity,
+}
+
+impl Data {
+    /// The device and the identity of the data.
+    pub fn origin(&self) -> Origin {
+        Origin { device: self.device, dataset: self.dataset.clone() }
+    }
+}
+
 /// Sets the number of threads, finds the device, and opens the store.
 pub fn open(config: &Config) -> Result<Data, StageError> {
     let device = prepare(config)?;
@@ -53,7 +67,7 @@ pub fn is_graph_dataset(config: &Config) -> bool {
 pub fn open_graph_store(config: &Config) -> Result<Arc<Store>, StageError> {
     let Some(source) = &config.data.data else {
         return Err(StageError::Input(
-            "`kdgat train` needs a dataset of graphs: --data DIR or --data NAME.zip (tables, TUDataset or extended XYZ; see docs/graphs.md)".into(),
+            "`kdgat train` needs a dataset of graphs: --data DIR or --data NAME.zip (tables, TUDataset or extended XYZ; see docs/graphs.md), or one large graph, NAME.npz or a folder (see docs/nodes.md)".into(),
         ));
     };
     if !source.exists() {
@@ -70,7 +84,7 @@ pub fn open_graph_store(config: &Config) -> Result<Arc<Store>, StageError> {
 }
 
 /// Sets the number of threads and the memory limit, and finds the device.
-fn prepare(config: &Config) -> Result<Device, StageError> {
+pub fn prepare(config: &Config) -> Result<Device, StageError> {
     use_threads(config.training.threads);
     // Set now, so that it also applies to the difficulty scoring before a training.
     let limit = memory::limits::host_limit(config.memory.memory_limit.map(|size| size.0));
@@ -204,6 +218,10 @@ pub fn can_dataset(config: &Config) -> Result<Dataset, StageError> {
 /// Opens the configured dataset without synthetic attacks; creates the simulated one on first use.
 pub fn recorded_dataset(config: &Config) -> Result<Dataset, StageError> {
     match &config.data.data {
+        Some(data) if crate::nodes::sources::is_node_dataset(data) => Err(StageError::Input(format!(
+            "--data {}: one large graph; train on it with `kdgat train` and score models with `kdgat evaluate`",
+            data.display()
+        ))),
         Some(data) if dataset::is_dataset(data) => Err(StageError::Input(format!(
             "--data {}: a dataset of graphs; train on it with `kdgat train`",
             data.display()

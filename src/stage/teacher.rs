@@ -2,24 +2,27 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Map;
 use tch::Device;
 
+use super::node_data::NodeData;
 use super::setup::Data;
 use super::{Outcome, StageError, training};
 use crate::config::{CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
-use crate::distill::frozen::{self, Asked, LoadedModel, TeacherVocabulary};
+use crate::distill::frozen::{self, ActivationPlace, Asked, FrozenNodes, LoadedModel, TeacherVocabulary};
 use crate::distill::objective::TeacherLink;
 use crate::distill::registry::{self, Registry, TeacherConfig, TrainedOn};
 use crate::distill::{
-    CacheMode, CacheOptions, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherOptions, Weights,
+    CacheMode, CacheOptions, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherError, TeacherOptions,
+    Weights,
 };
-use crate::graph::Store;
 use crate::graph::dataset::GraphSplit;
 use crate::memory::{self, Meter, retry_on_oom};
 use crate::nn::weights::StateDict;
-use crate::nn::{Architecture, GnnConfig, ModelDescription};
+use crate::nn::{Architecture, DatasetIdentity, GnnConfig, ModelDescription, NodeGnnConfig};
+use crate::nodes::{NodeGraph, NodeSplit};
 use crate::shell;
 use crate::train::checkpoint;
 
@@ -101,19 +104,7 @@ pub fn find_for_graphs(
         fold => format!(" --fold {fold}"),
     };
     let command = format!("kdgat train --preset gin,teacher{}{fold}", data_flag(config));
-    let found = match &config.distillation.teacher_path {
-        Some(path) => open(path)?,
-        None => {
-            let registry = Registry::new(&config.distillation.teachers_dir);
-            let found = registry.find(&data.dataset.name, "graph").map_err(|error| match error {
-                RegistryError::NoTeacher { wanted, root, near, .. } => {
-                    RegistryError::NoTeacher { wanted, root, near, command: command.clone() }
-                }
-                other => other,
-            })?;
-            retry_on_oom(Meter::new(Device::Cpu), || Ok::<_, StageError>(LoadedModel::registered(&found)?))?
-        }
-    };
+    let found = by_path_or_registered(config, &data.dataset.name, "graph", &command)?;
     let path = found.path.display();
     let Architecture::Graph(architecture) = &found.architecture else {
         let kind = found.architecture.model_name();
@@ -135,18 +126,87 @@ pub fn find_for_graphs(
             columns(student)
         )));
     }
-    if let Some((digest, origin)) = recorded_split(&found.path)?.filter(|(digest, _)| *digest != split.test_digest()) {
-        return Err(StageError::Input(format!(
-            "the teacher {path} was trained on another division of the graphs ({origin}, test graphs {digest}; this run: {}, {}), so that \
-             it may have been trained on graphs that this run tests on; train one with {command}, or name one with --teacher-path",
-            split.origin,
-            split.test_digest()
-        )));
-    }
+    expect_same_division(&found.path, "graphs", &split.origin, &split.test_digest(), &command)?;
     let asked = if config.distillation.kd_hint_weight > 0.0 { Asked::OutputsAndHints } else { Asked::Outputs };
     let (architecture, weights) = (found.architecture, found.weights);
     let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
     Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked }))
+}
+
+/// Finds the configured teacher of a network for nodes, if any: by path, or the one registered for the dataset. It may have other layers
+/// than the student, but must read the same features and have the same classes.
+///
+/// # Errors
+/// Also if the teacher was trained on another division of the nodes: it would pass on labels of this one's test nodes.
+pub fn find_for_nodes(
+    config: &Config,
+    data: &NodeData,
+    student: &NodeGnnConfig,
+    split: &NodeSplit,
+) -> Result<Option<FoundTeacher>, StageError> {
+    if !config.distillation.use_kd {
+        return Ok(None);
+    }
+    let seed = match config.training.seed {
+        seed if seed == Config::default().training.seed => String::new(),
+        seed => format!(" --seed {seed}"),
+    };
+    let command = format!("kdgat train --preset sage,teacher{}{seed}", data_flag(config));
+    let found = by_path_or_registered(config, &data.graph.name, "nodes", &command)?;
+    let path = found.path.display();
+    let Architecture::Nodes(architecture) = &found.architecture else {
+        let kind = found.architecture.model_name();
+        return Err(StageError::Input(format!(
+            "the teacher {path} is a model of kind {kind}, not of the nodes of one graph; train one with {command}"
+        )));
+    };
+    let sizes = |config: &NodeGnnConfig| [config.node_features, config.outputs];
+    if sizes(architecture) != sizes(student) {
+        let text = |[features, classes]: [i64; 2]| format!("{features} features and {classes} classes");
+        return Err(StageError::Input(format!(
+            "the teacher {path} has {}, the data {}; train a teacher on this data with {command}",
+            text(sizes(architecture)),
+            text(sizes(student))
+        )));
+    }
+    expect_same_division(&found.path, "nodes", &split.origin, &split.test_digest(), &command)?;
+    let (architecture, weights) = (found.architecture, found.weights);
+    let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
+    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked: Asked::Outputs }))
+}
+
+/// The model at the configured path, or the registered teacher of this kind; `command` trains one.
+fn by_path_or_registered(config: &Config, dataset: &str, kind: &str, command: &str) -> Result<LoadedModel, StageError> {
+    if let Some(path) = &config.distillation.teacher_path {
+        return open(path);
+    }
+    let registry = Registry::new(&config.distillation.teachers_dir);
+    let found = registry.find(dataset, kind).map_err(|error| match error {
+        RegistryError::NoTeacher { wanted, root, near, .. } => {
+            RegistryError::NoTeacher { wanted, root, near, command: command.to_owned() }
+        }
+        other => other,
+    })?;
+    retry_on_oom(Meter::new(Device::Cpu), || Ok::<_, StageError>(LoadedModel::registered(&found)?))
+}
+
+/// Refuses a teacher that was trained on another division of the graphs or nodes (`of`) than this run's: `origin`, with the digest of its
+/// test set.
+fn expect_same_division(
+    teacher: &Path,
+    of: &str,
+    origin: &str,
+    test_digest: &str,
+    command: &str,
+) -> Result<(), StageError> {
+    let Some((found, found_origin)) = recorded_split(teacher)?.filter(|(found, _)| found != test_digest) else {
+        return Ok(());
+    };
+    Err(StageError::Input(format!(
+        "the teacher {} was trained on another division of the {of} ({found_origin}, test {of} {found}; this run: {origin}, {test_digest}), so \
+         that it may have been trained on {of} that this run tests on; train one with {command}, or name one with --teacher-path",
+        teacher.display()
+    )))
 }
 
 /// Digest of the test graphs and origin of the division that a model was trained with, from the `config.json` beside its weights; `None` if
@@ -234,8 +294,65 @@ pub fn start(
 ) -> Result<TeacherLink, StageError> {
     let settings = &config.distillation;
     let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
-    let store = &data.store;
-    let options = TeacherOptions {
+    let shape = StoreShape::new(&data.store, Some(usage.graphs));
+    let options = teacher_options(config, &found, data.device, &data.dataset, usage.batches_per_epoch);
+    let kernel = training::attention_kernel(config);
+    let model = frozen::model(found.architecture, found.vocabulary, kernel, found.asked).map_err(TeacherError::from)?;
+    let teacher = Teacher::start(model, found.weights, &options, &shape)?;
+    Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
+}
+
+/// Starts the thread of a teacher for the nodes of `graph`, if there is a teacher. Each node counts as a graph of one node.
+pub fn start_for_nodes(
+    config: &Config,
+    found: Option<FoundTeacher>,
+    graph: &Arc<NodeGraph>,
+    device: Device,
+    usage: TeacherUse,
+) -> Result<TeacherLink, StageError> {
+    let settings = &config.distillation;
+    let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
+    let dataset = DatasetIdentity { name: graph.name.clone(), digest: graph.digest.clone() };
+    let options = teacher_options(config, &found, device, &dataset, usage.batches_per_epoch);
+    let shape = StoreShape {
+        dataset_digest: graph.digest.clone(),
+        node_counts: vec![1; graph.num_nodes()],
+        used: Some(usage.graphs),
+    };
+    let Architecture::Nodes(architecture) = found.architecture else {
+        return Err(StageError::Input("the teacher of a network for nodes must be one, too".to_owned()));
+    };
+    let model = FrozenNodes::new(
+        architecture,
+        Arc::clone(graph),
+        training::attention_kernel(config),
+        activation_place(config, &settings.teacher_cache_dir)?,
+    );
+    let teacher = Teacher::start(Box::new(model), found.weights, &options, &shape)?;
+    Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
+}
+
+/// Memory for the activations of all nodes at one layer: 1/4 of what is free; beyond it they lie in a file in `folder`.
+pub fn activation_place(config: &Config, folder: &Path) -> Result<ActivationPlace, StageError> {
+    let limit = memory::limits::host_limit(config.memory.memory_limit.map(|size| size.0));
+    std::fs::create_dir_all(folder).map_err(|source| StageError::File {
+        path: folder.to_owned(),
+        action: "create",
+        source,
+    })?;
+    let memory_bytes = memory::available_bytes().min(limit.bytes) / CACHE_SHARE_OF_FREE_MEMORY;
+    Ok(ActivationPlace { memory_bytes, folder: folder.to_owned() })
+}
+
+fn teacher_options(
+    config: &Config,
+    found: &FoundTeacher,
+    device: Device,
+    dataset: &DatasetIdentity,
+    batches_per_epoch: u64,
+) -> TeacherOptions {
+    let settings = &config.distillation;
+    TeacherOptions {
         residency: match settings.residency() {
             ResidencyChoice::Resident => Residency::Resident,
             ResidencyChoice::Forward => Residency::Forward,
@@ -243,21 +360,16 @@ pub fn start(
             ResidencyChoice::Auto => Residency::Auto,
         },
         layer_slots: settings.teacher_layer_slots,
-        cache: cache_options(config, &found, store),
+        cache: cache_options(config, found, dataset),
         burst: settings.teacher_burst,
-        batches_per_epoch: usage.batches_per_epoch,
+        batches_per_epoch,
         epochs: config.training.max_epochs as u64,
-        ..TeacherOptions::new(data.device)
-    };
-    let shape = StoreShape::new(store, Some(usage.graphs));
-    let kernel = training::attention_kernel(config);
-    let model = frozen::model(found.architecture, found.vocabulary, kernel, found.asked);
-    let teacher = Teacher::start(model, found.weights, &options, &shape)?;
-    Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
+        ..TeacherOptions::new(device)
+    }
 }
 
 /// The configured options for caching this teacher's targets.
-pub fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> CacheOptions {
+pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIdentity) -> CacheOptions {
     let settings = &config.distillation;
     let limit = memory::limits::host_limit(config.memory.memory_limit.map(|size| size.0));
     let digest = &found.weights.digest()[..12];
@@ -267,7 +379,7 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> Ca
     };
     let hints = if found.asked == Asked::OutputsAndHints { "-hints" } else { "" };
     let kept = format!("{}{hints}.targets", precision.as_str());
-    let name = format!("{}-{digest}-{}-{kept}", store.manifest().dataset, &store.digest()[..12]);
+    let name = format!("{}-{digest}-{}-{kept}", dataset.name, &dataset.digest[..12]);
     let mode = match settings.cache() {
         TeacherCache::Auto => CacheMode::Auto,
         TeacherCache::Off => CacheMode::Off,

@@ -60,7 +60,7 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
     let stage = match config.model.model {
         ModelKind::Vgae => Stage::Autoencoder,
         ModelKind::Gat => Stage::Normal,
-        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp => {
+        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp | ModelKind::Appnp => {
             let text = "targets of `kdgat train` are cached while it trains; `kdgat teachers cache` is for models of CAN windows";
             return Err(StageError::Input(text.into()));
         }
@@ -144,10 +144,11 @@ fn graphs(data: &Data, stage: Stage) -> Result<Vec<u64>, StageError> {
 
 /// Prints the size and place of the targets before anything is written. Returns the path of the cache file.
 fn announce_size(config: &Config, found: &FoundTeacher, data: &Data, graphs: &[u64]) -> Result<PathBuf, StageError> {
-    let options = teacher::cache_options(config, found, &data.store);
+    let options = teacher::cache_options(config, found, &data.dataset);
     let path = options.path.unwrap_or_default();
     let kernel = training::attention_kernel(config);
-    let model = frozen::model(found.architecture.clone(), found.vocabulary.clone(), kernel, found.asked);
+    let model = frozen::model(found.architecture.clone(), found.vocabulary.clone(), kernel, found.asked)
+        .map_err(crate::distill::TeacherError::from)?;
     let StoreShape { node_counts, .. } = StoreShape::new(&data.store, None);
     let layout = RecordLayout::new(model.target_layout(), options.precision, &node_counts);
     let bytes = layout.total_bytes(Some(graphs)).map_err(crate::distill::TeacherError::from)?;

@@ -8,8 +8,9 @@ use super::outcome::Outcome;
 use super::run::Run;
 use super::setup::{self, Data};
 use super::teacher::{self, FoundTeacher, TeacherIdentity};
+use super::train_nodes::train_nodes;
 use super::training::{self, Graphs};
-use crate::config::{Config, ModelKind, PoolingChoice, Stage, TargetReference};
+use crate::config::{self, Config, ModelKind, PoolingChoice, Stage, TargetReference};
 use crate::distill::TargetName;
 use crate::distill::foreign::ForeignTargets;
 use crate::distill::hints::Hints;
@@ -26,6 +27,9 @@ const STAGE: Stage = Stage::Train;
 
 /// Runs `kdgat train`.
 pub fn train(config: &Config) -> Result<Outcome, StageError> {
+    if config::is_one_graph(config) {
+        return train_nodes(config);
+    }
     let data = setup::open_graphs(config)?;
     let split = GraphSplit::of(&data.store, &fold_options(config))?;
     let foreign = foreign::find(config, &data)?;
@@ -47,7 +51,7 @@ pub fn train(config: &Config) -> Result<Outcome, StageError> {
             "graphs": [split.training.len(), split.validation.len(), split.test.len()],
         }),
     );
-    let run = Run::open(config, STAGE, &data, identity, inputs)?;
+    let run = Run::open(config, STAGE, data.origin(), identity, inputs)?;
     let mut graphs = Graphs {
         batch_graphs: training::batch_graphs(config, split.training.len()),
         budget: budget(config, &data.store, &split)?,
@@ -74,7 +78,7 @@ pub fn train(config: &Config) -> Result<Outcome, StageError> {
         None => teacher::start(config, found, &data, graphs.teacher_use())?,
     };
     let student = GraphObjective { model, task, teacher, distillation };
-    run.train(student, Architecture::Graph(architecture), parameters, &mut graphs)
+    run.train(&data, student, Architecture::Graph(architecture), parameters, &mut graphs)
 }
 
 /// The configured limit of nodes and edges per batch.
@@ -121,6 +125,11 @@ fn gnn_config(
         ModelKind::Sage => GnnKind::Sage,
         ModelKind::Gat => GnnKind::Gat,
         ModelKind::Mlp => GnnKind::Mlp,
+        ModelKind::Appnp => {
+            return Err(StageError::Input(
+                "appnp classifies the nodes of one large graph, and the data are many graphs; use --preset gin,teacher or another model".into(),
+            ));
+        }
         // The configuration check allows no other model.
         ModelKind::Gin | ModelKind::Vgae | ModelKind::Dqn => GnnKind::Gin,
     };

@@ -20,7 +20,7 @@ use crate::graph::{
     Vocabulary,
 };
 use crate::nn::attention::Backend;
-use crate::nn::{IdHash, InputConfig};
+use crate::nn::{DatasetIdentity, IdHash, InputConfig};
 use crate::train::fit::{BatchPlan, FitOptions};
 use crate::train::optimizer::AdamOptions;
 use crate::train::options::Monitor;
@@ -46,7 +46,13 @@ pub fn run_directory(config: &Config, dataset: &str, stage: Stage) -> Result<Run
 /// The digest of everything that the losses and the saved model depend on; a run can only be resumed with the same digest.
 ///
 /// The paths of the teacher, of its cache and of outputs are not included, because they do not change losses.
-pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data, teacher: Option<&str>) -> String {
+pub fn identity(
+    config: &Config,
+    stage: Stage,
+    batch_graphs: usize,
+    dataset: &DatasetIdentity,
+    teacher: Option<&str>,
+) -> String {
     let (training, distillation) = (&config.training, &config.distillation);
     let mut model = json!(config.model);
     if let Value::Object(fields) = &mut model {
@@ -57,7 +63,7 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data,
     }
     let mut content = json!({
         "stage": stage.as_str(),
-        "data": data.dataset.digest,
+        "data": dataset.digest,
         "teacher": teacher,
         "model": model,
         "batch_graphs": batch_graphs,
@@ -73,7 +79,9 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data,
     if training.monitor == MonitorChoice::Metric {
         content["monitor"] = json!(training.monitor);
     }
-    if stage == Stage::Train {
+    if stage == Stage::Train && config::is_one_graph(config) {
+        content["nodes"] = json!(config.nodes);
+    } else if stage == Stage::Train {
         content["graphs"] = json!(config.graphs);
         content["embedding"] = json!({
             "loss": distillation.kd_embedding_loss,

@@ -25,6 +25,10 @@ pub enum Purpose {
     Exploration = 8,
     /// Transitions that the agent replays.
     Replay = 9,
+    /// Neighbours sampled around a node.
+    Neighbours = 10,
+    /// Division of a graph's nodes into sets.
+    Split = 11,
 }
 
 /// 2^64 divided by the golden ratio, odd: its bits look random.

@@ -422,6 +422,7 @@ impl Assembler {
                 0 => None,
                 count => Some(tensor("targets", &self.targets_of_graphs, &[num_graphs, count as i64], Kind::Float)?),
             },
+            neighbourhood: None,
             real: None,
         })
     }

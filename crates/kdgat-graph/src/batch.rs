@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tch::{Device, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use kdgat_torch::device::{DeviceError, Uploader};
 
+use super::Neighbourhood;
 pub use super::edge_list::{EdgeList, EdgeListFile, from_edge_list};
 use super::padding::Real;
 
@@ -15,13 +16,13 @@ use super::padding::Real;
 /// target are contiguous, sources ascending; the transpose lists them by source for the backward pass.
 #[derive(Debug)]
 pub struct Adjacency {
-    /// `[num_nodes + 1]`, i32: edges of target `i` are `row_pointers[i]..row_pointers[i + 1]`.
+    /// `[num_targets + 1]`, i32: edges of target `i` are `row_pointers[i]..row_pointers[i + 1]`.
     pub row_pointers: Tensor,
     /// `[num_edges]`, i32: source of each edge, in order of target.
     pub sources: Tensor,
     /// `[num_edges]`, i32: target of each edge, in order of target.
     pub targets: Tensor,
-    /// `[num_nodes + 1]`, i32: edges of source `j` are `column_pointers[j]..column_pointers[j + 1]` of `transposed`.
+    /// `[num_sources + 1]`, i32: edges of source `j` are `column_pointers[j]..column_pointers[j + 1]` of `transposed`.
     pub column_pointers: Tensor,
     /// `[num_edges]`, i32: for each edge in order of source, its position in the order of targets.
     pub transposed: Tensor,
@@ -43,7 +44,7 @@ impl Adjacency {
         self.try_map(&mut |tensor| tensor.f_to_device(device))
     }
 
-    fn try_map<E>(&self, tensor: &mut impl FnMut(&Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
+    pub(super) fn try_map<E>(&self, tensor: &mut impl FnMut(&Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
         Ok(Self {
             row_pointers: tensor(&self.row_pointers)?,
             sources: tensor(&self.sources)?,
@@ -52,6 +53,17 @@ impl Adjacency {
             transposed: tensor(&self.transposed)?,
             components: Arc::clone(&self.components),
         })
+    }
+
+    /// Number of nodes that edges lead to: rows of the output of a layer.
+    pub fn num_targets(&self) -> i64 {
+        (self.row_pointers.size()[0] - 1).max(0)
+    }
+
+    /// Number of nodes that edges may come from: rows of the input of a layer. Equal to the number of targets but for a
+    /// [layer of a neighbourhood](super::Neighbourhood::layers), where the targets are the first of the sources.
+    pub fn num_sources(&self) -> i64 {
+        (self.column_pointers.size()[0] - 1).max(0)
     }
 
     /// Number of edges, including self-loops.
@@ -92,11 +104,50 @@ pub struct Batch {
     pub labels: Tensor,
     /// `[num_graphs, number of targets]`, f32: targets of graphs that are no CAN windows.
     pub targets: Option<Tensor>,
+    /// The features and edges around the nodes of one large graph; then each graph of the batch is one of these nodes.
+    pub neighbourhood: Option<Box<Neighbourhood>>,
     /// Masks of the real nodes and graphs of a [padded](Batch::padded) batch; `None` for others.
     pub real: Option<Real>,
 }
 
 impl Batch {
+    /// A batch of nodes of one large graph: each counts as a graph of one node without edges. `nodes` are their numbers, `labels`
+    /// their classes (-100 for a node without one).
+    ///
+    /// # Errors
+    /// Those of libtorch, out of memory included.
+    pub fn of_seeds(nodes: Vec<u64>, labels: &[i64], neighbourhood: Neighbourhood) -> Result<Self, TchError> {
+        let count = nodes.len() as i64;
+        let indices = |end: i64| Tensor::f_arange(end, (Kind::Int64, Device::Cpu));
+        let none = |kind| Tensor::f_zeros([0], (kind, Device::Cpu));
+        let no_edges = |_| Tensor::f_zeros([count + 1], (Kind::Int, Device::Cpu));
+        let id_index = Tensor::f_zeros([count], (Kind::Int64, Device::Cpu))?;
+        Ok(Self {
+            can_ids: Arc::new(vec![0; nodes.len()]),
+            graph_index: Arc::new(nodes),
+            id_input: id_index.shallow_clone(),
+            id_index,
+            continuous: Tensor::f_zeros([count, 0], (Kind::Float, Device::Cpu))?,
+            adjacency: Adjacency {
+                row_pointers: no_edges(())?,
+                sources: none(Kind::Int)?,
+                targets: none(Kind::Int)?,
+                column_pointers: no_edges(())?,
+                transposed: none(Kind::Int)?,
+                components: Arc::default(),
+            },
+            edge_attributes: None,
+            successors: none(Kind::Int64)?,
+            vocabulary_size: 1,
+            node_pointers: indices(count + 1)?,
+            graph_of_node: indices(count)?,
+            labels: Tensor::f_from_slice(labels)?,
+            targets: None,
+            neighbourhood: Some(Box::new(neighbourhood)),
+            real: None,
+        })
+    }
+
     /// Number of graphs in the batch.
     pub fn num_graphs(&self) -> usize {
         // There is one pointer more than graphs.
@@ -172,12 +223,13 @@ impl Batch {
             graph_of_node: tensor(&self.graph_of_node)?,
             labels: tensor(&self.labels)?,
             targets: self.targets.as_ref().map(&mut *tensor).transpose()?,
+            neighbourhood: self.neighbourhood.as_ref().map(|part| part.try_map(tensor).map(Box::new)).transpose()?,
             real: self.real.as_ref().map(|real| real.try_map(tensor)).transpose()?,
         })
     }
 }
 
-fn infallible<T>(result: Result<T, std::convert::Infallible>) -> T {
+pub(super) fn infallible<T>(result: Result<T, std::convert::Infallible>) -> T {
     match result {
         Ok(value) => value,
         Err(never) => match never {},

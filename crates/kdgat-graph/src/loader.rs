@@ -4,6 +4,7 @@
 //! loop takes from the channels in turn. The order is therefore fixed, and at most `prefetch_batches` wait.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -23,6 +24,57 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// waits, too.
 const IDLE_PATIENCE: Duration = Duration::from_secs(2);
 
+/// What batches are made from: a store of graphs, or one large graph.
+pub trait BatchSource: Send + Sync {
+    /// The file or folder, for errors.
+    fn path(&self) -> &Path;
+
+    /// Makes the batches of an epoch on one thread.
+    fn maker(&self, epoch: u64) -> Box<dyn BatchMaker + '_>;
+}
+
+/// Makes batches on one thread; may reuse buffers.
+pub trait BatchMaker {
+    /// Makes the batch of these graphs, or of these nodes of one large graph.
+    ///
+    /// # Errors
+    /// An unreadable source, or no memory for the tensors; then the call can be repeated.
+    fn make(&mut self, graphs: &[u64]) -> Result<Batch, StoreError>;
+}
+
+/// The graphs of a store.
+#[derive(Debug)]
+struct StoreBatches {
+    store: Arc<Store>,
+    assemble: AssembleOptions,
+}
+
+impl BatchSource for StoreBatches {
+    fn path(&self) -> &Path {
+        self.store.path()
+    }
+
+    fn maker(&self, epoch: u64) -> Box<dyn BatchMaker + '_> {
+        let mut assemble = self.assemble.clone();
+        if let Some(drop) = &mut assemble.unknown_drop {
+            drop.epoch = epoch;
+        }
+        Box::new(StoreMaker { store: &self.store, assemble, assembler: Assembler::default() })
+    }
+}
+
+struct StoreMaker<'a> {
+    store: &'a Store,
+    assemble: AssembleOptions,
+    assembler: Assembler,
+}
+
+impl BatchMaker for StoreMaker<'_> {
+    fn make(&mut self, graphs: &[u64]) -> Result<Batch, StoreError> {
+        self.assembler.assemble(self.store, graphs, &self.assemble)
+    }
+}
+
 /// Options for prefetching batches.
 #[derive(Debug, Clone)]
 pub struct LoaderOptions {
@@ -41,35 +93,34 @@ pub fn shuffled_batches(graphs: &[u64], batch_graphs: usize, seed: u64, epoch: u
     Shuffle::FULL.batches(graphs, batch_graphs, seed, epoch)
 }
 
-/// Makes batches of graphs of one store.
-#[derive(Debug, Clone)]
+/// Makes batches of one source.
+#[derive(Clone)]
 pub struct Loader {
-    store: Arc<Store>,
-    options: LoaderOptions,
+    source: Arc<dyn BatchSource>,
+    workers: usize,
+    prefetch_batches: usize,
 }
 
 impl Loader {
     /// Creates a loader over `store`; its threads live for one epoch.
     pub fn start(store: Arc<Store>, options: LoaderOptions) -> Self {
-        Self { store, options }
+        let LoaderOptions { assemble, workers, prefetch_batches } = options;
+        Self::over(Arc::new(StoreBatches { store, assemble }), workers, prefetch_batches)
     }
 
-    /// The store that batches are made from.
-    pub fn store(&self) -> &Arc<Store> {
-        &self.store
+    /// Creates a loader over any source, with this number of threads and of finished batches waiting over all threads (at least
+    /// one of each).
+    pub fn over(source: Arc<dyn BatchSource>, workers: usize, prefetch_batches: usize) -> Self {
+        Self { source, workers, prefetch_batches }
     }
 
-    /// Starts prefetching the given batches (positions in the store).
+    /// Starts prefetching the given batches (positions in the store, or numbers of nodes).
     ///
     /// The first error ends the iteration. Dropping the iterator stops the threads and waits for them.
     pub fn epoch(&self, batches: Vec<Vec<u64>>, epoch: u64) -> EpochBatches {
-        let workers = self.options.workers.clamp(1, batches.len().max(1));
-        let waiting = (self.options.prefetch_batches / workers).max(1);
-        let mut assemble = self.options.assemble.clone();
-        if let Some(drop) = &mut assemble.unknown_drop {
-            drop.epoch = epoch;
-        }
-        let work = Arc::new(Work { store: Arc::clone(&self.store), batches, assemble });
+        let workers = self.workers.clamp(1, batches.len().max(1));
+        let waiting = (self.prefetch_batches / workers).max(1);
+        let work = Arc::new(Work { source: Arc::clone(&self.source), batches, epoch });
         let mut epoch = EpochBatches {
             remaining: work.batches.len(),
             next: 0,
@@ -88,7 +139,7 @@ impl Loader {
                     epoch.threads.push(thread);
                     epoch.channels.push(receiver);
                 }
-                Err(source) => epoch.channels.push(only_error(&self.store, source)),
+                Err(source) => epoch.channels.push(only_error(self.source.path(), source)),
             }
         }
         epoch
@@ -96,29 +147,27 @@ impl Loader {
 }
 
 /// The channel of a thread that could not be started: it delivers only the error.
-fn only_error(store: &Store, source: std::io::Error) -> Receiver<Result<Batch, StoreError>> {
+fn only_error(path: &Path, source: std::io::Error) -> Receiver<Result<Batch, StoreError>> {
     let (sender, receiver) = bounded(1);
-    let path = store.path().to_path_buf();
+    let path = path.to_path_buf();
     // The channel has room for one message, and the receiver exists.
     let _ = sender.send(Err(StoreError::Io { action: "start a loader thread for", path, source }));
     receiver
 }
 
 struct Work {
-    store: Arc<Store>,
+    source: Arc<dyn BatchSource>,
     batches: Vec<Vec<u64>>,
-    assemble: AssembleOptions,
+    epoch: u64,
 }
 
 impl Work {
     fn run(&self, worker: usize, workers: usize, sender: &Sender<Result<Batch, StoreError>>, awaited: &AtomicBool) {
         let _phase = allocator::enter_phase(Phase::Data);
         compute_alone();
-        let mut assembler = Assembler::default();
+        let mut maker = self.source.maker(self.epoch);
         let share = self.batches.iter().skip(worker).step_by(workers);
-        hand_over(worker, share, sender, |graphs| {
-            retry_on_oom(awaited, || assembler.assemble(&self.store, graphs, &self.assemble))
-        });
+        hand_over(worker, share, sender, |graphs| retry_on_oom(awaited, || maker.make(graphs)));
     }
 }
 

@@ -107,6 +107,9 @@ impl Batch {
                 "a batch of {own:?} does not fit {class:?}, which must have at least one node and one graph more"
             )));
         }
+        if self.neighbourhood.is_some() {
+            return Err(TchError::Shape("a batch of nodes of one large graph cannot be padded".into()));
+        }
         let device = self.id_index.device();
         let (nodes, graphs) = (class.nodes - own.nodes, class.graphs - own.graphs);
         let pair = (class.nodes - 1) * self.vocabulary_size;
@@ -126,6 +129,7 @@ impl Batch {
             graph_of_node: filled(&self.graph_of_node, nodes, own.graphs)?,
             labels: filled(&self.labels, graphs, 0)?,
             targets: self.targets.as_ref().map(|targets| filled(targets, graphs, 0)).transpose()?,
+            neighbourhood: None,
             real: Some(Real {
                 nodes: Mask::of(own.nodes, class.nodes, device)?,
                 graphs: Mask::of(own.graphs, class.graphs, device)?,

@@ -35,6 +35,11 @@ impl Batch {
             graph_of_node: nodes.number_of_run(&self.graph_of_node)?,
             labels: self.labels.f_index_select(0, &rows)?,
             targets: self.targets.as_ref().map(|targets| targets.f_index_select(0, &rows)).transpose()?,
+            neighbourhood: self
+                .neighbourhood
+                .as_ref()
+                .map(|part| part.select_seeds(&rows).map(Box::new))
+                .transpose()?,
             real: None,
         })
     }

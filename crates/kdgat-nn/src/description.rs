@@ -4,7 +4,7 @@ use kdgat_graph::{EdgeScaling, ForeignIds, Vocabulary};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{GatConfig, GnnConfig, InputConfig, ModelError, VgaeConfig};
+use super::{GatConfig, GnnConfig, InputConfig, ModelError, NodeGnnConfig, VgaeConfig};
 
 /// Maximum number of columns of a layer or an embedding. The limits of heads and layers follow. All equal those of the
 /// command line.
@@ -58,15 +58,18 @@ pub enum Architecture {
     Gat(GatConfig),
     /// A network for graphs of any kind.
     Graph(GnnConfig),
+    /// A network that classifies the nodes of one large graph.
+    Nodes(NodeGnnConfig),
 }
 
 impl Architecture {
-    /// Name of the model: `vgae`, `gat` or `graph`.
+    /// Name of the model: `vgae`, `gat`, `graph` or `nodes`.
     pub fn model_name(&self) -> &'static str {
         match self {
             Self::Vgae(_) => "vgae",
             Self::Gat(_) => "gat",
             Self::Graph(_) => "graph",
+            Self::Nodes(_) => "nodes",
         }
     }
 
@@ -76,6 +79,7 @@ impl Architecture {
             Self::Vgae(config) => config.edge_scaling.is_some(),
             Self::Gat(config) => config.edge_scaling.is_some(),
             Self::Graph(config) => config.edge_features > 0,
+            Self::Nodes(_) => false,
         }
     }
 
@@ -85,6 +89,7 @@ impl Architecture {
             Self::Vgae(config) => &config.input,
             Self::Gat(config) => &config.input,
             Self::Graph(config) => &config.input,
+            Self::Nodes(config) => &config.input,
         }
     }
 
@@ -102,6 +107,7 @@ impl Architecture {
             Self::Vgae(config) => config.check(),
             Self::Gat(config) => config.check(),
             Self::Graph(config) => config.check(),
+            Self::Nodes(config) => config.check(),
         }
     }
 
@@ -110,8 +116,8 @@ impl Architecture {
         match self {
             Self::Vgae(config) => config.vocabulary_size,
             Self::Gat(config) => config.vocabulary_size,
-            // Its graphs have no IDs; UNKNOWN alone.
-            Self::Graph(_) => 1,
+            // Their graphs have no IDs; UNKNOWN alone.
+            Self::Graph(_) | Self::Nodes(_) => 1,
         }
     }
 
@@ -123,7 +129,8 @@ impl Architecture {
             found: format!("{error}"),
             expected: "model is 'vgae' (hidden, latent, heads, embedding, vocabulary_size, dropout), \
                        'gat' (hidden, layers, heads, embedding, fc_layers, vocabulary_size, dropout), \
-                       or 'graph' (kind, node_features, hidden, layers, heads, outputs, pooling, dropout)",
+                       'graph' (kind, node_features, hidden, layers, heads, outputs, pooling, dropout), \
+                       or 'nodes' (kind, node_features, hidden, layers, heads, outputs, activation, dropout)",
         })
     }
 
@@ -133,6 +140,7 @@ impl Architecture {
             Self::Vgae(config) => serde_json::to_value(config),
             Self::Gat(config) => serde_json::to_value(config),
             Self::Graph(config) => serde_json::to_value(config),
+            Self::Nodes(config) => serde_json::to_value(config),
         };
         // Numbers and lists of numbers always convert to JSON.
         fields.unwrap_or(Value::Null)

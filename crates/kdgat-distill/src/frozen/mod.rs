@@ -6,6 +6,7 @@
 mod gat;
 mod graph;
 mod loaded;
+mod nodes;
 mod vgae;
 mod weight_file;
 
@@ -16,6 +17,7 @@ use kdgat_graph::{Batch, EDGE_FEATURES, FeatureSet, Vocabulary};
 use kdgat_nn::attention::Backend;
 use kdgat_nn::parameters::{Init, Role, TensorSource};
 use kdgat_nn::{Architecture, Conv, InputConfig};
+use kdgat_nodes::NodeGraph;
 use kdgat_torch::device::Uploader;
 use parking_lot::Mutex;
 use tch::{Device, Kind, TchError, Tensor};
@@ -27,6 +29,7 @@ use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights};
 pub use gat::FrozenGat;
 pub use graph::FrozenGraph;
 pub use loaded::LoadedModel;
+pub use nodes::{ActivationPlace, FrozenNodes, outputs_of_all_nodes};
 pub use vgae::FrozenVgae;
 pub use weight_file::{NoModel, TEACHER_WEIGHTS, weight_file};
 
@@ -148,18 +151,24 @@ fn state_at(state: &[Tensor], position: usize) -> Result<Tensor, kdgat_nn::Model
     state.get(position).map(Tensor::shallow_clone).ok_or_else(missing)
 }
 
-/// Builds the teacher of this architecture.
+/// Builds the teacher of this architecture, which reads graphs; that of the nodes of one graph is a [`FrozenNodes`].
+///
+/// # Errors
+/// For a network for the nodes of one graph.
 pub fn model(
     architecture: Architecture,
     vocabulary: TeacherVocabulary,
     kernel: Backend,
     asked: Asked,
-) -> Box<dyn FrozenModel> {
-    match architecture {
+) -> Result<Box<dyn FrozenModel>, ModelError> {
+    Ok(match architecture {
         Architecture::Vgae(config) => Box::new(FrozenVgae::new(config, vocabulary, kernel, asked)),
         Architecture::Gat(config) => Box::new(FrozenGat::new(config, vocabulary, kernel, asked)),
         Architecture::Graph(config) => Box::new(FrozenGraph::new(config, kernel, asked)),
-    }
+        Architecture::Nodes(_) => {
+            return Err(ModelError::Other("a network for the nodes of one graph needs that graph".to_owned()));
+        }
+    })
 }
 
 /// Reads the architecture from a teacher's `config.json`. `vocabulary_size` and `dropout` may be missing there.
@@ -210,7 +219,14 @@ pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherErro
     }
     let own = Vocabulary::from_ids(config.vocabulary.iter().copied());
     let vocabulary = TeacherVocabulary::new(&architecture, own.clone(), &own);
-    let model = model(architecture, vocabulary, Backend::Auto, Asked::Outputs);
+    let model: Box<dyn FrozenModel> = match architecture {
+        Architecture::Nodes(config) => {
+            let graph = Arc::new(NodeGraph::ring(3, config.node_features as usize, config.outputs as usize));
+            let place = ActivationPlace { memory_bytes: u64::MAX, folder: std::env::temp_dir() };
+            Box::new(FrozenNodes::new(config, graph, Backend::Auto, place))
+        }
+        other => model(other, vocabulary, Backend::Auto, Asked::Outputs)?,
+    };
     let mut running = Teacher::start(model, weights, &TeacherOptions::new(Device::Cpu), &StoreShape::default())?;
     running.submit(vec![batch.shallow_clone(), batch.shallow_clone()]);
     let (first, second) = (running.targets()?, running.targets()?);

@@ -2,6 +2,7 @@
 
 mod gat;
 mod graph;
+mod nodes;
 mod teacher_link;
 mod vgae;
 
@@ -14,6 +15,7 @@ use kdgat_train::objective::{Objective, ObjectiveError};
 
 pub use gat::{GatDistillation, GatObjective, WITH_HINT as GAT_PARTS};
 pub use graph::{ALL_PARTS as GRAPH_PARTS, GraphDistillation, GraphObjective};
+pub use nodes::{IGNORED_LABEL, NodeDistillation, NodeObjective, PARTS as NODE_PARTS};
 pub use teacher_link::TeacherLink;
 pub use vgae::{Translation, VgaeDistillation, VgaeObjective, WITH_HINT as VGAE_PARTS};
 

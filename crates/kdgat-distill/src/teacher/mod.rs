@@ -80,7 +80,7 @@ enum Awaited {
     Thread,
     /// The cache, which is complete. On a CPU the student's thread reads it when it needs the targets: no answer waits in
     /// memory, no thread must be woken, and the threads of the student's loops do the copying.
-    Cache(Batch),
+    Cache(Box<Batch>),
 }
 
 impl Teacher {
@@ -177,7 +177,7 @@ impl Teacher {
     /// Blocks while the thread has several bursts to do. If the thread has ended, [`Teacher::targets`] returns its error.
     pub fn submit(&mut self, batches: Vec<Batch>) {
         if self.keeps_all() {
-            self.awaited.extend(batches.into_iter().map(Awaited::Cache));
+            self.awaited.extend(batches.into_iter().map(|batch| Awaited::Cache(Box::new(batch))));
             return;
         }
         self.awaited.extend(batches.iter().map(|_| Awaited::Thread));

@@ -13,7 +13,7 @@ use super::softmax::SavedWeights;
 /// Operands of a backward.
 pub(super) struct Backward<'a, T: Element> {
     pub(super) layer: Layer<'a, T>,
-    /// Gradient of the output, `[nodes, heads * channels]`.
+    /// Gradient of the output, `[targets, heads * channels]`.
     pub(super) gradient: &'a [T],
     pub(super) weights: SavedWeights<'a, T::Real>,
     /// Source and target attention vectors that projected the scores; `None` if the scores were given.
@@ -22,11 +22,11 @@ pub(super) struct Backward<'a, T: Element> {
 
 /// Gradients that a backward computes.
 pub(super) struct Gradients<'a, T: Element> {
-    /// `[nodes, heads * channels]`.
+    /// `[sources, heads * channels]`.
     pub(super) values: &'a mut [T],
-    /// `[nodes, heads]`.
+    /// `[sources, heads]`.
     pub(super) source_scores: &'a mut [T::Real],
-    /// `[nodes, heads]`.
+    /// `[targets, heads]`.
     pub(super) target_scores: &'a mut [T::Real],
     /// Gradients of the source and target attention vectors, `[2, heads * channels]`; zero if the scores were given.
     pub(super) attention: &'a mut [T::Real],
@@ -37,10 +37,10 @@ pub(super) struct Gradients<'a, T: Element> {
 impl<T: Element> Backward<'_, T> {
     pub(super) fn run(&self, gradients: Gradients<'_, T>) -> Result<(), TchError> {
         let Layer { partition, shape, .. } = &self.layer;
-        let (blocks, row) = (partition.num_blocks(), shape.row());
+        let (blocks, source_blocks, row) = (partition.num_blocks(), partition.num_source_blocks(), shape.row());
         let mut raw = buffer::<T::Real>(self.layer.edges.num_edges() * shape.heads)?;
         let raw = view::write::<T::Real>("gradients of scores", &mut raw)?;
-        let mut attention_sums = zeros::<T::Real>(blocks * 2 * row)?;
+        let mut attention_sums = zeros::<T::Real>(source_blocks * 2 * row)?;
         let attention_sums = view::write::<T::Real>("sums by block", &mut attention_sums)?;
         let mut bias_sums = zeros::<T::Real>(blocks * row)?;
         let bias_sums = view::write::<T::Real>("sums by block", &mut bias_sums)?;
@@ -65,11 +65,12 @@ impl<T: Element> Backward<'_, T> {
         values: &mut [T],
     ) {
         let Layer { partition, shape, .. } = &self.layer;
-        let (blocks, row, heads) = (partition.num_blocks(), shape.row(), shape.heads);
+        let (blocks, source_blocks) = (partition.num_blocks(), partition.num_source_blocks());
+        let (row, heads) = (shape.row(), shape.heads);
         let bias_parts = Parts::new(bias_sums, (0..=blocks).map(|block| block * row));
-        let attention_parts = Parts::new(attention_sums, (0..=blocks).map(|block| block * 2 * row));
-        let source_parts = Parts::new(source_scores, self.layer.node_bounds(heads));
-        let value_parts = Parts::new(values, self.layer.node_bounds(row));
+        let attention_parts = Parts::new(attention_sums, (0..=source_blocks).map(|block| block * 2 * row));
+        let source_parts = Parts::new(source_scores, self.layer.source_bounds(heads));
+        let value_parts = Parts::new(values, self.layer.source_bounds(row));
         if partition.closed {
             let raw_parts = Parts::new(raw, self.layer.edge_bounds());
             let target_parts = Parts::new(target_scores, self.layer.node_bounds(heads));
@@ -100,10 +101,11 @@ impl<T: Element> Backward<'_, T> {
             }
         });
         drop((raw_parts, target_parts));
-        parallel_for(blocks, partition.grain, |range| {
+        let targets = self.layer.edges.num_targets();
+        parallel_for(source_blocks, partition.grain, |range| {
             for block in range {
-                let nodes = partition.nodes(block);
-                let target = &target_scores[nodes.start * heads..nodes.end * heads];
+                let nodes = partition.sources(block);
+                let target = &target_scores[nodes.start.min(targets) * heads..nodes.end.min(targets) * heads];
                 let sums = attention_parts.take(block);
                 self.columns(block, 0, raw, target, source_parts.take(block), sums, value_parts.take(block));
             }
@@ -138,7 +140,7 @@ impl<T: Element> Backward<'_, T> {
     ) {
         let (source_gradient, target_gradient) = attention_sums.split_at_mut(self.layer.shape.row());
         dispatch(ColumnGradients {
-            nodes: self.layer.partition.nodes(block),
+            nodes: self.layer.partition.sources(block),
             shape: self.layer.shape,
             edges: self.layer.edges,
             values: self.layer.values,

@@ -8,7 +8,7 @@ use tch::{Kind, TchError, Tensor};
 use super::{Attended, AttentionOptions};
 use crate::segments;
 
-/// Attention with given scores, for values `[nodes, heads, channels]` and scores `[nodes, heads]`.
+/// Attention with given scores, for values `[sources, heads, channels]` and scores `[sources, heads]` and `[targets, heads]`.
 pub(super) fn attend(
     values: &Tensor,
     source_scores: &Tensor,
@@ -22,8 +22,8 @@ pub(super) fn attend(
     weighted_sums(values, &logits, [&sources, &targets], adjacency, options)
 }
 
-/// GATv2's attention, for values `[nodes, heads, channels]`, edge terms `[edges, heads, channels]`, and the attention
-/// vector `[1, heads, channels]`.
+/// GATv2's attention, for values `[sources, heads, channels]` and `[targets, heads, channels]`, edge terms `[edges, heads,
+/// channels]`, and the attention vector `[1, heads, channels]`.
 pub(super) fn attend_pairs(
     source: &Tensor,
     target: &Tensor,

@@ -16,14 +16,14 @@ use super::layout::{Edges, Partition};
 use super::passes::{ForwardOutputs, Layer, Scores};
 use super::softmax::SavedWeights;
 
-/// The fused layer of GAT. Inputs: values `[nodes, heads * channels]`, two score or attention tensors, and optionally a
+/// The fused layer of GAT. Inputs: values `[sources, heads * channels]`, two score or attention tensors, and optionally a
 /// bias. All are contiguous on the CPU; all but the values have the computing type.
 pub(super) struct FusedGat {
     pub(super) adjacency: Adjacency,
     pub(super) shape: Shape,
     pub(super) options: AttentionOptions,
-    /// True if the second and third inputs are attention vectors (`[heads * channels]`), false for scores (`[nodes,
-    /// heads]`).
+    /// True if the second and third inputs are attention vectors (`[heads * channels]`), false for scores
+    /// (`[sources, heads]` and `[targets, heads]`).
     pub(super) projected: bool,
 }
 
@@ -81,7 +81,8 @@ impl FusedGat {
         };
         let bias = inputs.get(3).map(|bias| view::read("bias", bias)).transpose()?;
         let real = (T::Real::KIND, Device::Cpu);
-        let mut output = Tensor::f_empty(inputs[0].size(), (T::KIND, Device::Cpu))?;
+        let of_targets = [layer.edges.num_targets() as i64, self.shape.row() as i64];
+        let mut output = Tensor::f_empty(of_targets, (T::KIND, Device::Cpu))?;
         let mut signed = recorded.then(|| Tensor::f_empty(self.per_edge(), real)).transpose()?;
         let keep_weights = self.options.return_weights || recorded && self.options.dropout.is_some();
         let mut weights = keep_weights.then(|| Tensor::f_empty(self.per_edge(), real)).transpose()?;
@@ -114,7 +115,8 @@ impl FusedGat {
         needed: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError> {
         let layer = self.layer::<T>(&saved[0])?;
-        let (nodes, heads, row) = (layer.edges.num_nodes() as i64, self.shape.heads as i64, self.shape.row() as i64);
+        let (sources, targets) = (layer.edges.num_sources() as i64, layer.edges.num_targets() as i64);
+        let (heads, row) = (self.shape.heads as i64, self.shape.row() as i64);
         let gradient = gradient.f_to_kind(T::KIND)?.f_contiguous()?;
         let attention = match self.projected {
             true => Some([view::read("attention", &saved[2])?, view::read("attention", &saved[3])?]),
@@ -128,8 +130,8 @@ impl FusedGat {
         };
         let real = (T::Real::KIND, Device::Cpu);
         let mut values = Tensor::f_empty(saved[0].size(), (T::KIND, Device::Cpu))?;
-        let mut source_scores = Tensor::f_empty([nodes, heads], real)?;
-        let mut target_scores = Tensor::f_empty([nodes, heads], real)?;
+        let mut source_scores = Tensor::f_empty([sources, heads], real)?;
+        let mut target_scores = Tensor::f_empty([targets, heads], real)?;
         let mut vectors = Tensor::f_empty([2, row], real)?;
         let mut bias = Tensor::f_empty([row], real)?;
         Backward { layer, gradient: view::read("gradient", &gradient)?, weights, attention }.run(Gradients {

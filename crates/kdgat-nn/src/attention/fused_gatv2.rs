@@ -19,8 +19,8 @@ use super::layout::{Edges, Partition};
 use super::passes::{ForwardOutputs, Layer, Scores, buffer};
 use super::softmax::SavedWeights;
 
-/// The fused layer of GATv2. Inputs: source and target values `[nodes, heads * channels]`, attention vector and bias
-/// `[heads * channels]`, and optionally edge terms `[edges, heads * channels]`. All are contiguous on the CPU;
+/// The fused layer of GATv2. Inputs: source values `[sources, heads * channels]`, target values `[targets, heads *
+/// channels]`, attention vector and bias `[heads * channels]`, and optionally edge terms `[edges, heads * channels]`. All are contiguous on the CPU;
 /// attention vector and bias have the computing type.
 pub(super) struct FusedGatV2 {
     pub(super) adjacency: Adjacency,
@@ -98,7 +98,7 @@ impl FusedGatV2 {
         let pairs = self.pairs(inputs[SOURCE], inputs[TARGET], inputs[ATTENTION], edge_term)?;
         let per_edge = [self.adjacency.num_edges(), self.shape.heads as i64];
         let real = (T::Real::KIND, Device::Cpu);
-        let mut output = Tensor::f_empty(inputs[SOURCE].size(), (T::KIND, Device::Cpu))?;
+        let mut output = Tensor::f_empty(inputs[TARGET].size(), (T::KIND, Device::Cpu))?;
         let mut kept = recorded.then(|| Tensor::f_empty(per_edge, real)).transpose()?;
         let keep_applied = self.options.return_weights || recorded && self.options.dropout.is_some();
         let mut applied = keep_applied.then(|| Tensor::f_empty(per_edge, real)).transpose()?;
@@ -162,7 +162,7 @@ impl FusedGatV2 {
 struct Backward<'a, T: Element> {
     layer: Layer<'a, T>,
     pairs: Pairs<'a, T>,
-    /// Gradient of the output, `[nodes, heads * channels]`.
+    /// Gradient of the output, `[targets, heads * channels]`.
     gradient: &'a [T],
     weights: SavedWeights<'a, T::Real>,
 }
@@ -211,11 +211,11 @@ impl<T: Element> Backward<'_, T> {
         }
         // The gradients of the sources read what other blocks have written, unless blocks are closed. With a term per
         // edge to read, a second pass over all blocks costs little more.
-        let source_parts = Parts::new(gradients.source, self.layer.node_bounds(row));
-        parallel_for(blocks, partition.grain, |range| {
+        let source_parts = Parts::new(gradients.source, self.layer.source_bounds(row));
+        parallel_for(partition.num_source_blocks(), partition.grain, |range| {
             for block in range {
                 dispatch(SourceGradients {
-                    nodes: partition.nodes(block),
+                    nodes: partition.sources(block),
                     edges: *edges,
                     pairs: self.pairs,
                     gradient: self.gradient,

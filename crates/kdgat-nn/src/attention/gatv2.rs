@@ -19,9 +19,9 @@ use super::tiles::{add_scaled, for_each_tile, store, tile, tile_mut};
 pub(super) struct Pairs<'a, T: Element> {
     pub(super) shape: Shape,
     pub(super) negative_slope: T::Real,
-    /// `[nodes, heads * channels]`.
+    /// `[sources, heads * channels]`.
     pub(super) source: &'a [T],
-    /// `[nodes, heads * channels]`.
+    /// `[targets, heads * channels]`.
     pub(super) target: &'a [T],
     /// `[edges, heads * channels]`.
     pub(super) edge_term: Option<&'a [T]>,
@@ -191,7 +191,7 @@ pub(super) struct SourceGradients<'a, T: Element> {
     pub(super) nodes: Range<usize>,
     pub(super) edges: Edges<'a>,
     pub(super) pairs: Pairs<'a, T>,
-    /// Gradient of the output, `[all nodes, heads * channels]`.
+    /// Gradient of the output, `[all targets, heads * channels]`.
     pub(super) gradient: &'a [T],
     /// Weights as applied, `[all edges, heads]`.
     pub(super) weights: &'a [T::Real],

@@ -49,7 +49,7 @@ pub(super) struct ProjectScores<'a, T: Element> {
     pub(super) attention_target: &'a [T::Real],
     /// `[nodes, heads]`.
     pub(super) source_scores: &'a mut [T::Real],
-    /// `[nodes, heads]`.
+    /// `[targets among the nodes, heads]`.
     pub(super) target_scores: &'a mut [T::Real],
 }
 
@@ -65,7 +65,9 @@ impl<T: Element> Kernel for ProjectScores<'_, T> {
                 let columns = self.shape.columns(head);
                 let values = &row[columns.clone()];
                 self.source_scores[position] = T::dot_real::<I>(values, &self.attention_source[columns.clone()]);
-                self.target_scores[position] = T::dot_real::<I>(values, &self.attention_target[columns]);
+                if let Some(target_score) = self.target_scores.get_mut(position) {
+                    *target_score = T::dot_real::<I>(values, &self.attention_target[columns]);
+                }
                 position += 1;
             }
         }
@@ -235,7 +237,7 @@ pub(super) struct RowGradients<'a, T: Element> {
     pub(super) edges: Edges<'a>,
     pub(super) negative_slope: T::Real,
     pub(super) values: &'a [T],
-    /// Gradient of the output, `[all nodes, heads * channels]`.
+    /// Gradient of the output, `[all targets, heads * channels]`.
     pub(super) gradient: &'a [T],
     pub(super) weights: SavedWeights<'a, T::Real>,
     /// `[edges of the nodes, heads]`.
@@ -302,13 +304,13 @@ pub(super) struct ColumnGradients<'a, T: Element> {
     pub(super) shape: Shape,
     pub(super) edges: Edges<'a>,
     pub(super) values: &'a [T],
-    /// Gradient of the output, `[all nodes, heads * channels]`.
+    /// Gradient of the output, `[all targets, heads * channels]`.
     pub(super) gradient: &'a [T],
     pub(super) weights: SavedWeights<'a, T::Real>,
     /// The first edge of `raw_gradients`.
     pub(super) first_edge: usize,
     pub(super) raw_gradients: &'a [T::Real],
-    /// `[nodes, heads]`.
+    /// `[targets among the nodes, heads]`.
     pub(super) target_gradients: &'a [T::Real],
     /// `[nodes, heads]`.
     pub(super) source_gradients: &'a mut [T::Real],
@@ -329,6 +331,8 @@ impl<T: Element> Kernel for ColumnGradients<'_, T> {
         let mut weights = vec![T::Real::ZERO; outgoing.len() * heads];
         self.weights.applied(outgoing, heads, &mut weights);
         let (gradient, shape) = (Matrix::new(self.gradient, row), self.shape.heads());
+        // Gradients of the target scores of a source that is no target.
+        let none = vec![T::Real::ZERO; heads];
         let mut first = 0;
         for (position, (node, value_gradients)) in
             self.nodes.clone().zip(self.value_gradients.chunks_exact_mut(row.max(1))).enumerate()
@@ -344,7 +348,8 @@ impl<T: Element> Kernel for ColumnGradients<'_, T> {
                 source_gradients,
             ));
             let initial = self.projection.as_ref().map_or(Initial::Zero, |projection| {
-                let target_gradients = &self.target_gradients[position * heads..][..heads];
+                let target_gradients =
+                    self.target_gradients.get(position * heads..(position + 1) * heads).unwrap_or(&none);
                 let vectors = [projection.attention_source, projection.attention_target];
                 Initial::Pair(vectors, [source_gradients, target_gradients])
             });
@@ -355,7 +360,8 @@ impl<T: Element> Kernel for ColumnGradients<'_, T> {
             let (indices, values) = (indices_of(&self.nodes), Matrix::new(self.values, row));
             let (of_source, of_target) = (projection.source_gradient, projection.target_gradient);
             T::add_rows::<I>(of_source, (values, &indices), self.source_gradients, &shape);
-            T::add_rows::<I>(of_target, (values, &indices), self.target_gradients, &shape);
+            let targets = &indices[..self.target_gradients.len() / heads.max(1)];
+            T::add_rows::<I>(of_target, (values, targets), self.target_gradients, &shape);
         }
     }
 }

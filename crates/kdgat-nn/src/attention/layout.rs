@@ -31,8 +31,14 @@ impl<'a> Edges<'a> {
         })
     }
 
-    pub(super) fn num_nodes(&self) -> usize {
+    /// Number of nodes that edges lead to.
+    pub(super) fn num_targets(&self) -> usize {
         self.row_pointers.len().saturating_sub(1)
+    }
+
+    /// Number of nodes that edges may come from; the targets are the first of them.
+    pub(super) fn num_sources(&self) -> usize {
+        self.column_pointers.len().saturating_sub(1)
     }
 
     pub(super) fn num_edges(&self) -> usize {
@@ -76,10 +82,13 @@ impl<'a> Edges<'a> {
     }
 }
 
-/// A partition of the nodes into blocks of consecutive nodes.
+/// A partition of the targets, and one of the sources, into blocks of consecutive nodes. Both are the same unless there
+/// are sources that are no targets.
 pub(super) struct Partition {
-    /// Block `i` has the nodes `bounds[i]..bounds[i + 1]`.
+    /// Block `i` has the targets `bounds[i]..bounds[i + 1]`.
     pub(super) bounds: Vec<usize>,
+    /// Block `i` has the sources `source_bounds[i]..source_bounds[i + 1]`.
+    pub(super) source_bounds: Vec<usize>,
     /// True if no edge leaves its block: a block then goes through all passes while it is in a core's cache. Otherwise
     /// each pass must finish on all blocks before the next begins.
     pub(super) closed: bool,
@@ -96,24 +105,44 @@ const WORTHWHILE: usize = 65_536;
 impl Partition {
     /// Divides the nodes by edges and row length alone, so that sums by block do not depend on the number of threads.
     pub(super) fn new(edges: &Edges<'_>, row_elements: usize) -> Self {
-        let nodes = edges.num_nodes();
+        let nodes = edges.num_targets();
         let target = (BLOCK_BYTES / (4 * row_elements.max(1))).clamp(16, BLOCK_NODES);
+        let even = |nodes: usize| (0..nodes).step_by(target).chain([nodes]).collect::<Vec<_>>();
+        let work = (edges.num_edges() + nodes) * row_elements;
+        let grain = |bounds: &[usize]| {
+            let per_block = work / (bounds.len().saturating_sub(1)).max(1);
+            WORTHWHILE.div_ceil(per_block.max(1))
+        };
+        if edges.num_sources() != nodes {
+            let (bounds, source_bounds) = (even(nodes), even(edges.num_sources()));
+            return Self { closed: false, grain: grain(&bounds), bounds, source_bounds };
+        }
         let blocks = closed_blocks(edges, target);
         // A component that is most of the graph would leave the other threads idle.
         let largest = blocks.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
         let closed = largest <= (nodes / 16).max(2 * target);
-        let bounds = if closed { blocks } else { (0..nodes).step_by(target).chain([nodes]).collect() };
-        let work = (edges.num_edges() + nodes) * row_elements;
-        let per_block = work / (bounds.len().saturating_sub(1)).max(1);
-        Self { bounds, closed, grain: WORTHWHILE.div_ceil(per_block.max(1)) }
+        let bounds = if closed { blocks } else { even(nodes) };
+        Self { closed, grain: grain(&bounds), source_bounds: bounds.clone(), bounds }
     }
 
+    /// Number of blocks of targets.
     pub(super) fn num_blocks(&self) -> usize {
         self.bounds.len().saturating_sub(1)
     }
 
+    /// Number of blocks of sources.
+    pub(super) fn num_source_blocks(&self) -> usize {
+        self.source_bounds.len().saturating_sub(1)
+    }
+
+    /// The targets of a block.
     pub(super) fn nodes(&self, block: usize) -> Range<usize> {
         self.bounds[block]..self.bounds[block + 1]
+    }
+
+    /// The sources of a block.
+    pub(super) fn sources(&self, block: usize) -> Range<usize> {
+        self.source_bounds[block]..self.source_bounds[block + 1]
     }
 }
 
@@ -126,8 +155,8 @@ fn closed_blocks(edges: &Edges<'_>, target: usize) -> Vec<usize> {
             bounds.push(start as usize);
         }
     }
-    if edges.num_nodes() > 0 {
-        bounds.push(edges.num_nodes());
+    if edges.num_targets() > 0 {
+        bounds.push(edges.num_targets());
     }
     bounds
 }
@@ -137,7 +166,7 @@ fn components(edges: &Edges<'_>) -> Vec<u32> {
     // Starts found so far; an edge from an earlier node merges all runs in between.
     let mut starts: Vec<u32> = Vec::new();
     let mut reach = 0;
-    for node in 0..edges.num_nodes() {
+    for node in 0..edges.num_targets() {
         let sources = edges.sources(edges.incoming(node));
         // Sources are in ascending order.
         let first = sources.first().map_or(node, |&source| node.min(source as usize));

@@ -1,6 +1,8 @@
 //! Graph attention: for target i and head h, `out_i = Σ_j a_ij · values_j` over the sources j of its edges, with `a_ij
 //! = softmax over j of leaky_relu(s_j + t_i)` (Veličković et al. 2018).
 //!
+//! The targets are the first of the sources; usually all of them.
+//!
 //! [`gat_conv`] is the layer after its linear map, [`gat_attention`] the same with given scores, and
 //! [`gatv2_attention`] the layer of GATv2. Each has two implementations: [fused](Backend::Fused), on the CPU and on a
 //! GPU, which never creates an array of edges × channels in forward or backward; and [composed](Backend::Composed) of
@@ -109,8 +111,8 @@ pub enum AttentionError {
 
 /// The attention layer of `GATConv` after its linear map, heads concatenated.
 ///
-/// `values` is `[num_nodes, heads * channels]`, the attention vectors `[1, heads, channels]`, the bias
-/// `[heads * channels]`. Returns `[num_nodes, heads * channels]` in the type of the values.
+/// `values` is `[num_sources, heads * channels]`, the attention vectors `[1, heads, channels]`, the bias
+/// `[heads * channels]`. Returns `[num_targets, heads * channels]` in the type of the values.
 pub fn gat_conv(
     kernel: Backend,
     values: &Tensor,
@@ -125,7 +127,7 @@ pub fn gat_conv(
         ref found => return Err(shape("the attention vector", found, &[1, -1, -1])),
     };
     let row = heads * channels;
-    expect("values", values, &[num_nodes(adjacency), row])?;
+    expect("values", values, &[adjacency.num_sources(), row])?;
     expect("the target's attention vector", attention_target, &[1, heads, channels])?;
     if let Some(bias) = bias {
         expect("the bias", bias, &[row])?;
@@ -153,9 +155,10 @@ pub fn gat_conv(
     Ok(attended)
 }
 
-/// Attention with given scores, for values `[num_nodes, heads, channels]` and scores `[num_nodes, heads]`.
+/// Attention with given scores, for values `[num_sources, heads, channels]`, and scores `[num_sources, heads]` and
+/// `[num_targets, heads]`.
 ///
-/// Returns `[num_nodes, heads, channels]` in the type of the values.
+/// Returns `[num_targets, heads, channels]` in the type of the values.
 pub fn gat_attention(
     kernel: Backend,
     values: &Tensor,
@@ -166,11 +169,11 @@ pub fn gat_attention(
 ) -> Result<Attended, AttentionError> {
     let (heads, channels) = match values.size()[..] {
         [_, heads, channels] => (heads, channels),
-        ref found => return Err(shape("values", found, &[num_nodes(adjacency), -1, -1])),
+        ref found => return Err(shape("values", found, &[adjacency.num_sources(), -1, -1])),
     };
-    expect("values", values, &[num_nodes(adjacency), heads, channels])?;
-    expect("the sources' scores", score_source, &[num_nodes(adjacency), heads])?;
-    expect("the targets' scores", score_target, &[num_nodes(adjacency), heads])?;
+    expect("values", values, &[adjacency.num_sources(), heads, channels])?;
+    expect("the sources' scores", score_source, &[adjacency.num_sources(), heads])?;
+    expect("the targets' scores", score_target, &[adjacency.num_targets(), heads])?;
     let real = computing_kind(values)?;
     let score_source = score_source.f_to_kind(real)?;
     let score_target = score_target.f_to_kind(real)?;
@@ -185,9 +188,9 @@ pub fn gat_attention(
 /// The attention layer of `GATv2Conv` (Brody et al. 2022) after its linear maps, heads concatenated: `a_ij = softmax
 /// over j of att · leaky_relu(source_j + target_i + edge_ij)`, `out_i = Σ_j a_ij · source_j + bias`.
 ///
-/// `source` and `target` are `[num_nodes, heads * channels]`, `edge_term` (the linear map of the edge features)
-/// `[num_edges, heads * channels]` in the order of the adjacency, `attention` `[1, heads, channels]`, the bias `[heads
-/// * channels]`. Returns `[num_nodes, heads * channels]` in the type of `source`.
+/// `source` is `[num_sources, heads * channels]`, `target` `[num_targets, heads * channels]`, `edge_term` (the linear map of
+/// the edge features) `[num_edges, heads * channels]` in the order of the adjacency, `attention` `[1, heads, channels]`, the
+/// bias `[heads * channels]`. Returns `[num_targets, heads * channels]` in the type of `source`.
 #[allow(clippy::too_many_arguments)]
 pub fn gatv2_attention(
     kernel: Backend,
@@ -204,8 +207,8 @@ pub fn gatv2_attention(
         ref found => return Err(shape("the attention vector", found, &[1, -1, -1])),
     };
     let row = heads * channels;
-    expect("source values", source, &[num_nodes(adjacency), row])?;
-    expect("target values", target, &[num_nodes(adjacency), row])?;
+    expect("source values", source, &[adjacency.num_sources(), row])?;
+    expect("target values", target, &[adjacency.num_targets(), row])?;
     if let Some(edge_term) = edge_term {
         expect("edge terms", edge_term, &[adjacency.num_edges(), row])?;
     }
@@ -306,10 +309,6 @@ fn run<F: Function>(function: F, return_weights: bool, inputs: &[&Tensor]) -> Re
 /// The type in which scores, softmax and sums are computed.
 fn computing_kind(values: &Tensor) -> Result<Kind, TchError> {
     Ok(if values.f_kind()? == Kind::Double { Kind::Double } else { Kind::Float })
-}
-
-fn num_nodes(adjacency: &Adjacency) -> i64 {
-    adjacency.row_pointers.size()[0] - 1
 }
 
 fn expect(tensor: &'static str, value: &Tensor, expected: &[i64]) -> Result<(), AttentionError> {

@@ -29,7 +29,7 @@ pub(super) struct Layer<'a, T: Element> {
 /// Source of the scores.
 #[derive(Clone, Copy)]
 pub(super) enum Scores<'a, T: Element> {
-    /// Given scores, `[nodes, heads]` each.
+    /// Given scores, `[sources, heads]` and `[targets, heads]`.
     Given { source: &'a [T::Real], target: &'a [T::Real] },
     /// Scalar products of the values with these vectors, `[heads * channels]` each.
     Projected { attention_source: &'a [T::Real], attention_target: &'a [T::Real] },
@@ -51,9 +51,14 @@ impl<T: Element> Layer<'_, T> {
         self.edges.incoming_of(nodes)
     }
 
-    /// Bounds of the blocks in an array of `width` elements per node.
+    /// Bounds of the blocks in an array of `width` elements per target.
     pub(super) fn node_bounds(&self, width: usize) -> impl Iterator<Item = usize> + '_ {
         self.partition.bounds.iter().map(move |&bound| bound * width)
+    }
+
+    /// Bounds of the blocks of sources in an array of `width` elements per source.
+    pub(super) fn source_bounds(&self, width: usize) -> impl Iterator<Item = usize> + '_ {
+        self.partition.source_bounds.iter().map(move |&bound| bound * width)
     }
 
     /// Bounds of the blocks in an array `[edges, heads]`.
@@ -69,12 +74,14 @@ impl<T: Element> Layer<'_, T> {
     ) -> Result<(), TchError> {
         match scores {
             Scores::Projected { attention_source, attention_target } if !self.partition.closed => {
-                let length = self.edges.num_nodes() * self.shape.heads;
-                let (mut source, mut target) = (buffer::<T::Real>(length)?, buffer::<T::Real>(length)?);
+                let (heads, targets) = (self.shape.heads, self.edges.num_targets());
+                let mut source = buffer::<T::Real>(self.edges.num_sources() * heads)?;
+                let mut target = buffer::<T::Real>(targets * heads)?;
                 let (source, target) = (view::write("scores", &mut source)?, view::write("scores", &mut target)?);
-                let source_parts = Parts::new(source, self.node_bounds(self.shape.heads));
-                let target_parts = Parts::new(target, self.node_bounds(self.shape.heads));
-                parallel_for(self.partition.num_blocks(), self.partition.grain, |blocks| {
+                let source_parts = Parts::new(source, self.source_bounds(heads));
+                let target_parts =
+                    Parts::new(target, self.source_bounds(heads).map(|bound| bound.min(targets * heads)));
+                parallel_for(self.partition.num_source_blocks(), self.partition.grain, |blocks| {
                     for block in blocks {
                         self.project(
                             block,
@@ -101,7 +108,7 @@ impl<T: Element> Layer<'_, T> {
         source_scores: &mut [T::Real],
         target_scores: &mut [T::Real],
     ) {
-        let nodes = self.partition.nodes(block);
+        let nodes = self.partition.sources(block);
         let (shape, values) = (self.shape, self.values);
         dispatch(ProjectScores {
             nodes,

@@ -6,16 +6,15 @@ use kdgat_torch::autograd::{Forward, Function};
 use kdgat_torch::cuda_program::Argument;
 use tch::{TchError, Tensor};
 
-use super::super::num_nodes;
 use super::layer::{Attention, Layer, SavedWeights, Scores, array};
 use super::program::NODES_OF_PART;
 
-/// The fused layer of GAT on a GPU. Inputs: values `[nodes, heads * channels]`, two score or attention tensors of the
+/// The fused layer of GAT on a GPU. Inputs: values `[sources, heads * channels]`, two score or attention tensors of the
 /// computing type, and optionally a bias.
 pub(in crate::attention) struct GpuGat {
     pub(in crate::attention) layer: Layer,
-    /// True if the second and third inputs are attention vectors (`[heads * channels]`), false for scores (`[nodes,
-    /// heads]`).
+    /// True if the second and third inputs are attention vectors (`[heads * channels]`), false for scores
+    /// (`[sources, heads]` and `[targets, heads]`).
     pub(in crate::attention) projected: bool,
 }
 
@@ -67,16 +66,17 @@ impl Function for GpuGat {
 }
 
 impl GpuGat {
-    /// Scores by source and by target, `[nodes, heads]` each.
+    /// Scores by source and by target, `[sources, heads]` each.
     fn project_scores(&self, values: &Tensor, source: &Tensor, target: &Tensor) -> Result<[Tensor; 2], TchError> {
-        let scores = [self.layer.per_node(values)?, self.layer.per_node(values)?];
+        let sources = self.layer.adjacency.num_sources();
+        let scores = [self.layer.per_node(values, sources)?, self.layer.per_node(values, sources)?];
         let arrays = [values, source, target, &scores[0], &scores[1]];
-        self.layer.launch("project_scores", &arrays.map(Argument::Array))?;
+        self.layer.launch_over_sources("project_scores", &arrays.map(Argument::Array))?;
         Ok(scores)
     }
 
-    /// Gradients of the scores by source and by target, `[nodes, heads]` each, and of the values; `vectors` are the
-    /// attention vectors if the scores were projected.
+    /// Gradients of the scores by source and by target, and of the values; `vectors` are the attention vectors if the scores
+    /// were projected: the scores by target are then those of all sources, with zeros for sources that are no targets.
     fn gradients(
         &self,
         values: &Tensor,
@@ -85,10 +85,14 @@ impl GpuGat {
         vectors: Option<[&Tensor; 2]>,
     ) -> Result<[Tensor; 3], TchError> {
         let negative_slope = self.layer.options.negative_slope;
-        let [raw, target] = self.layer.score_gradients(values, gradient, weights, negative_slope)?;
-        let (source, value_gradient) = (self.layer.per_node(values)?, values.f_empty_like()?);
+        let [raw, mut target] = self.layer.score_gradients(values, gradient, weights, negative_slope)?;
         let adjacency = &self.layer.adjacency;
-        self.layer.launch(
+        let others = adjacency.num_sources() - adjacency.num_targets();
+        if vectors.is_some() && others > 0 {
+            target = target.f_constant_pad_nd([0, 0, 0, others].as_slice())?;
+        }
+        let (source, value_gradient) = (self.layer.per_node(values, adjacency.num_sources())?, values.f_empty_like()?);
+        self.layer.launch_over_sources(
             "attend_backward_sources",
             &[
                 Argument::Array(&adjacency.column_pointers),
@@ -111,13 +115,13 @@ impl GpuGat {
     /// Gradients of the two attention vectors, `[heads * channels]` each. Does not use torch's matrix product, which
     /// may be set to round to 19 bits (TF32).
     fn vector_gradients(&self, values: &Tensor, source: &Tensor, target: &Tensor) -> Result<[Tensor; 2], TchError> {
-        let nodes = u64::try_from(num_nodes(&self.layer.adjacency)).unwrap_or(0);
-        let count = nodes.div_ceil(NODES_OF_PART);
+        let nodes = self.layer.adjacency.num_sources();
+        let count = u64::try_from(nodes).unwrap_or(0).div_ceil(NODES_OF_PART);
         let real = source.f_kind()?;
         let parts = Tensor::f_empty([count as i64, 2, self.layer.shape.row() as i64], (real, values.device()))?;
         let warps = count * self.layer.shape.heads as u64;
         let arrays = [values, source, target, &parts].map(Argument::Array);
-        self.layer.launch_warps("add_up_vector_gradients", warps, &arrays)?;
+        self.layer.launch_warps("add_up_vector_gradients", nodes, warps, &arrays)?;
         let gradients = parts.f_sum_dim_intlist(0_i64, false, real)?;
         Ok([gradients.f_get(0)?, gradients.f_get(1)?])
     }

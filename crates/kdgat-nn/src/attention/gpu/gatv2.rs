@@ -15,8 +15,8 @@ const VECTOR: usize = 2;
 const BIAS: usize = 3;
 const EDGE_TERM: usize = 4;
 
-/// The fused layer of GATv2 on a GPU. Inputs: source and target values `[nodes, heads * channels]`, attention vector
-/// and bias `[heads * channels]` of the computing type, and optionally edge terms `[edges, heads * channels]`.
+/// The fused layer of GATv2 on a GPU. Inputs: source values `[sources, heads * channels]`, target values
+/// `[targets, heads * channels]`, attention vector and bias `[heads * channels]` of the computing type, and optionally edge terms `[edges, heads * channels]`.
 pub(in crate::attention) struct GpuGatV2 {
     pub(in crate::attention) layer: Layer,
 }
@@ -119,7 +119,7 @@ impl GpuGatV2 {
         arguments.extend(self.of_pairs(pairs)?);
         arguments.extend([Argument::Array(gradient), Argument::Array(weights.signed), array(weights.applied)]);
         arguments.extend([Argument::Array(of_scores), Argument::Array(&source)]);
-        self.layer.launch("pairs_backward_sources", &arguments)?;
+        self.layer.launch_over_sources("pairs_backward_sources", &arguments)?;
         Ok(source)
     }
 

@@ -8,7 +8,7 @@ use kdgat_torch::cuda_program::{Argument, Program};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::super::kernels::Shape;
-use super::super::{AttentionError, AttentionOptions, computing_kind, expect, num_nodes};
+use super::super::{AttentionError, AttentionOptions, computing_kind, expect};
 use super::program::program;
 
 /// Threads of a warp; one warp processes one node and head.
@@ -27,7 +27,7 @@ pub(in crate::attention) struct Layer {
 /// Source of the attention weights.
 #[derive(Clone, Copy)]
 pub(super) enum Scores<'a> {
-    /// Scores by source and by target, `[nodes, heads]` each; their sum is passed through the leaky ReLU.
+    /// Scores by source and by target, `[sources, heads]` and `[targets or sources, heads]`; their sum is passed through the leaky ReLU.
     OfNodes([&'a Tensor; 2]),
     /// Scores by edge, `[edges, heads]`, used as they are.
     OfEdges(&'a Tensor),
@@ -35,7 +35,7 @@ pub(super) enum Scores<'a> {
 
 /// Results of a forward that the output and the backward need.
 pub(super) struct Attention {
-    /// The output, in the shape of the values.
+    /// The output, `[targets, heads * channels]`.
     pub(super) output: Tensor,
     /// Weights before dropout with the sign of the score, `[edges, heads]`, if a backward follows.
     pub(super) signed: Option<Tensor>,
@@ -60,12 +60,12 @@ impl Layer {
         shape: Shape,
         options: &AttentionOptions,
     ) -> Result<Self, AttentionError> {
-        let (nodes, edges) = (num_nodes(adjacency), adjacency.num_edges());
+        let (targets, sources, edges) = (adjacency.num_targets(), adjacency.num_sources(), adjacency.num_edges());
         let arrays = [
-            ("row pointers", &adjacency.row_pointers, nodes + 1),
+            ("row pointers", &adjacency.row_pointers, targets + 1),
             ("sources", &adjacency.sources, edges),
             ("targets", &adjacency.targets, edges),
-            ("column pointers", &adjacency.column_pointers, nodes + 1),
+            ("column pointers", &adjacency.column_pointers, sources + 1),
             ("transposed edges", &adjacency.transposed, edges),
         ];
         for (name, array, length) in arrays {
@@ -93,7 +93,8 @@ impl Layer {
         };
         let real = computing_kind(values)?;
         let dropout = self.options.dropout;
-        let output = values.f_empty_like()?;
+        let size = [self.adjacency.num_targets(), self.shape.row() as i64];
+        let output = Tensor::f_empty(size, (values.f_kind()?, values.device()))?;
         let signed = recorded.then(|| self.per_edge(values)).transpose()?;
         let keep_applied = self.options.return_weights || recorded && dropout.is_some();
         let applied = keep_applied.then(|| self.per_edge(values)).transpose()?;
@@ -130,8 +131,8 @@ impl Layer {
         Forward { outputs: [Some(output), weights].into_iter().flatten().collect(), saved }
     }
 
-    /// Gradients of the scores of edges before the leaky ReLU, `[edges, heads]`, and their sums by target, `[nodes,
-    /// heads]`.
+    /// Gradients of the scores of edges before the leaky ReLU, `[edges, heads]`, and their sums by target,
+    /// `[targets, heads]`.
     pub(super) fn score_gradients(
         &self,
         values: &Tensor,
@@ -140,7 +141,7 @@ impl Layer {
         negative_slope: f64,
     ) -> Result<[Tensor; 2], TchError> {
         let real = computing_kind(values)?;
-        let [of_edges, of_targets] = [self.per_edge(values)?, self.per_node(values)?];
+        let [of_edges, of_targets] = [self.per_edge(values)?, self.per_node(values, self.adjacency.num_targets())?];
         self.launch(
             "attend_backward_targets",
             &[
@@ -159,15 +160,29 @@ impl Layer {
         Ok([of_edges, of_targets])
     }
 
-    /// Runs a kernel with one warp per node and head.
+    /// Runs a kernel with one warp per target and head.
     pub(super) fn launch(&self, kernel: &str, arguments: &[Argument<'_>]) -> Result<(), TchError> {
-        let nodes = u64::try_from(num_nodes(&self.adjacency)).unwrap_or(0);
-        self.launch_warps(kernel, nodes * self.shape.heads as u64, arguments)
+        self.launch_over(kernel, self.adjacency.num_targets(), arguments)
+    }
+
+    /// Runs a kernel with one warp per source and head.
+    pub(super) fn launch_over_sources(&self, kernel: &str, arguments: &[Argument<'_>]) -> Result<(), TchError> {
+        self.launch_over(kernel, self.adjacency.num_sources(), arguments)
+    }
+
+    fn launch_over(&self, kernel: &str, nodes: i64, arguments: &[Argument<'_>]) -> Result<(), TchError> {
+        let warps = u64::try_from(nodes).unwrap_or(0) * self.shape.heads as u64;
+        self.launch_warps(kernel, nodes, warps, arguments)
     }
 
     /// Runs a kernel with `warps` warps; its first parameter is the number of nodes.
-    pub(super) fn launch_warps(&self, kernel: &str, warps: u64, arguments: &[Argument<'_>]) -> Result<(), TchError> {
-        let nodes = num_nodes(&self.adjacency);
+    pub(super) fn launch_warps(
+        &self,
+        kernel: &str,
+        nodes: i64,
+        warps: u64,
+        arguments: &[Argument<'_>],
+    ) -> Result<(), TchError> {
         let nodes = i32::try_from(nodes)
             .map_err(|_| TchError::Shape(format!("attention supports at most 2^31 nodes, got {nodes}")))?;
         let arguments: Vec<Argument> = std::iter::once(Argument::Int(nodes)).chain(arguments.iter().copied()).collect();
@@ -181,8 +196,8 @@ impl Layer {
     }
 
     /// Uninitialised tensor `[nodes, heads]` of the computing type.
-    pub(super) fn per_node(&self, values: &Tensor) -> Result<Tensor, TchError> {
-        let size = [num_nodes(&self.adjacency), self.shape.heads as i64];
+    pub(super) fn per_node(&self, values: &Tensor, nodes: i64) -> Result<Tensor, TchError> {
+        let size = [nodes, self.shape.heads as i64];
         Tensor::f_empty(size, (computing_kind(values)?, values.device()))
     }
 

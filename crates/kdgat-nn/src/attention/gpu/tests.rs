@@ -11,35 +11,37 @@ use kdgat_graph::Adjacency;
 use kdgat_torch::cuda_program::{self, ProgramError};
 
 use super::super::kernels::Shape;
-use super::super::{AttentionDropout, AttentionOptions, Backend, composed, gat_conv, gatv2_attention, num_nodes, run};
+use super::super::{AttentionDropout, AttentionOptions, Backend, composed, gat_conv, gatv2_attention, run};
 use super::{GpuGat, GpuGatV2, Layer};
+use crate::test_graphs::first_targets;
 
 type Named = Vec<(&'static str, Tensor)>;
 
 /// Output, weights and gradients of `layer(values, source, target, bias)` for a fixed random loss.
 fn results(
     shape: Shape,
-    nodes: i64,
+    graph: &Adjacency,
     kind: Kind,
     projected: bool,
     layer: impl Fn(&[&Tensor]) -> super::super::Attended,
 ) -> Named {
     let real = if kind == Kind::Double { Kind::Double } else { Kind::Float };
     let (heads, row) = (shape.heads as i64, shape.row() as i64);
+    let (sources, targets) = (graph.num_sources(), graph.num_targets());
     // Scores have a variance of one in both cases.
-    let (scores, scale) = match projected {
-        true => (vec![row], (shape.channels as f64).sqrt()),
-        false => (vec![nodes, heads], 1.0),
+    let ([of_source, of_target], scale) = match projected {
+        true => ([vec![row], vec![row]], (shape.channels as f64).sqrt()),
+        false => ([vec![sources, heads], vec![targets, heads]], 1.0),
     };
     let inputs = [
-        normal(&[nodes, row], 1, kind),
-        normal(&scores, 2, real) / scale,
-        normal(&scores, 3, real) / scale,
+        normal(&[sources, row], 1, kind),
+        normal(&of_source, 2, real) / scale,
+        normal(&of_target, 3, real) / scale,
         normal(&[row], 4, real),
     ]
     .map(|input| input.set_requires_grad(true));
     let attended = layer(&inputs.each_ref());
-    (&attended.output * normal(&[nodes, row], 5, kind)).sum(real).backward();
+    (&attended.output * normal(&[targets, row], 5, kind)).sum(real).backward();
     let gradients = ["values", "source", "target", "bias"].into_iter().zip(inputs.iter().map(Tensor::grad));
     [("output", attended.output.detach())]
         .into_iter()
@@ -49,7 +51,7 @@ fn results(
 }
 
 fn on_emulated_gpu(graph: &Adjacency, shape: Shape, kind: Kind, projected: bool, options: &AttentionOptions) -> Named {
-    results(shape, num_nodes(graph), kind, projected, |inputs| {
+    results(shape, graph, kind, projected, |inputs| {
         run(GpuGat { layer: layer(graph, shape, kind, options), projected }, options.return_weights, inputs).unwrap()
     })
 }
@@ -60,7 +62,7 @@ fn layer(graph: &Adjacency, shape: Shape, kind: Kind, options: &AttentionOptions
 
 fn of_torch(graph: &Adjacency, shape: Shape, kind: Kind, projected: bool, options: &AttentionOptions) -> Named {
     let (heads, channels) = (shape.heads as i64, shape.channels as i64);
-    results(shape, num_nodes(graph), kind, projected, |inputs| {
+    results(shape, graph, kind, projected, |inputs| {
         let [values, source, target, bias] = inputs else { unreachable!("four inputs are made above") };
         if projected {
             let [source, target] = [source, target].map(|vector| vector.reshape([1, heads, channels]));
@@ -85,10 +87,10 @@ fn results_of_v2(
 ) -> Named {
     let real = if kind == Kind::Double { Kind::Double } else { Kind::Float };
     let (heads, channels, row) = (shape.heads as i64, shape.channels as i64, shape.row() as i64);
-    let nodes = num_nodes(graph);
+    let (sources, targets) = (graph.num_sources(), graph.num_targets());
     let mut inputs = vec![
-        normal(&[nodes, row], 1, kind),
-        normal(&[nodes, row], 2, kind),
+        normal(&[sources, row], 1, kind),
+        normal(&[targets, row], 2, kind),
         normal(&[row], 3, real) / (channels as f64).sqrt(),
         normal(&[row], 4, real),
     ];
@@ -105,7 +107,7 @@ fn results_of_v2(
         let (kernel, edge_term) = (Backend::Composed, edge_term.first());
         gatv2_attention(kernel, source, target, edge_term, &vector, Some(bias), graph, options).unwrap()
     };
-    (&attended.output * normal(&[nodes, row], 5, kind)).sum(real).backward();
+    (&attended.output * normal(&[targets, row], 5, kind)).sum(real).backward();
     let names = ["source", "target", "attention", "bias", "edge terms"];
     [("output", attended.output.detach())]
         .into_iter()
@@ -155,6 +157,7 @@ fn kernels_are_composed_attention_for_unusual_graphs() {
         ("a node of degree 300", adjacency(300, hub)),
         ("degrees around a warp's width", adjacency(40, (31..34).flat_map(|node| (0..node).map(move |to| (node, to))))),
         ("one cycle", adjacency(100, (0..100).map(|node| (node, (node + 1) % 100)))),
+        ("sources that are no targets", first_targets(&batch(1, 60, 300, 23), 17)),
     ];
     for (name, graph) in &graphs {
         println!("{name}");

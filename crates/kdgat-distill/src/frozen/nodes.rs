@@ -1,0 +1,208 @@
+//! Exact inference over all nodes of one large graph, one layer at a time in blocks of nodes, and a network for nodes as teacher.
+//!
+//! Each layer of each node is computed once, from all its neighbours: no sampling, and memory for one block besides the activations of two
+//! layers, which lie in a temporary file where they do not fit.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kdgat_graph::{Adjacency, Batch, NodeFeatures};
+use kdgat_nn::attention::Backend;
+use kdgat_nn::layers::Mode;
+use kdgat_nn::node_layer::{LayerEdges, LayerInput, NodeLayer};
+use kdgat_nn::parameters::TensorSource;
+use kdgat_nn::{NodeGnnConfig, Scope};
+use kdgat_nodes::gather::{degrees_of, features_of};
+use kdgat_nodes::{ActivationRows, Activations, ExactBlocks, NodeGraph};
+use parking_lot::Mutex;
+use tch::{Device, Tensor};
+
+use super::Views;
+use crate::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
+use crate::targets::TargetLayout;
+
+/// Nodes and edges of a block.
+const BLOCK_SIZE: usize = 1 << 17;
+
+/// The place of the activations of all nodes.
+#[derive(Debug, Clone)]
+pub struct ActivationPlace {
+    /// Activations of a layer that need more bytes lie in a file.
+    pub memory_bytes: u64,
+    /// Folder of these files, which have no name and vanish with the program.
+    pub folder: PathBuf,
+}
+
+/// Inference over all nodes, as far as it has come.
+#[derive(Debug)]
+struct Inference {
+    graph: Arc<NodeGraph>,
+    config: NodeGnnConfig,
+    kernel: Backend,
+    place: ActivationPlace,
+    /// Number of the layers that are done.
+    done: i64,
+    /// `[num_nodes, columns]`: output of the last layer that is done; `None` before the first.
+    rows: Option<ActivationRows>,
+    /// APPNP: output of the perceptron.
+    initial: Option<ActivationRows>,
+}
+
+impl Inference {
+    fn new(graph: Arc<NodeGraph>, config: NodeGnnConfig, kernel: Backend, place: ActivationPlace) -> Self {
+        Self { graph, config, kernel, place, done: 0, rows: None, initial: None }
+    }
+
+    /// Computes the next layer for all nodes, on `device`.
+    fn advance(&mut self, source: &mut dyn TensorSource, device: Device) -> Result<(), ModelError> {
+        let index = self.done;
+        let layer = NodeLayer::new(&mut Scope::root(source), &self.config, index)?;
+        let columns = self.config.output_columns(index) as usize;
+        let ActivationPlace { memory_bytes, folder } = &self.place;
+        let mut output = Activations::new(self.graph.num_nodes(), columns, *memory_bytes, folder).map_err(of_nodes)?;
+        if self.config.edges_of_layer(index).is_some() {
+            for block in ExactBlocks::new(&self.graph, BLOCK_SIZE) {
+                let block = block.map_err(of_nodes)?;
+                let edges = block.adjacency.to_device(device)?;
+                let rows = self.block(&layer, &block.sources, Some(&edges), block.targets.clone(), device)?;
+                output.write(block.targets.start as usize, &rows).map_err(of_nodes)?;
+            }
+        } else {
+            let nodes = self.graph.num_nodes() as u32;
+            for start in (0..nodes).step_by(BLOCK_SIZE) {
+                let targets = start..nodes.min(start + BLOCK_SIZE as u32);
+                let sources: Vec<u32> = targets.clone().collect();
+                let rows = self.block(&layer, &sources, None, targets, device)?;
+                output.write(start as usize, &rows).map_err(of_nodes)?;
+            }
+        }
+        let before = self.rows.replace(output.finish().map_err(of_nodes)?);
+        if index == self.config.layers {
+            // The first step of propagation has read the perceptron's output, and all further ones return to it.
+            self.initial = before;
+        }
+        self.done += 1;
+        Ok(())
+    }
+
+    /// The layer's output for the targets of a block.
+    fn block(
+        &self,
+        layer: &NodeLayer,
+        sources: &[u32],
+        adjacency: Option<&Adjacency>,
+        targets: Range<u32>,
+        device: Device,
+    ) -> Result<Tensor, ModelError> {
+        let degrees = match adjacency {
+            Some(_) if self.config.needs_source_degrees() => {
+                Some(degrees_of(&self.graph, sources)?.f_to_device(device)?)
+            }
+            _ => None,
+        };
+        let edges = adjacency.map(|adjacency| LayerEdges { adjacency, source_degrees: degrees.as_ref() });
+        let apply = |input| layer.forward(input, edges, &self.config, self.kernel, Mode::Evaluation);
+        let Some(rows) = &self.rows else {
+            let features = on_device(features_of(&self.graph.features, sources)?, device)?;
+            return Ok(apply(LayerInput::Features(&features))?);
+        };
+        let input = rows.gather(sources)?.f_to_device(device)?;
+        if self.done < self.config.layers {
+            return Ok(apply(LayerInput::Rows(&input))?);
+        }
+        let initial = self.initial.as_ref().unwrap_or(rows);
+        let initial = initial.rows(targets.start as usize..targets.end as usize)?.f_to_device(device)?;
+        Ok(apply(LayerInput::Propagated { rows: &input, initial: &initial })?)
+    }
+}
+
+fn on_device(features: NodeFeatures, device: Device) -> Result<NodeFeatures, ModelError> {
+    Ok(match device {
+        Device::Cpu => features,
+        device => features.to_device(device)?,
+    })
+}
+
+fn of_nodes(error: kdgat_nodes::NodesError) -> ModelError {
+    match error {
+        kdgat_nodes::NodesError::Torch(source) => source.into(),
+        other => ModelError::Other(other.to_string()),
+    }
+}
+
+/// Outputs of a network for all nodes of a graph, `[num_nodes, outputs]`, computed on `device` from the tensors of `source`.
+///
+/// # Errors
+/// Tensors that do not fit the architecture, a graph with other features, or no memory or disk for the activations.
+pub fn outputs_of_all_nodes(
+    graph: Arc<NodeGraph>,
+    config: &NodeGnnConfig,
+    source: &mut dyn TensorSource,
+    kernel: Backend,
+    device: Device,
+    place: ActivationPlace,
+) -> Result<ActivationRows, ModelError> {
+    config.check()?;
+    let mut inference = Inference::new(graph, config.clone(), kernel, place);
+    for _ in 0..config.num_layers() {
+        tch::no_grad(|| inference.advance(source, device))?;
+    }
+    inference.rows.ok_or_else(|| ModelError::Other("a network without layers".into()))
+}
+
+/// A network for nodes whose weights never change.
+///
+/// Its targets are exact, whatever part of the graph a student's batch has: the first visit computes the outputs of all nodes, later ones
+/// look them up. APPNP's propagation belongs to the last layer with weights.
+#[derive(Debug)]
+pub struct FrozenNodes {
+    config: NodeGnnConfig,
+    inference: Mutex<Inference>,
+}
+
+impl FrozenNodes {
+    /// Creates a teacher of this architecture for the nodes of `graph`.
+    pub fn new(config: NodeGnnConfig, graph: Arc<NodeGraph>, kernel: Backend, place: ActivationPlace) -> Self {
+        Self { inference: Mutex::new(Inference::new(graph, config.clone(), kernel, place)), config }
+    }
+
+    /// Layers of the forward that belong to layer `layer` of [`FrozenModel::layers`].
+    fn ends_at(&self, layer: usize) -> i64 {
+        let layer = layer as i64 + 1;
+        if layer == self.config.layers { self.config.num_layers() } else { layer }
+    }
+}
+
+impl FrozenModel for FrozenNodes {
+    fn target_layout(&self) -> TargetLayout {
+        TargetLayout::classifier(self.config.outputs as usize)
+    }
+
+    fn layers(&self) -> Vec<LayerSpec> {
+        let layer =
+            |index| LayerSpec { name: format!("layer {index}"), tensors: NodeLayer::tensor_names(&self.config, index) };
+        (0..self.config.layers).map(layer).collect()
+    }
+
+    fn forward_layer(
+        &self,
+        layer: usize,
+        weights: &WeightViews,
+        batch: &Batch,
+        _: LayerState,
+    ) -> Result<LayerState, ModelError> {
+        let mut inference = self.inference.lock();
+        let device = batch.labels.device();
+        while inference.done < self.ends_at(layer) {
+            inference.advance(&mut Views(weights), device)?;
+        }
+        match &inference.rows {
+            Some(rows) if self.ends_at(layer) == self.config.num_layers() => {
+                let nodes = batch.graph_index.iter().map(|&node| node as u32);
+                Ok(vec![rows.gather(&nodes.collect::<Vec<_>>())?.f_to_device(device)?])
+            }
+            _ => Ok(LayerState::new()),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The loss of a network that classifies the nodes of one large graph: labels of the nodes that have one, and a teacher's outputs for all
+//! (GLNN, Zhang et al. 2022).
+
+use tch::{Kind, Reduction, Tensor};
+
+use super::{Student, TeacherLink, absent, target};
+use crate::losses::{self, LogitLoss};
+use crate::{TargetName, TargetRows};
+use kdgat_graph::Batch;
+use kdgat_nn::layers::Mode;
+use kdgat_nn::{ModelError, NodeGnn};
+use kdgat_torch::autocast::widened;
+use kdgat_train::objective::{Backward, Losses, Objective, ObjectiveError, Part, TargetSource};
+use kdgat_train::options::Monitor;
+
+/// Label of a seed whose class must not be used.
+pub const IGNORED_LABEL: i64 = -100;
+
+/// A node classifier in training, with or without a teacher.
+pub struct NodeObjective {
+    /// The student.
+    pub model: NodeGnn,
+    /// The connection to the teacher.
+    pub teacher: TeacherLink,
+    /// The distillation loss; `None` without a teacher.
+    pub distillation: Option<NodeDistillation>,
+    /// Share of the training seeds that have a label, above 0. The label losses of an epoch's batches, weighted by their seeds, then
+    /// add up to the mean over all labelled nodes, however the nodes are divided into batches.
+    pub labelled_share: f64,
+}
+
+/// The distillation loss of a node classifier and its weight.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeDistillation {
+    /// The comparison of logits.
+    pub loss: LogitLoss,
+    /// α: share of the distillation in the total loss.
+    pub alpha: f64,
+}
+
+/// Names of the parts of the loss.
+pub const PARTS: &[&str] = &["task_loss", "kd_loss", "accuracy", "teacher_agreement"];
+/// Position of the accuracy among the parts.
+const ACCURACY: usize = 2;
+
+impl NodeObjective {
+    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
+        let outputs = widened(&self.model.forward(batch, mode)?)?;
+        let labelled = match mode {
+            Mode::Training => batch.num_graphs() as f64 * self.labelled_share,
+            Mode::Evaluation => batch.num_graphs() as f64,
+        };
+        let task = label_loss(&outputs, &batch.labels, labelled)?;
+        let accuracy = accuracy(&outputs, &batch.labels, labelled)?;
+        self.teacher.read()?;
+        let (Some(distillation), Some(targets)) = (&self.distillation, self.teacher.rows_of(part)?) else {
+            let (total, kd, agreement) = (task.shallow_clone(), absent(&task), absent(&task));
+            return Ok(Losses { total, parts: vec![task, kd, accuracy, agreement] });
+        };
+        let taught = logits(&targets)?;
+        let kd = distillation.loss.of(&outputs, &taught, &batch.labels, None)?;
+        let agree = outputs.f_argmax(-1, false)?.f_eq_tensor(&taught.f_argmax(-1, false)?)?;
+        let agreement = agree.f_to_kind(Kind::Float)?.f_mean(Kind::Float)?;
+        let total = losses::total(&kd, &task, distillation.alpha)?;
+        Ok(Losses { total, parts: vec![task, kd, accuracy, agreement] })
+    }
+}
+
+fn logits(targets: &TargetRows) -> Result<Tensor, ObjectiveError> {
+    Ok(target(targets, TargetName::Logits)?.gathered()?)
+}
+
+/// Sum of the labelled seeds' cross-entropies, divided by `labelled`: `[num_seeds, classes]`, `[num_seeds]` → a scalar.
+fn label_loss(outputs: &Tensor, labels: &Tensor, labelled: f64) -> Result<Tensor, ModelError> {
+    let smoothing = 0.0;
+    let sum = outputs.f_cross_entropy_loss(labels, None::<&Tensor>, Reduction::Sum, IGNORED_LABEL, smoothing)?;
+    Ok(sum.f_div_scalar(labelled)?)
+}
+
+/// Number of labelled seeds that are classified rightly, divided by `labelled`.
+fn accuracy(outputs: &Tensor, labels: &Tensor, labelled: f64) -> Result<Tensor, ModelError> {
+    let right = outputs.f_argmax(-1, false)?.f_eq_tensor(labels)?;
+    Ok(right.f_sum(Kind::Float)?.f_div_scalar(labelled)?)
+}
+
+impl Objective for NodeObjective {
+    fn parts(&self) -> &'static [&'static str] {
+        PARTS
+    }
+
+    fn metric(&self) -> Option<Monitor> {
+        Some(Monitor::Part { index: ACCURACY, highest_is_best: true })
+    }
+
+    fn source(&self) -> &dyn TargetSource {
+        &self.teacher
+    }
+
+    fn source_mut(&mut self) -> &mut dyn TargetSource {
+        &mut self.teacher
+    }
+
+    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
+        let losses = self.loss(batch, part, Mode::Training)?;
+        backward(&losses.total)?;
+        Ok(losses)
+    }
+
+    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
+        self.loss(batch, part, Mode::Evaluation)
+    }
+
+    fn share(&self, part: &Part, whole: &Part) -> f64 {
+        // All terms are sums over seeds, divided by a multiple of the number of seeds.
+        part.graphs.len() as f64 / whole.graphs.len().max(1) as f64
+    }
+}
+
+impl Student for NodeObjective {
+    fn teacher(&self) -> &TeacherLink {
+        &self.teacher
+    }
+
+    /// Activations are always stored: recomputing them is not implemented for these layers.
+    fn set_checkpointing(&mut self, _: bool) {}
+
+    fn into_teacher(self) -> TeacherLink {
+        self.teacher
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The losses of two halves, one of them without labels, add up to the mean over the labelled nodes.
+    #[test]
+    fn label_losses_of_parts_add_up() {
+        let outputs = Tensor::from_slice(&[2.0f32, 0.0, 0.0, 1.0, 0.5, 0.5, -1.0, 1.0]).view([4, 2]);
+        let labels = Tensor::from_slice(&[0i64, 0, IGNORED_LABEL, IGNORED_LABEL]);
+        let whole = label_loss(&outputs, &labels, 4.0 * 0.5).unwrap().double_value(&[]);
+        let expected = ((1.0 + (-2.0f64).exp()).ln() + (1.0 + 1f64.exp()).ln()) / 2.0;
+        assert!((whole - expected).abs() < 1e-6, "{whole} against {expected}");
+        let half = |start| {
+            let of = |tensor: &Tensor| tensor.narrow(0, start, 2);
+            label_loss(&of(&outputs), &of(&labels), 2.0 * 0.5).unwrap().double_value(&[])
+        };
+        assert!((0.5 * half(0) + 0.5 * half(2) - whole).abs() < 1e-6);
+        assert_eq!(half(2), 0.0);
+        assert_eq!(accuracy(&outputs, &labels, 2.0).unwrap().double_value(&[]), 0.5);
+    }
+}

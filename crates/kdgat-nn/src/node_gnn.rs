@@ -1,0 +1,444 @@
+//! Networks that classify the nodes of one large graph: GraphSAGE (Hamilton et al. 2017) with the mean and gcn aggregators, GCN
+//! (Kipf & Welling 2017), GAT (Veličković et al. 2018), GATv2 (Brody et al. 2022), APPNP (Gasteiger et al. 2019), and an MLP.
+//!
+//! Node features → layers, each but the last with normalisation, activation and dropout → one number for each class. The layers
+//! and the names of their tensors are those of PyTorch Geometric's `SAGEConv`, `GCNConv`, `GATConv`, `GATv2Conv`, `APPNP` and
+//! `MLP`; GraphSAGE's gcn aggregator is that of DGL's `SAGEConv`. See [`NodeLayer`] for the computation of one layer at a time.
+
+use kdgat_graph::{Batch, Neighbourhood};
+use tch::Tensor;
+
+use super::ModelError;
+use super::attention::Backend;
+use super::layers::Mode;
+use super::node_gnn_config::NodeGnnConfig;
+use super::node_layer::NodeLayer;
+use super::parameters::Scope;
+
+/// A network that classifies nodes.
+#[derive(Debug)]
+pub struct NodeGnn {
+    config: NodeGnnConfig,
+    kernel: Backend,
+    layers: Vec<NodeLayer>,
+}
+
+impl NodeGnn {
+    /// Builds the model from the tensors of `scope`.
+    ///
+    /// # Errors
+    /// An invalid architecture, or a tensor that is missing or has another shape.
+    pub fn new(mut scope: Scope, config: &NodeGnnConfig, kernel: Backend) -> Result<Self, ModelError> {
+        config.check()?;
+        let layer = |index| NodeLayer::new(&mut scope, config, index);
+        let layers = (0..config.num_layers()).map(layer).collect::<Result<_, _>>()?;
+        Ok(Self { config: config.clone(), kernel, layers })
+    }
+
+    /// The model's architecture.
+    pub fn config(&self) -> &NodeGnnConfig {
+        &self.config
+    }
+
+    /// Logits of each seed of a batch, `[num_seeds, outputs]`.
+    ///
+    /// # Errors
+    /// A batch without a neighbourhood, or with other features or layers than the model.
+    pub fn forward(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
+        let neighbourhood = neighbourhood(batch)?;
+        let mut state = Vec::new();
+        for (index, layer) in (0..).zip(&self.layers) {
+            state = layer.advance(state, index, neighbourhood, &self.config, self.kernel, mode)?;
+        }
+        // There is at least one layer, whose state begins with its rows.
+        rows_of_seeds(&state.swap_remove(0), neighbourhood)
+    }
+}
+
+/// The features and edges around the seeds of a batch.
+///
+/// # Errors
+/// If the batch is one of whole graphs.
+pub fn neighbourhood(batch: &Batch) -> Result<&Neighbourhood, ModelError> {
+    batch.neighbourhood.as_deref().ok_or(ModelError::Architecture {
+        field: "model",
+        found: "a network for nodes, and a batch of graphs".to_owned(),
+        expected: "a model of nodes reads batches of the nodes of one graph",
+    })
+}
+
+/// The seeds' rows of the last layer's output, `[num_seeds, columns]`.
+///
+/// # Errors
+/// Those of libtorch.
+pub fn rows_of_seeds(output: &Tensor, neighbourhood: &Neighbourhood) -> Result<Tensor, ModelError> {
+    Ok(match &neighbourhood.seeds {
+        None => output.shallow_clone(),
+        Some(seeds) => output.f_index_select(0, seeds)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use kdgat_graph::{Adjacency, NodeFeatures, SparseRows};
+    use tch::{Device, Kind};
+
+    use super::super::fused::step_seed;
+    use super::super::node_gnn_config::{Activation, Aggregator, NodeGnnKind, Norm};
+    use super::super::node_layer::{LayerEdges, LayerInput};
+    use super::super::parameters::NamedTensor;
+    use super::super::{FreshParameters, GivenTensors};
+    use super::*;
+    use crate::test_graphs::{adjacency, degrees, edges_into, numbers, random_edges, relative_difference};
+
+    const NODES: usize = 60;
+    const FEATURES: i64 = 20;
+
+    fn graph() -> Adjacency {
+        // The last node has no neighbours.
+        adjacency([NODES, NODES], random_edges([NODES - 1, NODES - 1], 200, 3))
+    }
+
+    /// Features of which about a third are not zero.
+    fn features() -> Tensor {
+        let x = numbers(&[NODES as i64, FEATURES], 4);
+        &x * numbers(&[NODES as i64, FEATURES], 5).gt(0.3).to_kind(Kind::Float)
+    }
+
+    fn sparse(x: &Tensor) -> SparseRows {
+        let [rows, columns] = [x.size()[0], x.size()[1]];
+        let (mut pointers, mut index, mut values) = (vec![0], Vec::new(), Vec::new());
+        for row in 0..rows {
+            for column in 0..columns {
+                let value = x.double_value(&[row, column]) as f32;
+                if value != 0.0 {
+                    index.push(column as i32);
+                    values.push(value);
+                }
+            }
+            pointers.push(index.len() as i32);
+        }
+        SparseRows::new(columns as usize, &pointers, &index, &values).unwrap()
+    }
+
+    fn rows_of(x: &Tensor, nodes: &[usize]) -> Tensor {
+        let nodes: Vec<i64> = nodes.iter().map(|&node| node as i64).collect();
+        x.index_select(0, &Tensor::from_slice(&nodes))
+    }
+
+    fn batch(neighbourhood: Neighbourhood, seeds: &[usize]) -> Batch {
+        let nodes = seeds.iter().map(|&node| node as u64).collect();
+        Batch::of_seeds(nodes, &vec![0; seeds.len()], neighbourhood).unwrap()
+    }
+
+    const SEEDS: [usize; 6] = [5, 3, 59, 20, 41, 0];
+
+    /// The seeds in the whole graph.
+    fn whole(config: &NodeGnnConfig, is_sparse: bool) -> Batch {
+        let x = features();
+        let features = if is_sparse { NodeFeatures::Sparse(sparse(&x)) } else { NodeFeatures::Dense(x) };
+        let graph = graph();
+        let layers = (0..config.message_layers()).map(|_| graph.shallow_clone()).collect();
+        let seeds = Some(Tensor::from_slice(&SEEDS.map(|node| node as i64)));
+        batch(Neighbourhood { features, layers, source_degrees: Vec::new(), seeds }, &SEEDS)
+    }
+
+    /// The seeds with all neighbours that their outputs depend on, and no more.
+    fn blocks(config: &NodeGnnConfig, is_sparse: bool) -> Batch {
+        let (graph, mut nodes) = (graph(), SEEDS.to_vec());
+        let (mut layers, mut source_degrees) = (Vec::new(), Vec::new());
+        for _ in 0..config.message_layers() {
+            let (layer, sources) = edges_into(&graph, &nodes);
+            layers.insert(0, layer);
+            source_degrees.insert(0, rows_of(&degrees(&graph), &sources));
+            nodes = sources;
+        }
+        let x = rows_of(&features(), &nodes);
+        let features = if is_sparse { NodeFeatures::Sparse(sparse(&x)) } else { NodeFeatures::Dense(x) };
+        batch(Neighbourhood { features, layers, source_degrees, seeds: None }, &SEEDS)
+    }
+
+    /// All kinds, with norms, residuals and activations, and widths on both sides of the features'.
+    fn configs() -> Vec<NodeGnnConfig> {
+        let of = |kind, hidden, layers| NodeGnnConfig::new(kind, [FEATURES, hidden, layers, 4]);
+        let attention = |kind| NodeGnnConfig { heads: 3, output_heads: 2, ..of(kind, 4, 3) };
+        vec![
+            of(NodeGnnKind::Sage, 24, 3),
+            NodeGnnConfig { norm: Norm::Batch, residual: true, ..of(NodeGnnKind::Sage, 20, 3) },
+            NodeGnnConfig { aggregator: Aggregator::Gcn, norm: Norm::Layer, ..of(NodeGnnKind::Sage, 8, 2) },
+            NodeGnnConfig { norm: Norm::Layer, activation: Activation::Elu, ..of(NodeGnnKind::Gcn, 8, 2) },
+            of(NodeGnnKind::Gcn, 32, 1),
+            attention(NodeGnnKind::Gat),
+            NodeGnnConfig { norm: Norm::Batch, residual: true, ..attention(NodeGnnKind::Gat) },
+            attention(NodeGnnKind::GatV2),
+            NodeGnnConfig { norm: Norm::Layer, residual: true, ..attention(NodeGnnKind::GatV2) },
+            NodeGnnConfig { teleport: 0.3, steps: 3, ..of(NodeGnnKind::Appnp, 8, 2) },
+            NodeGnnConfig { norm: Norm::Batch, residual: true, ..of(NodeGnnKind::Mlp, 16, 4) },
+        ]
+    }
+
+    fn network(config: &NodeGnnConfig, kernel: Backend) -> (NodeGnn, Vec<NamedTensor>) {
+        let mut parameters = FreshParameters::new(5, Device::Cpu);
+        let model = NodeGnn::new(Scope::root(&mut parameters), config, kernel).unwrap();
+        (model, parameters.into_tensors())
+    }
+
+    /// Outputs of a step and the gradients of all parameters.
+    fn step(config: &NodeGnnConfig, batch: &Batch, kernel: Backend, mode: Mode) -> Vec<(String, Tensor)> {
+        let (model, tensors) = network(config, kernel);
+        let outputs = model.forward(batch, mode).unwrap();
+        (&outputs * numbers(&outputs.size(), 8)).sum(Kind::Float).backward();
+        let trained = tensors.into_iter().filter(|named| named.tensor.requires_grad());
+        let gradients = trained.map(|named| (named.name, named.tensor.grad()));
+        [("outputs".to_owned(), outputs.detach())].into_iter().chain(gradients).collect()
+    }
+
+    fn assert_close(what: &str, found: &[(String, Tensor)], expected: &[(String, Tensor)]) {
+        for ((name, found), (_, expected)) in found.iter().zip(expected) {
+            let difference = relative_difference(found, expected);
+            assert!(difference < 1e-5, "{what}: {name} differs by {difference:e}");
+        }
+    }
+
+    #[test]
+    fn fused_and_composed_agree_on_dense_and_sparse_features() {
+        for config in configs() {
+            for mode in [Mode::Training, Mode::Evaluation] {
+                for of in [whole, blocks] {
+                    let expected = step(&config, &of(&config, false), Backend::Composed, mode);
+                    for (kernel, is_sparse) in
+                        [(Backend::Fused, false), (Backend::Fused, true), (Backend::Composed, true)]
+                    {
+                        let found = step(&config, &of(&config, is_sparse), kernel, mode);
+                        assert_close(
+                            &format!("{config:?}, {mode:?}, {kernel:?}, sparse {is_sparse}"),
+                            &found,
+                            &expected,
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_neighbourhood_has_the_outputs_and_gradients_of_the_whole_graph() {
+        for config in configs() {
+            // Batch norm in training has the statistics of other nodes there.
+            let [part, whole] = [blocks(&config, true), whole(&config, true)]
+                .map(|batch| step(&config, &batch, Backend::Fused, Mode::Evaluation));
+            assert_close(&format!("{config:?}"), &part, &whole);
+        }
+    }
+
+    /// As a teacher is evaluated: each layer for all nodes before the next, a few nodes at a time.
+    #[test]
+    fn layers_over_blocks_of_nodes_are_a_forward() {
+        for config in configs() {
+            let (model, tensors) = network(&config, Backend::Auto);
+            let mut given = GivenTensors::new(tensors.into_iter().map(|named| (named.name, named.tensor)));
+            let (graph, x) = (graph(), features());
+            let degrees = degrees(&graph);
+            let everyone: Vec<usize> = (0..NODES).collect();
+            let (mut rows, mut initial) = (x, None::<Tensor>);
+            let _guard = tch::no_grad_guard();
+            for index in 0..config.num_layers() {
+                let mut scope = Scope::root(&mut given);
+                let layer = NodeLayer::new(&mut scope, &config, index).unwrap();
+                if index == config.layers {
+                    initial = Some(rows.shallow_clone());
+                }
+                let of_block = |nodes: &[usize]| {
+                    let (adjacency, sources) = edges_into(&graph, nodes);
+                    let (adjacency, sources) = match config.edges_of_layer(index) {
+                        Some(_) => (Some(adjacency), sources),
+                        None => (None, nodes.to_vec()),
+                    };
+                    let (inputs, source_degrees) = (rows_of(&rows, &sources), rows_of(&degrees, &sources));
+                    let edges = adjacency
+                        .as_ref()
+                        .map(|adjacency| LayerEdges { adjacency, source_degrees: Some(&source_degrees) });
+                    let initial = initial.as_ref().map(|initial| rows_of(initial, nodes));
+                    let features = NodeFeatures::Sparse(sparse(&inputs));
+                    let input = match &initial {
+                        Some(initial) => LayerInput::Propagated { rows: &inputs, initial },
+                        None if index == 0 => LayerInput::Features(&features),
+                        None => LayerInput::Rows(&inputs),
+                    };
+                    layer.forward(input, edges, &config, Backend::Auto, Mode::Evaluation).unwrap()
+                };
+                rows = Tensor::cat(&everyone.chunks(7).map(of_block).collect::<Vec<_>>(), 0);
+            }
+            let expected = model.forward(&whole(&config, true), Mode::Evaluation).unwrap();
+            let difference = relative_difference(&rows_of(&rows, &SEEDS), &expected);
+            assert!(difference < 1e-5, "{config:?}: {difference:e}");
+        }
+    }
+
+    /// With all kinds of dropout: their masks are functions of the step.
+    #[test]
+    fn numbers_of_threads_change_no_bit() {
+        let threads = tch::get_num_threads();
+        for config in configs() {
+            // torch's batch norm, for other activations than ReLU, adds in an order that depends on the threads.
+            if config.norm == Norm::Batch && config.activation == Activation::Elu {
+                continue;
+            }
+            let attention_dropout = if config.kind.has_attention() { 0.3 } else { 0.0 };
+            let config = NodeGnnConfig { dropout: 0.4, input_dropout: 0.2, attention_dropout, ..config };
+            for is_sparse in [true, false] {
+                let found = [1, 2, 4].map(|count| {
+                    tch::set_num_threads(count);
+                    step_seed::set(11);
+                    step(&config, &whole(&config, is_sparse), Backend::Fused, Mode::Training)
+                });
+                for other in &found[1..] {
+                    for ((name, one), (_, other)) in found[0].iter().zip(other) {
+                        assert!(one.equal(other), "{config:?}: {name}");
+                    }
+                }
+                step_seed::set(12);
+                let other_step = step(&config, &whole(&config, is_sparse), Backend::Fused, Mode::Training);
+                assert!(config.layers == 1 || !found[0][0].1.equal(&other_step[0].1), "{config:?}");
+            }
+        }
+        tch::set_num_threads(threads);
+    }
+
+    /// Dropout keeps the mean of a linear network's outputs, on every path.
+    #[test]
+    fn dropout_keeps_the_mean() {
+        let config = NodeGnnConfig { input_dropout: 0.5, ..NodeGnnConfig::new(NodeGnnKind::Mlp, [FEATURES, 1, 1, 4]) };
+        for kernel in [Backend::Fused, Backend::Composed] {
+            for is_sparse in [true, false] {
+                let (model, _) = network(&config, kernel);
+                let batch = whole(&config, is_sparse);
+                let _guard = tch::no_grad_guard();
+                let expected = model.forward(&batch, Mode::Evaluation).unwrap();
+                let mut sum = expected.zeros_like();
+                for seed in 0..2000 {
+                    step_seed::set(seed);
+                    sum += model.forward(&batch, Mode::Training).unwrap();
+                }
+                let difference = relative_difference(&(sum / 2000.0), &expected);
+                assert!(difference < 0.1, "{kernel:?}, sparse {is_sparse}: {difference}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_tensor_is_named_by_its_layer() {
+        for config in configs() {
+            let mut found: Vec<String> =
+                network(&config, Backend::Auto).1.into_iter().map(|named| named.name).collect();
+            let mut expected: Vec<String> =
+                (0..config.num_layers()).flat_map(|index| NodeLayer::tensor_names(&config, index)).collect();
+            found.sort();
+            expected.sort();
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn other_batches_are_refused() {
+        let config = NodeGnnConfig::new(NodeGnnKind::Gcn, [FEATURES, 8, 2, 4]);
+        let refused = |config: &NodeGnnConfig, batch: Batch| {
+            network(config, Backend::Auto).0.forward(&batch, Mode::Evaluation).unwrap_err().to_string()
+        };
+        let other = NodeGnnConfig { node_features: 21, ..config.clone() };
+        for is_sparse in [true, false] {
+            assert!(refused(&other, whole(&config, is_sparse)).contains("21 in the model, 20 in the data"));
+        }
+        let deeper = NodeGnnConfig { layers: 3, ..config.clone() };
+        assert!(refused(&deeper, whole(&config, true)).contains("edges of 2 layers in the batch"));
+        let mut without_degrees = blocks(&config, true);
+        if let Some(neighbourhood) = &mut without_degrees.neighbourhood {
+            neighbourhood.source_degrees.clear();
+        }
+        assert!(refused(&config, without_degrees).contains("source_degrees"));
+        let of_graphs = Batch { neighbourhood: None, ..whole(&config, true) };
+        assert!(refused(&config, of_graphs).contains("a batch of graphs"));
+    }
+
+    fn integers(tensor: &Tensor) -> Vec<usize> {
+        Vec::<i64>::try_from(&tensor.flatten(0, -1)).unwrap().into_iter().map(|value| value as usize).collect()
+    }
+
+    fn edges_of(tensor: &Tensor) -> Vec<(usize, usize)> {
+        integers(&tensor.get(0)).into_iter().zip(integers(&tensor.get(1))).collect()
+    }
+
+    /// The reference's networks on its whole graph and on its sampled block, computed by PyTorch Geometric; see
+    /// `tests/data/README.md`.
+    #[test]
+    fn networks_equal_pytorch_geometric() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/parity/node_models.safetensors");
+        let reference: HashMap<String, Tensor> = Tensor::read_safetensors(path).unwrap().into_iter().collect();
+        let (x, nodes) = (&reference["x"], integers(&reference["block_nodes"]));
+        let count = x.size()[0] as usize;
+        let graph = adjacency([count, count], edges_of(&reference["edge_index"]));
+        let targets = integers(&reference["block_targets"]);
+        let block = |layer: usize| {
+            let sources = if layer == 0 { nodes.len() } else { targets[layer - 1] };
+            adjacency([sources, targets[layer]], edges_of(&reference[&format!("block_edges.{layer}")]))
+        };
+        for (name, config) in reference_configs() {
+            for (part, mode) in
+                [("evaluation", Mode::Evaluation), ("block", Mode::Evaluation), ("training", Mode::Training)]
+            {
+                let Some(expected) = reference.get(&format!("{name}.{part}")) else {
+                    assert!(part == "block" && (config.needs_source_degrees() || config.message_layers() == 0));
+                    continue;
+                };
+                for (kernel, is_sparse) in [(Backend::Fused, true), (Backend::Fused, false), (Backend::Composed, false)]
+                {
+                    let (x, layers) = match part {
+                        "block" => (rows_of(x, &nodes), (0..config.layers as usize).map(block).collect()),
+                        _ => (x.copy(), (0..config.message_layers()).map(|_| graph.shallow_clone()).collect()),
+                    };
+                    let features = if is_sparse { NodeFeatures::Sparse(sparse(&x)) } else { NodeFeatures::Dense(x) };
+                    let neighbourhood = Neighbourhood { features, layers, source_degrees: Vec::new(), seeds: None };
+                    let seeds: Vec<usize> = (0..expected.size()[0] as usize).collect();
+                    let (model, mut tensors) = network(&config, kernel);
+                    let prefix = format!("{name}.state.");
+                    let known = reference.keys().filter(|key| key.starts_with(&prefix)).count();
+                    assert_eq!(tensors.len(), known, "{name} has other tensors than the reference");
+                    for named in &mut tensors {
+                        tch::no_grad(|| named.tensor.copy_(&reference[&format!("{prefix}{}", named.name)]));
+                    }
+                    let outputs = model.forward(&batch(neighbourhood, &seeds), mode).unwrap();
+                    let what = format!("{name}, {part}, {kernel:?}, sparse {is_sparse}");
+                    let difference = relative_difference(&outputs.detach(), expected);
+                    assert!(difference < 1e-5, "{what}: {difference:e}");
+                    outputs.square().mean(Kind::Float).backward();
+                    for named in tensors.iter().filter(|named| named.tensor.requires_grad()) {
+                        let expected = &reference[&format!("{name}.{part}_gradient.{}", named.name)];
+                        let difference = relative_difference(&named.tensor.grad(), expected);
+                        assert!(difference < 1e-5, "{what}, {}: {difference:e}", named.name);
+                    }
+                }
+            }
+        }
+    }
+
+    fn reference_configs() -> Vec<(&'static str, NodeGnnConfig)> {
+        let of = |kind: NodeGnnKind, norm, residual| {
+            let heads = if kind.has_attention() { 2 } else { 1 };
+            let config = NodeGnnConfig::new(kind, [12, 8, 3, 4]);
+            NodeGnnConfig { norm, residual, heads, output_heads: heads, ..config }
+        };
+        vec![
+            ("sage", of(NodeGnnKind::Sage, Norm::Batch, false)),
+            ("sage_residual", of(NodeGnnKind::Sage, Norm::Layer, true)),
+            ("sage_gcn", NodeGnnConfig { aggregator: Aggregator::Gcn, ..of(NodeGnnKind::Sage, Norm::None, false) }),
+            ("gcn", of(NodeGnnKind::Gcn, Norm::Layer, false)),
+            ("gat", of(NodeGnnKind::Gat, Norm::None, false)),
+            ("gat_residual", of(NodeGnnKind::Gat, Norm::Batch, true)),
+            ("gatv2", of(NodeGnnKind::GatV2, Norm::Layer, false)),
+            ("appnp", NodeGnnConfig { teleport: 0.2, steps: 3, ..of(NodeGnnKind::Appnp, Norm::None, false) }),
+            ("mlp", of(NodeGnnKind::Mlp, Norm::Batch, true)),
+        ]
+    }
+}

@@ -1,0 +1,74 @@
+//! Errors of reading, storing and sampling one large graph.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// An error of a graph of many nodes. Each names the file and the line, array or node.
+#[derive(Debug, Error)]
+pub enum NodesError {
+    /// A file cannot be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// The attempted action, as in "cannot {action} PATH".
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// Error of the operating system.
+        source: io::Error,
+    },
+
+    /// A file holds something else than its format requires.
+    #[error("{}{}: {found}, expected {expected}", path.display(), place)]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// The line, array or row, as in ", line 7", or empty.
+        place: String,
+        /// The text or value found.
+        found: String,
+        /// The requirement.
+        expected: String,
+    },
+
+    /// A store is damaged.
+    #[error("{} is damaged ({detail}): delete it; it is built again from its source", path.display())]
+    Damaged {
+        /// The store.
+        path: PathBuf,
+        /// Description of the damage.
+        detail: String,
+    },
+
+    /// Options do not fit the graph.
+    #[error("{0}")]
+    Options(String),
+
+    /// libtorch reported an error.
+    #[error(transparent)]
+    Torch(#[from] tch::TchError),
+}
+
+impl NodesError {
+    /// An error of the operating system at `path`.
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_path_buf();
+        move |source| Self::Io { action, path, source }
+    }
+
+    /// A file, or a place in it, that holds something else than required.
+    pub fn invalid(
+        path: &Path,
+        place: impl Into<String>,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self::Invalid { path: path.to_owned(), place: place.into(), found: found.into(), expected: expected.into() }
+    }
+
+    /// True if the user's files or settings caused it (exit code 2).
+    pub fn is_input(&self) -> bool {
+        !matches!(self, Self::Torch(_))
+    }
+}

@@ -1,0 +1,38 @@
+//! One large graph whose nodes are classified: its sources and store, splits, samplers, and batches of its nodes.
+//!
+//! A [`NodeGraph`] holds the edges by target, with node features and labels. [`sampler`] draws the neighbourhoods of seed
+//! nodes, and [`batches`] makes a [`Batch`](kdgat_graph::Batch) of them.
+
+#![warn(missing_docs)]
+
+pub mod activations;
+pub mod batches;
+pub mod block;
+pub mod clusters;
+pub mod error;
+pub mod exact;
+pub mod gather;
+pub mod induced;
+pub mod node_graph;
+mod npz;
+mod pick;
+mod prepare;
+mod relabel;
+pub mod sampler;
+mod sections;
+pub mod sources;
+pub mod split;
+pub mod store;
+#[cfg(test)]
+mod test_graphs;
+
+pub use activations::{ActivationRows, Activations};
+pub use batches::{BatchOptions, NodeBatches, Reach};
+pub use clusters::{Clusters, cluster_batches, partition};
+pub use error::NodesError;
+pub use exact::{ExactBlock, ExactBlocks};
+pub use induced::induced;
+pub use node_graph::{Features, NodeGraph, NodeTask, Section};
+pub use sampler::{Fanout, SampledLayers, Sampler};
+pub use sources::{GraphOptions, SourceNotes};
+pub use split::{Division, NodeSplit, SplitOptions};

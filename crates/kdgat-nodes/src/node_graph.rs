@@ -1,0 +1,178 @@
+//! The graph: edges by target, node features, labels and the split that its source gives.
+
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use memmap2::Mmap;
+use serde::{Deserialize, Serialize};
+
+/// Label of a node without one.
+pub const NO_LABEL: i32 = -1;
+
+/// An array of a graph, in memory or mapped from a store.
+#[derive(Debug, Clone)]
+pub struct Section<T>(Source<T>);
+
+#[derive(Debug, Clone)]
+enum Source<T> {
+    Owned(Arc<Vec<T>>),
+    /// These bytes of the map, aligned for `T`.
+    Mapped(Arc<Mmap>, Range<usize>),
+}
+
+impl<T: Pod> Section<T> {
+    /// The values of these bytes of a map; `None` if they leave it, are misaligned, or are no whole number of values.
+    pub fn mapped(map: &Arc<Mmap>, bytes: Range<usize>) -> Option<Self> {
+        let found = map.get(bytes.clone())?;
+        bytemuck::try_cast_slice::<u8, T>(found).ok()?;
+        Some(Self(Source::Mapped(Arc::clone(map), bytes)))
+    }
+}
+
+impl<T> From<Vec<T>> for Section<T> {
+    fn from(values: Vec<T>) -> Self {
+        Self(Source::Owned(Arc::new(values)))
+    }
+}
+
+impl<T: Pod> Deref for Section<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match &self.0 {
+            Source::Owned(values) => values,
+            // `mapped` has checked bounds and alignment.
+            Source::Mapped(map, bytes) => bytemuck::cast_slice(&map[bytes.clone()]),
+        }
+    }
+}
+
+/// Node features, one row for each node.
+#[derive(Debug, Clone)]
+pub enum Features {
+    /// `[num_nodes, columns]`.
+    Dense {
+        /// Number of features.
+        columns: usize,
+        /// All rows, one after another.
+        values: Section<f32>,
+    },
+    /// `[num_nodes, columns]`, in half precision.
+    Half {
+        /// Number of features.
+        columns: usize,
+        /// All rows, one after another: the bits of IEEE half precision.
+        values: Section<u16>,
+    },
+    /// Rows with few values that are not zero.
+    Sparse {
+        /// Number of features.
+        columns: usize,
+        /// `[num_nodes + 1]`: values of node `i` are `row_pointers[i]..row_pointers[i + 1]`.
+        row_pointers: Section<u64>,
+        /// Column of each value, ascending in each row.
+        column_index: Section<u32>,
+        /// The values.
+        values: Section<f32>,
+    },
+}
+
+impl Features {
+    /// Number of features.
+    pub fn columns(&self) -> usize {
+        match self {
+            Self::Dense { columns, .. } | Self::Half { columns, .. } | Self::Sparse { columns, .. } => *columns,
+        }
+    }
+}
+
+/// What the labels of a graph's nodes mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeTask {
+    /// Number of classes.
+    pub classes: usize,
+}
+
+/// The set that a source assigns to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum GivenSet {
+    /// None.
+    None = 0,
+    /// Training.
+    Training = 1,
+    /// Validation.
+    Validation = 2,
+    /// Test.
+    Test = 3,
+}
+
+/// One graph of many nodes.
+#[derive(Debug, Clone)]
+pub struct NodeGraph {
+    /// Name of the dataset.
+    pub name: String,
+    /// Digest of the contents: equal graphs have equal digests.
+    pub digest: String,
+    /// `[num_nodes + 1]`: edges that lead to node `i` are `row_pointers[i]..row_pointers[i + 1]`.
+    pub row_pointers: Section<u64>,
+    /// `[num_edges]`: the node that each edge comes from, ascending for each target, without repetition and without self-loops.
+    pub sources: Section<u32>,
+    /// Node features.
+    pub features: Features,
+    /// `[num_nodes]`: class of each node, [`NO_LABEL`] for a node without one.
+    pub labels: Section<i32>,
+    /// Meaning of the labels.
+    pub task: NodeTask,
+    /// `[num_nodes]`: the [`GivenSet`] of each node; `None` if the source gives no split.
+    pub given_split: Option<Section<u8>>,
+    /// `[num_nodes]`: number of each node in its source; `None` if all nodes of the source are here, in its order.
+    pub original: Option<Section<u64>>,
+}
+
+impl NodeGraph {
+    /// A ring of nodes with equal features, all of class 0: enough to run a network on.
+    pub fn ring(nodes: usize, columns: usize, classes: usize) -> Self {
+        let neighbours = |node: usize| {
+            let mut both = [(node + nodes - 1) % nodes, (node + 1) % nodes].map(|node| node as u32);
+            both.sort_unstable();
+            both
+        };
+        Self {
+            name: "ring".to_owned(),
+            digest: format!("ring of {nodes} nodes, {columns} features, {classes} classes"),
+            row_pointers: (0..=nodes as u64).map(|node| 2 * node).collect::<Vec<_>>().into(),
+            sources: (0..nodes).flat_map(neighbours).collect::<Vec<_>>().into(),
+            features: Features::Dense { columns, values: vec![0.5; nodes * columns].into() },
+            labels: vec![0; nodes].into(),
+            task: NodeTask { classes },
+            given_split: None,
+            original: None,
+        }
+    }
+
+    /// Number of nodes.
+    pub fn num_nodes(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Number of directed edges: an undirected edge counts twice.
+    pub fn num_edges(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// The nodes from which edges lead to `node`, ascending.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn neighbours(&self, node: u32) -> &[u32] {
+        let ends = &self.row_pointers[node as usize..node as usize + 2];
+        &self.sources[ends[0] as usize..ends[1] as usize]
+    }
+
+    /// Number of the node in its source.
+    pub fn original_number(&self, node: u32) -> u64 {
+        self.original.as_ref().map_or(u64::from(node), |numbers| numbers[node as usize])
+    }
+}

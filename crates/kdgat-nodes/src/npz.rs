@@ -1,0 +1,535 @@
+//! Reader of `.npz` archives: zip files of NumPy arrays in the `.npy` format, versions 1 to 3.
+//!
+//! Values are decoded in blocks and handed over one by one, so that a caller needs no memory besides its own result.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use half::f16;
+use zip::ZipArchive;
+use zip::read::ZipFile;
+use zip::result::ZipError;
+
+use crate::NodesError;
+use crate::sources::Mismatch;
+
+/// Extension of an array's file in the archive.
+const ENDING: &str = ".npy";
+const MAGIC: &[u8; 6] = b"\x93NUMPY";
+/// Largest description of an array. NumPy itself refuses to read one of more than 10,000 bytes.
+const LONGEST_DESCRIPTION: usize = 1 << 16;
+/// Bytes decoded at a time: a multiple of every element's size.
+const BLOCK_BYTES: usize = 1 << 16;
+/// Bytes that one byte of the deflate format unpacks to at most (RFC 1951: 258 bytes for two bits).
+const MOST_INFLATION: u64 = 1032;
+
+/// An open archive.
+pub struct Npz {
+    path: PathBuf,
+    archive: ZipArchive<BufReader<File>>,
+    /// Names of the arrays, ascending.
+    names: Vec<String>,
+}
+
+/// Type of an array's elements; all are little-endian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dtype {
+    Bool,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    F16,
+    F32,
+    F64,
+}
+
+/// Description of an array.
+struct Header {
+    dtype: Dtype,
+    shape: Vec<usize>,
+}
+
+impl Npz {
+    /// Opens an archive.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is no complete zip archive.
+    pub fn open(path: &Path) -> Result<Self, NodesError> {
+        let file = File::open(path).map_err(NodesError::io("open", path))?;
+        let archive = ZipArchive::new(BufReader::new(file)).map_err(|error| not_an_archive(path, error))?;
+        let mut names: Vec<String> =
+            archive.file_names().filter_map(|name| name.strip_suffix(ENDING)).map(str::to_owned).collect();
+        names.sort_unstable();
+        Ok(Self { path: path.to_owned(), archive, names })
+    }
+
+    /// Names of the arrays, ascending.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// True if there is an array of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.names.iter().any(|found| found == name)
+    }
+
+    /// Shape of an array.
+    ///
+    /// # Errors
+    /// A missing or unreadable array, one in Fortran order, or one of an unsupported type.
+    pub fn shape(&mut self, name: &str) -> Result<Vec<usize>, NodesError> {
+        self.member(name).map(|(header, _)| header.shape)
+    }
+
+    /// Shape of an array with a known number of dimensions.
+    ///
+    /// # Errors
+    /// Those of [`shape`](Self::shape), or another number of dimensions.
+    pub fn dimensions<const N: usize>(&mut self, name: &str) -> Result<[usize; N], NodesError> {
+        let shape = self.shape(name)?;
+        let wrong = |shape: Vec<usize>| self.error(name, format!("shape {shape:?}"), format!("{N} dimension(s)"));
+        shape.try_into().map_err(wrong)
+    }
+
+    /// Calls `each` with the position, in C order, and the value of every element of an array of integers or booleans.
+    ///
+    /// # Errors
+    /// Those of [`shape`](Self::shape), floating-point elements, or an error of `each`.
+    pub fn each_integer(
+        &mut self,
+        name: &str,
+        mut each: impl FnMut(usize, i64) -> Result<(), Mismatch>,
+    ) -> Result<(), NodesError> {
+        let mut index = 0;
+        let mut counted = |value| {
+            each(index, value)?;
+            index += 1;
+            Ok(())
+        };
+        let done = self.each_block(name, |dtype, bytes| integers(dtype, bytes, &mut counted))?;
+        done.map_err(|mismatch| mismatch.at(&self.path, format!(", array {name}[{index}]")))
+    }
+
+    /// Calls `each` with the position, in C order, and the value of every element of an array of any supported type.
+    ///
+    /// # Errors
+    /// Those of [`shape`](Self::shape), or an error of `each`.
+    pub fn each_float(
+        &mut self,
+        name: &str,
+        mut each: impl FnMut(usize, f64) -> Result<(), Mismatch>,
+    ) -> Result<(), NodesError> {
+        let mut index = 0;
+        let mut counted = |value| {
+            each(index, value)?;
+            index += 1;
+            Ok(())
+        };
+        let done = self.each_block(name, |dtype, bytes| floats(dtype, bytes, &mut counted))?;
+        done.map_err(|mismatch| mismatch.at(&self.path, format!(", array {name}[{index}]")))
+    }
+
+    /// An error about an array.
+    pub fn error(&self, name: &str, found: impl Into<String>, expected: impl Into<String>) -> NodesError {
+        NodesError::invalid(&self.path, format!(", array {name}"), found, expected)
+    }
+
+    /// The outer error is the archive's, the inner one that of `each`.
+    fn each_block(
+        &mut self,
+        name: &str,
+        mut each: impl FnMut(Dtype, &[u8]) -> Result<(), Mismatch>,
+    ) -> Result<Result<(), Mismatch>, NodesError> {
+        let path = self.path.clone();
+        let (header, mut member) = self.member(name)?;
+        let failed = |error| unreadable(&path, name, error);
+        // `member` has checked that the product fits.
+        let mut left = header.shape.iter().product::<usize>() * header.dtype.bytes();
+        let mut buffer = vec![0; BLOCK_BYTES.min(left)];
+        while left > 0 {
+            let block = &mut buffer[..BLOCK_BYTES.min(left)];
+            member.read_exact(block).map_err(failed)?;
+            if let Err(mismatch) = each(header.dtype, block) {
+                return Ok(Err(mismatch));
+            }
+            left -= block.len();
+        }
+        // The archive compares the checksum when it reaches the end.
+        let at_end = member.read(&mut [0]).map_err(failed)? == 0;
+        drop(member);
+        match at_end {
+            true => Ok(Ok(())),
+            false => Err(self.error(name, "more bytes than its shape says", "as many as its shape says")),
+        }
+    }
+
+    /// Opens an array, reads its description, and checks that its size is that of its elements.
+    fn member(&mut self, name: &str) -> Result<(Header, ZipFile<'_>), NodesError> {
+        let Self { path, archive, names } = self;
+        let error =
+            |found: String, expected: &str| NodesError::invalid(path, format!(", array {name}"), found, expected);
+        let mut member = match archive.by_name(&format!("{name}{ENDING}")) {
+            Ok(member) => member,
+            Err(ZipError::FileNotFound) => {
+                let found = format!("no array {name} among {}", names.join(", "));
+                return Err(NodesError::invalid(path, "", found, format!("an array {name}")));
+            }
+            Err(ZipError::Io(source)) => return Err(unreadable(path, name, source)),
+            Err(other) => return Err(error(format!("unreadable ({other})"), "a stored or deflated array")),
+        };
+        let (description, length) = description(&mut member).map_err(|source| unreadable(path, name, source))?;
+        let header = Header::parse(&description).map_err(|Mismatch { found, expected }| error(found, &expected))?;
+        let elements = header.shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
+        let bytes = elements.and_then(|elements| elements.checked_mul(header.dtype.bytes()));
+        let held = member.size().saturating_sub(length as u64);
+        if bytes.is_none_or(|bytes| bytes as u64 != held) {
+            let found = format!("{held} bytes of elements for shape {:?}", header.shape);
+            return Err(error(found, "as many bytes as the shape says"));
+        }
+        // Callers reserve memory by the shape.
+        if member.size() > member.compressed_size().saturating_mul(MOST_INFLATION).saturating_add(BLOCK_BYTES as u64) {
+            let found = format!("{} bytes in {} compressed ones", member.size(), member.compressed_size());
+            return Err(error(found, "a size that compression can reach"));
+        }
+        Ok((header, member))
+    }
+}
+
+fn not_an_archive(path: &Path, error: ZipError) -> NodesError {
+    match error {
+        ZipError::Io(source) if source.raw_os_error().is_some() => NodesError::io("read", path)(source),
+        other => NodesError::invalid(
+            path,
+            "",
+            format!("no readable zip archive ({other})"),
+            "a complete .npz file: copy or download it again",
+        ),
+    }
+}
+
+fn unreadable(path: &Path, name: &str, error: io::Error) -> NodesError {
+    // Errors of decompression and of the checksum have no number.
+    if error.raw_os_error().is_some() {
+        return NodesError::io("read", path)(error);
+    }
+    let found = format!("unreadable ({error})");
+    NodesError::invalid(path, format!(", array {name}"), found, "a complete .npz file: copy or download it again")
+}
+
+/// The text that describes an array, and the bytes up to its elements.
+fn description(member: &mut impl Read) -> io::Result<(String, usize)> {
+    let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+    let mut start = [0; 8];
+    member.read_exact(&mut start)?;
+    if &start[..6] != MAGIC {
+        return Err(invalid("it does not begin as an .npy file".to_owned()));
+    }
+    let mut length = [0; 4];
+    let length_bytes = match start[6] {
+        1 => 2,
+        2 | 3 => 4,
+        version => return Err(invalid(format!("version {version} of the .npy format, expected 1, 2 or 3"))),
+    };
+    member.read_exact(&mut length[..length_bytes])?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > LONGEST_DESCRIPTION {
+        return Err(invalid(format!("a description of {length} bytes")));
+    }
+    let mut text = vec![0; length];
+    member.read_exact(&mut text)?;
+    let text = String::from_utf8(text).map_err(|_| invalid("a description that is no text".to_owned()))?;
+    Ok((text, start.len() + length_bytes + length))
+}
+
+impl Header {
+    /// Parses a description such as `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }`.
+    fn parse(text: &str) -> Result<Self, Mismatch> {
+        let broken = || Mismatch::new(format!("description {text:?}"), "descr, fortran_order and shape");
+        let field = |name: &str| {
+            let rest = text.split_once(&format!("'{name}':")).ok_or_else(broken)?.1;
+            Ok::<&str, Mismatch>(rest.trim_start())
+        };
+        let descr = field("descr")?;
+        let quoted = descr.strip_prefix('\'').and_then(|rest| rest.split_once('\'')).map(|(name, _)| name);
+        let dtype = quoted.and_then(Dtype::parse).ok_or_else(|| {
+            let found = quoted.map_or("elements with several fields".to_owned(), |name| format!("dtype '{name}'"));
+            Mismatch::new(found, "little-endian integers, booleans or floating-point numbers")
+        })?;
+        match field("fortran_order")? {
+            rest if rest.starts_with("False") => {}
+            rest if rest.starts_with("True") => {
+                return Err(Mismatch::new("Fortran order", "C order: save np.ascontiguousarray(array)"));
+            }
+            _ => return Err(broken()),
+        }
+        let shape = field("shape")?.strip_prefix('(').and_then(|rest| rest.split_once(')')).ok_or_else(broken)?.0;
+        // NumPy under Python 2 wrote "3L".
+        let sizes = shape.split(',').map(|size| size.trim().trim_end_matches('L')).filter(|size| !size.is_empty());
+        let shape = sizes.map(str::parse).collect::<Result<Vec<usize>, _>>().map_err(|_| broken())?;
+        Ok(Self { dtype, shape })
+    }
+}
+
+impl Dtype {
+    fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "|b1" => Self::Bool,
+            "|i1" => Self::I8,
+            "<i2" => Self::I16,
+            "<i4" => Self::I32,
+            "<i8" => Self::I64,
+            "|u1" => Self::U8,
+            "<u2" => Self::U16,
+            "<u4" => Self::U32,
+            "<u8" => Self::U64,
+            "<f2" => Self::F16,
+            "<f4" => Self::F32,
+            "<f8" => Self::F64,
+            _ => return None,
+        })
+    }
+
+    /// Size of an element.
+    fn bytes(self) -> usize {
+        match self {
+            Self::Bool | Self::I8 | Self::U8 => 1,
+            Self::I16 | Self::U16 | Self::F16 => 2,
+            Self::I32 | Self::U32 | Self::F32 => 4,
+            Self::I64 | Self::U64 | Self::F64 => 8,
+        }
+    }
+}
+
+fn integers(dtype: Dtype, bytes: &[u8], each: &mut impl FnMut(i64) -> Result<(), Mismatch>) -> Result<(), Mismatch> {
+    match dtype {
+        Dtype::Bool | Dtype::U8 => decode(bytes, |[byte]: [u8; 1]| each(byte.into())),
+        Dtype::I8 => decode(bytes, |bytes| each(i8::from_le_bytes(bytes).into())),
+        Dtype::I16 => decode(bytes, |bytes| each(i16::from_le_bytes(bytes).into())),
+        Dtype::I32 => decode(bytes, |bytes| each(i32::from_le_bytes(bytes).into())),
+        Dtype::I64 => decode(bytes, |bytes| each(i64::from_le_bytes(bytes))),
+        Dtype::U16 => decode(bytes, |bytes| each(u16::from_le_bytes(bytes).into())),
+        Dtype::U32 => decode(bytes, |bytes| each(u32::from_le_bytes(bytes).into())),
+        Dtype::U64 => decode(bytes, |bytes| {
+            let value = u64::from_le_bytes(bytes);
+            let small = i64::try_from(value);
+            each(small.map_err(|_| Mismatch::new(value.to_string(), "an integer below 2^63"))?)
+        }),
+        Dtype::F16 | Dtype::F32 | Dtype::F64 => Err(Mismatch::new("a floating-point number", "integers")),
+    }
+}
+
+fn floats(dtype: Dtype, bytes: &[u8], each: &mut impl FnMut(f64) -> Result<(), Mismatch>) -> Result<(), Mismatch> {
+    match dtype {
+        Dtype::F16 => decode(bytes, |bytes| each(f16::from_le_bytes(bytes).to_f64())),
+        Dtype::F32 => decode(bytes, |bytes| each(f32::from_le_bytes(bytes).into())),
+        Dtype::F64 => decode(bytes, |bytes| each(f64::from_le_bytes(bytes))),
+        _ => integers(dtype, bytes, &mut |value| each(value as f64)),
+    }
+}
+
+fn decode<const N: usize>(bytes: &[u8], mut each: impl FnMut([u8; N]) -> Result<(), Mismatch>) -> Result<(), Mismatch> {
+    // A block holds whole elements.
+    bytes.as_chunks::<N>().0.iter().try_for_each(|&element| each(element))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sources::testing::{Npy, write_npz, write_zip};
+
+    fn written(arrays: &[(&str, Npy)]) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("arrays.npz");
+        write_npz(&path, arrays);
+        (folder, path)
+    }
+
+    fn floats_of(npz: &mut Npz, name: &str) -> Result<Vec<f64>, NodesError> {
+        let mut values = Vec::new();
+        npz.each_float(name, |at, value| {
+            assert_eq!(at, values.len());
+            values.push(value);
+            Ok(())
+        })?;
+        Ok(values)
+    }
+
+    fn integers_of(npz: &mut Npz, name: &str) -> Result<Vec<i64>, NodesError> {
+        let mut values = Vec::new();
+        npz.each_integer(name, |_, value| {
+            values.push(value);
+            Ok(())
+        })?;
+        Ok(values)
+    }
+
+    #[test]
+    fn every_type_and_version_is_read() {
+        let array = |descr, bytes: &[u8]| Npy::new(descr, 2, bytes.to_vec());
+        let version = |version, array: Npy| Npy { version, ..array };
+        let (_folder, path) = written(&[
+            ("b1", array("'|b1'", &[0, 1])),
+            ("i1", array("'|i1'", &[0xff, 2])),
+            ("u1", array("'|u1'", &[0xff, 2])),
+            ("i2", version(2, array("'<i2'", &[0xfe, 0xff, 2, 1]))),
+            ("u2", version(3, array("'<u2'", &[0xfe, 0xff, 2, 1]))),
+            ("i4", Npy::i4(&[-5, 7])),
+            ("u4", array("'<u4'", &[0xff, 0xff, 0xff, 0xff, 7, 0, 0, 0])),
+            ("i8", Npy::i8(&[i64::MIN, 7])),
+            ("u8", array("'<u8'", &[7, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f])),
+            ("f2", Npy::f2(&[-0.5, 65504.0])),
+            ("f4", Npy::f4(&[0.25, -1e30])),
+            ("f8", Npy::f8(&[1e300, -0.125])),
+        ]);
+        let mut npz = Npz::open(&path).unwrap();
+        for (name, expected) in [
+            ("b1", [0, 1]),
+            ("i1", [-1, 2]),
+            ("u1", [255, 2]),
+            ("i2", [-2, 258]),
+            ("u2", [65534, 258]),
+            ("i4", [-5, 7]),
+            ("u4", [4_294_967_295, 7]),
+            ("i8", [i64::MIN, 7]),
+            ("u8", [7, i64::MAX]),
+        ] {
+            assert_eq!(integers_of(&mut npz, name).unwrap(), expected, "{name}");
+            assert_eq!(floats_of(&mut npz, name).unwrap(), expected.map(|value| value as f64), "{name}");
+        }
+        for (name, expected) in [("f2", [-0.5, 65504.0]), ("f4", [0.25, -1e30_f32 as f64]), ("f8", [1e300, -0.125])] {
+            assert_eq!(floats_of(&mut npz, name).unwrap(), expected, "{name}");
+            let error = integers_of(&mut npz, name).unwrap_err().to_string();
+            assert!(error.contains("a floating-point number, expected integers"), "{error}");
+        }
+        assert_eq!(npz.names().len(), 12);
+        assert!(npz.has("f8") && !npz.has("f"));
+    }
+
+    #[test]
+    fn arrays_that_cannot_be_read_are_named() {
+        let large = Npy::new("'<u8'", 1, vec![0xff; 8]);
+        let (_folder, path) = written(&[
+            ("fortran", Npy { fortran: true, ..Npy::f4(&[0.0; 6]).shaped(&[2, 3]) }),
+            ("object", Npy::new("'|O'", 1, vec![0; 8])),
+            ("text", Npy::text(3)),
+            ("big", Npy::new("'>i4'", 1, vec![0; 4])),
+            ("fields", Npy::new("[('a', '<f4'), ('b', '<i4')]", 1, vec![0; 8])),
+            ("short", Npy::f4(&[0.0]).shaped(&[2])),
+            ("long", Npy::f4(&[0.0; 3]).shaped(&[2])),
+            ("huge", Npy::f4(&[0.0]).shaped(&[usize::MAX, 4])),
+            ("version", Npy { version: 4, ..Npy::f4(&[0.0]) }),
+            ("large", large),
+        ]);
+        let mut npz = Npz::open(&path).unwrap();
+        for (name, expected) in [
+            ("fortran", "array fortran: Fortran order, expected C order: save np.ascontiguousarray(array)"),
+            ("object", "array object: dtype '|O', expected little-endian"),
+            ("text", "array text: dtype '<U2', expected little-endian"),
+            ("big", "array big: dtype '>i4', expected little-endian"),
+            ("fields", "array fields: elements with several fields"),
+            ("short", "array short: 4 bytes of elements for shape [2]"),
+            ("long", "array long: 12 bytes of elements for shape [2]"),
+            ("huge", "array huge: 4 bytes of elements for shape [18446744073709551615, 4]"),
+            ("version", "array version: unreadable (version 4 of the .npy format"),
+            ("large", "array large[0]: 18446744073709551615, expected an integer below 2^63"),
+            ("absent", "no array absent among big, fields, fortran, huge"),
+        ] {
+            let error = integers_of(&mut npz, name).unwrap_err().to_string();
+            assert!(error.contains("arrays.npz") && error.contains(expected), "{name}: {error}");
+        }
+        let error = npz.dimensions::<1>("fortran").unwrap_err().to_string();
+        assert!(error.contains("Fortran order"), "{error}");
+        let error = npz.dimensions::<2>("large").unwrap_err().to_string();
+        assert!(error.contains("shape [1], expected 2 dimension(s)"), "{error}");
+    }
+
+    #[test]
+    fn damaged_archives_are_refused() {
+        let (_folder, path) = written(&[("a", Npy::i4(&[1; 500])), ("b", Npy::i4(&(0..500).collect::<Vec<_>>()))]);
+        let whole = std::fs::read(&path).unwrap();
+        let read = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            let mut npz = Npz::open(&path)?;
+            Ok::<_, NodesError>((integers_of(&mut npz, "a")?, integers_of(&mut npz, "b")?))
+        };
+        let expected = read(&whole).unwrap();
+        for length in 0..whole.len() {
+            let error = read(&whole[..length]).unwrap_err().to_string();
+            assert!(error.contains("arrays.npz") && error.contains("expected a complete .npz file"), "{error}");
+        }
+        // A flipped bit is an error, or lies where the archive has no content, such as times.
+        for position in 0..whole.len() {
+            let mut flipped = whole.clone();
+            flipped[position] ^= 0x10;
+            if let Ok(found) = read(&flipped) {
+                assert_eq!(found, expected, "byte {position}");
+            }
+        }
+    }
+
+    #[test]
+    fn files_that_are_no_arrays_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("arrays.npz");
+        let description = |text: &str| {
+            let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+            bytes.extend((text.len() as u16).to_le_bytes());
+            bytes.extend(text.as_bytes());
+            bytes
+        };
+        let contents = [
+            b"text, not an array".to_vec(),
+            description(""),
+            description("{'descr': '<f4', 'fortran_order': False, 'shape': (0,)"),
+            description("{'descr': '<f4', 'fortran_order': False, 'shape': 3, }"),
+            description("{'descr': '<f4', 'fortran_order': False, 'shape': (-3,), }"),
+            description("{'descr': '<f4', 'fortran_order': 0, 'shape': (0,), }"),
+            description("{'descr': '<f4', 'shape': (0,), }"),
+            b"\x93NUMPY\x02\x00\xff\xff\xff\xff".to_vec(),
+        ];
+        for content in contents {
+            write_zip(&path, &[("a.npy".to_owned(), content.clone())]);
+            let found = Npz::open(&path).unwrap().shape("a");
+            // The third one lacks no value.
+            assert_eq!(found.is_ok(), content.ends_with(b"(0,)"), "{content:?}: {found:?}");
+        }
+        std::fs::write(&path, "text").unwrap();
+        assert!(Npz::open(&path).is_err());
+        assert!(matches!(Npz::open(&folder.path().join("absent.npz")), Err(NodesError::Io { .. })));
+    }
+
+    #[test]
+    fn descriptions_of_other_programs_are_parsed() {
+        for text in [
+            "{'descr': '<i4', 'fortran_order': False, 'shape': (3, 2), }   \n",
+            "{'descr': '<i4', 'fortran_order': False, 'shape': (3L, 2L), }",
+            "{'shape': (3,2), 'fortran_order': False, 'descr': '<i4'}",
+        ] {
+            let header = Header::parse(text).unwrap_or_else(|mismatch| panic!("{text}: {}", mismatch.found));
+            assert_eq!((header.dtype, &header.shape[..]), (Dtype::I32, &[3, 2][..]), "{text}");
+        }
+        let scalar = Header::parse("{'descr': '<i8', 'fortran_order': False, 'shape': (), }");
+        assert!(scalar.is_ok_and(|header| header.shape.is_empty()));
+    }
+
+    proptest! {
+        #[test]
+        fn values_return_bit_by_bit(values in prop::collection::vec(any::<f64>(), 0..20_000)) {
+            let (_folder, path) = written(&[("first", Npy::f8(&values)), ("second", Npy::f8(&values))]);
+            let mut npz = Npz::open(&path).unwrap();
+            for name in ["first", "second"] {
+                let found = floats_of(&mut npz, name).unwrap();
+                let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+                prop_assert_eq!(bits(&found), bits(&values));
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The arrays of a graph as bytes, in the order of a store, and the digest of a graph's contents.
+
+use crate::node_graph::{Features, NodeGraph};
+
+#[cfg(target_endian = "big")]
+compile_error!("arrays are little-endian and read in place");
+
+/// An array of a graph.
+pub struct Array<'a> {
+    /// Name in a store.
+    pub name: &'static str,
+    /// Type of its elements.
+    pub dtype: &'static str,
+    /// Its elements.
+    pub bytes: &'a [u8],
+}
+
+/// The arrays of a graph, in the order of a store.
+pub fn arrays(graph: &NodeGraph) -> Vec<Array<'_>> {
+    let array = |name, dtype, bytes| Array { name, dtype, bytes };
+    let mut arrays = vec![
+        array("indptr", "u64", bytemuck::cast_slice(&graph.row_pointers)),
+        array("indices", "u32", bytemuck::cast_slice(&graph.sources)),
+    ];
+    match &graph.features {
+        Features::Dense { values, .. } => arrays.push(array("features", "f32", bytemuck::cast_slice(values))),
+        Features::Half { values, .. } => arrays.push(array("features", "f16", bytemuck::cast_slice(values))),
+        Features::Sparse { row_pointers, column_index, values, .. } => arrays.extend([
+            array("feature_indptr", "u64", bytemuck::cast_slice(row_pointers)),
+            array("feature_indices", "u32", bytemuck::cast_slice(column_index)),
+            array("feature_values", "f32", bytemuck::cast_slice(values)),
+        ]),
+    }
+    arrays.push(array("labels", "i32", bytemuck::cast_slice(&graph.labels)));
+    if let Some(split) = &graph.given_split {
+        arrays.push(array("split", "u8", split));
+    }
+    if let Some(original) = &graph.original {
+        arrays.push(array("original", "u64", bytemuck::cast_slice(original)));
+    }
+    arrays
+}
+
+/// Digest of the contents of a graph, without its name: 64 hexadecimal digits of BLAKE3.
+pub fn content_digest(graph: &NodeGraph) -> String {
+    let mut hash = blake3::Hasher::new();
+    let sizes = format!("kdgat node graph 1, {} classes, {} features", graph.task.classes, graph.features.columns());
+    hash.update(sizes.as_bytes());
+    for Array { name, dtype, bytes } in arrays(graph) {
+        hash.update(format!(", {name} {dtype} {}: ", bytes.len()).as_bytes());
+        hash.update(bytes);
+    }
+    hash.finalize().to_hex().to_string()
+}

@@ -1,0 +1,286 @@
+//! Sources of one large graph: `.npz` archives, tabular folders, and raw folders of the Open Graph Benchmark.
+
+mod csr_npz;
+mod csv_gz;
+mod csv_table;
+mod ogb;
+mod raw_graph;
+mod table;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::NodesError;
+use crate::node_graph::{NO_LABEL, NodeGraph};
+use crate::prepare::prepare;
+
+#[cfg(test)]
+pub(crate) use raw_graph::SparseFeatures;
+pub(crate) use raw_graph::{EdgeList, Mismatch, RawFeatures, RawGraph};
+
+/// Options of reading a graph.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GraphOptions {
+    /// Adds the reverse of each edge.
+    pub undirected: bool,
+    /// Keeps the largest weakly connected component alone.
+    pub largest_component: bool,
+    /// Divides the features of each node by the sum of their absolute values.
+    pub row_normalized: bool,
+    /// Stores dense features in half precision.
+    pub half: bool,
+}
+
+impl Default for GraphOptions {
+    fn default() -> Self {
+        Self { undirected: true, largest_component: true, row_normalized: false, half: false }
+    }
+}
+
+/// Facts about the source of a graph that the graph does not show.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SourceNotes {
+    /// Number of nodes of the source.
+    pub source_nodes: u64,
+    /// Number of edges that the source lists.
+    pub listed_edges: u64,
+    /// Edges from a node to itself, which are removed.
+    pub removed_self_loops: u64,
+    /// Edges that repeat another one, which are removed. In an undirected graph, the reverse of an edge repeats it.
+    pub removed_duplicates: u64,
+    /// Nodes outside the largest component, which are removed.
+    pub nodes_outside_component: u64,
+    /// Nodes of the graph without a label.
+    pub nodes_without_label: u64,
+    /// Columns, arrays and files of the source that nothing reads, each with its file.
+    pub ignored_columns: Vec<String>,
+    /// Names of the classes, in the order of their numbers, if the source names them.
+    pub class_names: Option<Vec<String>>,
+}
+
+impl SourceNotes {
+    /// The lines to print: one for each change of the data.
+    pub fn lines(&self) -> Vec<String> {
+        let counted = |count: u64, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+        let mut lines = Vec::new();
+        if self.removed_self_loops > 0 {
+            lines.push(format!("removed {}", counted(self.removed_self_loops, "self-loop")));
+        }
+        if self.removed_duplicates > 0 {
+            let edges = counted(self.removed_duplicates, "repeated edge");
+            lines.push(format!("removed {edges} of {}", self.listed_edges));
+        }
+        if self.nodes_outside_component > 0 {
+            let (outside, nodes) = (self.nodes_outside_component, self.source_nodes);
+            let kept = nodes - outside;
+            lines.push(format!("kept the largest component: {kept} of {}", counted(nodes, "node")));
+        }
+        if self.nodes_without_label > 0 {
+            lines.push(format!("{} without a label", counted(self.nodes_without_label, "node")));
+        }
+        if !self.ignored_columns.is_empty() {
+            lines.push(format!("ignored {}", self.ignored_columns.join(", ")));
+        }
+        lines
+    }
+}
+
+/// A format of sources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    CsrNpz,
+    Table,
+    Ogb,
+}
+
+/// True if `path` is a source of one large graph: an `.npz` file, a folder whose `kdgat-graphs.toml` has
+/// `task = "node-class"`, or a folder of the Open Graph Benchmark for predicting properties of nodes.
+pub fn is_node_dataset(path: &Path) -> bool {
+    format_of(path).is_some()
+}
+
+/// Reads a graph.
+///
+/// # Errors
+/// An unknown format, a missing file, array or column, or a value that does not fit; each names the file and the line or
+/// array.
+pub fn read(path: &Path, options: &GraphOptions) -> Result<(NodeGraph, SourceNotes), NodesError> {
+    let raw = match known_format_of(path)? {
+        Format::CsrNpz => csr_npz::read(path, options)?,
+        Format::Table => table::read(path, options)?,
+        Format::Ogb => ogb::read(path, options)?,
+    };
+    if options.half && matches!(raw.features, RawFeatures::Sparse(_)) {
+        let text = "half = true, but the features are sparse, which are stored in single precision: leave it out";
+        return Err(NodesError::Options(format!("{}: {text}", path.display())));
+    }
+    let (graph, notes) = prepare(raw, options);
+    if graph.labels.iter().all(|&label| label == NO_LABEL) {
+        let scope = if notes.nodes_outside_component > 0 { " of the largest component" } else { "" };
+        return Err(NodesError::invalid(path, "", format!("no node{scope} has a label"), "a class for some nodes"));
+    }
+    Ok((graph, notes))
+}
+
+/// Digest of the names and contents of the files that [`read`] reads: 64 hexadecimal digits of BLAKE3.
+///
+/// # Errors
+/// An unknown format, or a file that is missing or cannot be read.
+pub fn source_digest(path: &Path) -> Result<String, NodesError> {
+    let files: Vec<PathBuf> = match known_format_of(path)? {
+        Format::CsrNpz => vec![path.to_owned()],
+        Format::Table => table::files(path),
+        Format::Ogb => ogb::files(path)?,
+    };
+    let mut hash = blake3::Hasher::new();
+    for file in files {
+        // The name of a single file, or its path in the folder.
+        let name = file.strip_prefix(path).ok().filter(|name| !name.as_os_str().is_empty());
+        let name = name.unwrap_or(Path::new("")).to_string_lossy().into_owned();
+        let mut content = blake3::Hasher::new();
+        let opened = File::open(&file).map_err(NodesError::io("open", &file))?;
+        content.update_reader(opened).map_err(NodesError::io("read", &file))?;
+        hash.update(&(name.len() as u64).to_le_bytes());
+        hash.update(name.as_bytes());
+        hash.update(content.finalize().as_bytes());
+    }
+    Ok(hash.finalize().to_hex().to_string())
+}
+
+fn format_of(path: &Path) -> Option<Format> {
+    if path.is_file() {
+        let is_npz = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npz"));
+        return is_npz.then_some(Format::CsrNpz);
+    }
+    if table::is_table(path) {
+        return Some(Format::Table);
+    }
+    ogb::is_ogb(path).then_some(Format::Ogb)
+}
+
+fn known_format_of(path: &Path) -> Result<Format, NodesError> {
+    std::fs::metadata(path).map_err(NodesError::io("open", path))?;
+    let expected = "an .npz file, a folder whose kdgat-graphs.toml has task = \"node-class\", or a folder with raw/edge.csv.gz \
+                    or raw/data.npz";
+    format_of(path).ok_or_else(|| NodesError::invalid(path, "", "no graph of classified nodes", expected))
+}
+
+/// Name of a dataset: that of its folder, or of its file without the ending.
+pub(crate) fn name_of(path: &Path) -> String {
+    let named = |path: &Path| {
+        let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
+        name.map(|name| name.to_string_lossy().into_owned())
+    };
+    // A path such as ".." has no name of its own.
+    named(path).or_else(|| named(&path.canonicalize().ok()?)).unwrap_or_else(|| "graph".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::testing::{Kind, assert_same, small_graphs};
+    use super::*;
+
+    #[test]
+    fn notes_count_in_singular_and_plural() {
+        let notes = SourceNotes {
+            source_nodes: 9,
+            listed_edges: 20,
+            removed_self_loops: 1,
+            removed_duplicates: 2,
+            nodes_outside_component: 3,
+            nodes_without_label: 1,
+            ignored_columns: vec!["edges.csv e_weight".to_owned(), "nodes.csv pos_x".to_owned()],
+            class_names: None,
+        };
+        assert_eq!(
+            notes.lines(),
+            [
+                "removed 1 self-loop",
+                "removed 2 repeated edges of 20",
+                "kept the largest component: 6 of 9 nodes",
+                "1 node without a label",
+                "ignored edges.csv e_weight, nodes.csv pos_x"
+            ]
+        );
+        assert!(SourceNotes::default().lines().is_empty());
+    }
+
+    #[test]
+    fn datasets_are_named_after_their_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("graph.v1");
+        std::fs::create_dir(&path).unwrap();
+        assert_eq!(name_of(&path), "graph.v1");
+        assert_eq!(name_of(&path.join("..").join("graph.v1").join(".")), "graph.v1");
+        std::fs::create_dir(path.join("inner")).unwrap();
+        assert_eq!(name_of(&path.join("inner/..")), "graph.v1");
+        assert_eq!(name_of(Path::new("folder/cora.npz")), "cora");
+    }
+
+    #[test]
+    fn other_files_are_no_source() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!is_node_dataset(folder.path()));
+        for (name, expected) in [("a.NPZ", true), ("a.zip", false), ("npz", false)] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, "").unwrap();
+            assert_eq!(is_node_dataset(&path), expected, "{name}");
+            assert!(read(&path, &GraphOptions::default()).is_err(), "{name}");
+        }
+        assert!(source_digest(folder.path()).is_err());
+    }
+
+    #[test]
+    fn options_have_defaults_and_refuse_unknown_names() {
+        let options: GraphOptions = serde_json::from_str("{\"half\": true}").unwrap();
+        assert_eq!(options, GraphOptions { half: true, ..GraphOptions::default() });
+        assert!(options.undirected && options.largest_component && !options.row_normalized);
+        assert!(serde_json::from_str::<GraphOptions>("{\"directed\": true}").is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+        #[test]
+        fn all_formats_give_the_same_graph(
+            small in small_graphs(),
+            undirected: bool,
+            largest_component: bool,
+            row_normalized: bool,
+        ) {
+            let half = small.kind == Kind::Half;
+            let options = GraphOptions { undirected, largest_component, row_normalized, half };
+            let (expected, expected_notes) = prepare(small.raw(&options), &options);
+            prop_assume!(expected.labels.iter().any(|&label| label != NO_LABEL));
+            let folder = tempfile::tempdir().unwrap();
+            let npz = folder.path().join("small.npz");
+            small.write_npz(&npz);
+            let (graph, notes) = read(&npz, &options).unwrap();
+            let without_split = testing::SmallGraph { split: None, ..small.clone() };
+            assert_same(&graph, &prepare(without_split.raw(&options), &options).0);
+            prop_assert_eq!(&notes, &expected_notes);
+            if small.kind == Kind::Sparse {
+                return Ok(());
+            }
+            for (name, write) in [
+                ("table", &(|path: &Path| small.write_table(path)) as &dyn Fn(&Path)),
+                ("text", &|path| small.write_ogb(path, false)),
+                ("arrays", &|path| small.write_ogb(path, true)),
+            ] {
+                let path = folder.path().join(name);
+                std::fs::create_dir(&path).unwrap();
+                write(&path);
+                let (graph, notes) = read(&path, &options).unwrap();
+                assert_same(&graph, &expected);
+                prop_assert_eq!(&notes, &expected_notes, "{}", name);
+            }
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! The store of one large graph: a file whose arrays are memory-mapped and read in place.
+//!
+//! The file begins with a [header](header::Header) in JSON that has a checksum, and lists the arrays with theirs. Each
+//! array begins on a page. A store is written under a temporary name and renamed, so that a killed build leaves none.
+
+mod header;
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use kdgat_base::files;
+use kdgat_torch::mapped;
+use memmap2::Mmap;
+use serde::{Deserialize, Serialize};
+
+use crate::NodesError;
+use crate::node_graph::{Features, GivenSet, NO_LABEL, NodeGraph, NodeTask, Section};
+use crate::sections::arrays;
+use crate::sources::{self, GraphOptions, SourceNotes, name_of, source_digest};
+
+use header::{FORMAT_VERSION, FeatureKind, Header, padding};
+
+/// Extension of a store's file.
+pub const EXTENSION: &str = "kdgat-nodes";
+/// Size from which [`open`] trusts the arrays. Below it, reading all of a store takes a fraction of a second. Above it,
+/// reading would take minutes, and fill memory with pages that a run may never need; [`verify`] does it on demand.
+const CHECKED_BYTES: usize = 256 << 20;
+/// Characters of a dataset's name in the name of its store.
+const NAME_CHARACTERS: usize = 80;
+/// Hexadecimal digits of the digest in the name of a store.
+const DIGEST_DIGITS: usize = 12;
+
+/// Origin of a graph, kept with it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Provenance {
+    /// Digest of the source's files ([`source_digest`]).
+    pub source_digest: String,
+    /// Options of reading.
+    pub options: GraphOptions,
+    /// Facts about the source.
+    pub notes: SourceNotes,
+}
+
+/// Opens the store of a source under `stores_dir`; reads the source and builds the store if there is none. True if it was
+/// built.
+///
+/// Several processes may build the same store: the last one replaces the equal file of the others, which stays mapped
+/// there.
+///
+/// # Errors
+/// A source that cannot be read, a full or read-only disk, or [`NodesError::Damaged`].
+pub fn open_or_build(
+    source: &Path,
+    options: &GraphOptions,
+    stores_dir: &Path,
+) -> Result<(NodeGraph, SourceNotes, bool), NodesError> {
+    let digest = source_digest(source)?;
+    let path = path_of(source, &digest, options, stores_dir);
+    let built = !path.try_exists().map_err(NodesError::io("open", &path))?;
+    if built {
+        let (graph, notes) = sources::read(source, options)?;
+        fs::create_dir_all(stores_dir).map_err(NodesError::io("create", stores_dir))?;
+        write(&graph, Provenance { source_digest: digest.clone(), options: options.clone(), notes }, &path)?;
+    }
+    let Opened { graph, header } = open_checked(&path, CHECKED_BYTES)?;
+    let Provenance { source_digest, options: built_with, notes } = header.provenance;
+    match source_digest == digest && built_with == *options {
+        true => Ok((graph, notes, built)),
+        false => Err(NodesError::Damaged { path, detail: "it is the store of another source".to_owned() }),
+    }
+}
+
+/// Path of the store of a source under `stores_dir`, built or not.
+///
+/// # Errors
+/// A source that cannot be read.
+pub fn store_path(source: &Path, options: &GraphOptions, stores_dir: &Path) -> Result<PathBuf, NodesError> {
+    Ok(path_of(source, &source_digest(source)?, options, stores_dir))
+}
+
+fn path_of(source: &Path, source_digest: &str, options: &GraphOptions, stores_dir: &Path) -> PathBuf {
+    let key = serde_json::json!([FORMAT_VERSION, options, source_digest]).to_string();
+    let digest = blake3::hash(key.as_bytes()).to_hex();
+    let name: String = name_of(source).chars().take(NAME_CHARACTERS).collect();
+    stores_dir.join(format!("{name}-{}.{EXTENSION}", &digest[..DIGEST_DIGITS]))
+}
+
+/// Writes a graph to a store, atomically.
+///
+/// # Errors
+/// [`NodesError::Io`]; a file of that name is then unchanged.
+pub fn write(graph: &NodeGraph, provenance: Provenance, path: &Path) -> Result<(), NodesError> {
+    let header = Header::of(graph, provenance).to_bytes().map_err(io::Error::from);
+    let written = header.and_then(|header| {
+        files::write_atomically_with(path, |file| {
+            file.write_all(&header)?;
+            for array in arrays(graph) {
+                file.write_all(array.bytes)?;
+                file.write_all(padding(array.bytes.len()))?;
+            }
+            Ok(())
+        })
+    });
+    written.map_err(NodesError::io("write", path))
+}
+
+/// Maps a store. Checks the header; below 256 MiB also the checksums and values of the arrays.
+///
+/// # Errors
+/// A file that cannot be read, or [`NodesError::Damaged`].
+pub fn open(path: &Path) -> Result<NodeGraph, NodesError> {
+    open_checked(path, CHECKED_BYTES).map(|opened| opened.graph)
+}
+
+/// Reads all of a store, of any size, and checks it: every byte is covered by a checksum.
+///
+/// # Errors
+/// A file that cannot be read, or [`NodesError::Damaged`] with the first array that is.
+pub fn verify(path: &Path) -> Result<(), NodesError> {
+    open_checked(path, usize::MAX).map(drop)
+}
+
+struct Opened {
+    graph: NodeGraph,
+    header: Header,
+}
+
+/// Maps a store, and checks its arrays if the file has fewer bytes than `checked_bytes`.
+fn open_checked(path: &Path, checked_bytes: usize) -> Result<Opened, NodesError> {
+    let file = File::open(path).map_err(NodesError::io("open", path))?;
+    let map = Arc::new(mapped::map(&file).map_err(NodesError::io("map", path))?);
+    let opened = Header::parse(&map).and_then(|(header, header_bytes)| {
+        if map.len() < checked_bytes {
+            check_sections(&header, header_bytes, &map)?;
+        }
+        let graph = Mapped { header: &header, header_bytes, map: &map }.graph()?;
+        check_ends(&graph)?;
+        if map.len() < checked_bytes {
+            check_values(&graph)?;
+        }
+        Ok(Opened { graph, header })
+    });
+    opened.map_err(|detail| NodesError::Damaged { path: path.to_owned(), detail })
+}
+
+/// Compares the checksums of all arrays.
+fn check_sections(header: &Header, header_bytes: usize, map: &Mmap) -> Result<(), String> {
+    for section in &header.sections {
+        // `Header::parse` has checked that sections lie within the file.
+        if crc32c::crc32c(&map[section.padded_range(header_bytes)]) != section.crc32c {
+            return Err(format!("the checksum of array {} is wrong", section.name));
+        }
+    }
+    Ok(())
+}
+
+/// A mapped file with its header.
+struct Mapped<'a> {
+    header: &'a Header,
+    header_bytes: usize,
+    map: &'a Arc<Mmap>,
+}
+
+impl Mapped<'_> {
+    fn graph(&self) -> Result<NodeGraph, String> {
+        let columns = self.header.columns;
+        let features = match self.header.features {
+            FeatureKind::Dense => Features::Dense { columns, values: self.array("features")? },
+            FeatureKind::Half => Features::Half { columns, values: self.array("features")? },
+            FeatureKind::Sparse => Features::Sparse {
+                columns,
+                row_pointers: self.array("feature_indptr")?,
+                column_index: self.array("feature_indices")?,
+                values: self.array("feature_values")?,
+            },
+        };
+        Ok(NodeGraph {
+            name: self.header.name.clone(),
+            digest: self.header.digest.clone(),
+            row_pointers: self.array("indptr")?,
+            sources: self.array("indices")?,
+            features,
+            labels: self.array("labels")?,
+            task: NodeTask { classes: self.header.classes },
+            given_split: self.optional("split")?,
+            original: self.optional("original")?,
+        })
+    }
+
+    fn array<T: Pod>(&self, name: &str) -> Result<Section<T>, String> {
+        self.optional(name)?.ok_or_else(|| format!("it has no array {name}"))
+    }
+
+    fn optional<T: Pod>(&self, name: &str) -> Result<Option<Section<T>>, String> {
+        let Some(section) = self.header.sections.iter().find(|section| section.name == name) else { return Ok(None) };
+        let mapped = Section::mapped(self.map, section.range(self.header_bytes));
+        mapped.map(Some).ok_or_else(|| format!("array {name} is not aligned"))
+    }
+}
+
+/// Checks that the row pointers end with the arrays they point into: costs two reads.
+fn check_ends(graph: &NodeGraph) -> Result<(), String> {
+    let spans = |name: &str, pointers: &[u64], end: usize| match (pointers.first(), pointers.last()) {
+        (Some(0), Some(&last)) if last == end as u64 => Ok(()),
+        (first, last) => Err(format!("{name} goes from {first:?} to {last:?}, expected 0 to {end}")),
+    };
+    spans("indptr", &graph.row_pointers, graph.num_edges())?;
+    match &graph.features {
+        Features::Sparse { row_pointers, values, .. } => spans("feature_indptr", row_pointers, values.len()),
+        Features::Dense { .. } | Features::Half { .. } => Ok(()),
+    }
+}
+
+/// Checks every value that another one is found by.
+fn check_values(graph: &NodeGraph) -> Result<(), String> {
+    check_rows("indices", &graph.row_pointers, &graph.sources, graph.num_nodes())?;
+    if let Features::Sparse { columns, row_pointers, column_index, .. } = &graph.features {
+        check_rows("feature_indices", row_pointers, column_index, *columns)?;
+    }
+    let classes = graph.task.classes;
+    if let Some(label) = graph.labels.iter().find(|&&label| label < NO_LABEL || label >= classes as i32) {
+        return Err(format!("labels has {label}, expected {NO_LABEL} to {}", classes as i32 - 1));
+    }
+    let last = GivenSet::Test as u8;
+    match graph.given_split.iter().flat_map(|split| split.iter()).find(|&&set| set > last) {
+        None => Ok(()),
+        Some(set) => Err(format!("split has {set}, expected 0 to {last}")),
+    }
+}
+
+/// Checks that pointers ascend, and the numbers of each row, below `limit`. The ends of the pointers are checked.
+fn check_rows(name: &str, pointers: &[u64], numbers: &[u32], limit: usize) -> Result<(), String> {
+    for (row, ends) in pointers.windows(2).enumerate() {
+        let numbers = numbers.get(ends[0] as usize..ends[1] as usize);
+        let numbers = numbers.ok_or_else(|| format!("the pointers of {name} do not ascend after row {row}"))?;
+        let ascend = numbers.is_sorted_by(|first, second| first < second);
+        if !ascend || numbers.last().is_some_and(|&last| last as usize >= limit) {
+            return Err(format!("row {row} of {name} does not ascend below {limit}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::process::{Command, Stdio};
+    use std::sync::Barrier;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::prepare::prepare;
+    use crate::sources::testing::{Kind, SmallGraph, assert_same, small_graphs};
+
+    fn provenance() -> Provenance {
+        let notes = SourceNotes { ignored_columns: vec!["edges.csv e_\"ü\"".to_owned()], ..SourceNotes::default() };
+        Provenance { source_digest: "0".repeat(64), options: GraphOptions::default(), notes }
+    }
+
+    fn example(kind: Kind) -> NodeGraph {
+        let raw = SmallGraph { kind, ..SmallGraph::example() }.raw(&GraphOptions::default());
+        prepare(raw, &GraphOptions::default()).0
+    }
+
+    fn is_damaged(error: &NodesError) -> bool {
+        matches!(error, NodesError::Damaged { .. }) && error.is_input()
+    }
+
+    #[test]
+    fn every_flipped_byte_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("graph.kdgat-nodes");
+        write(&example(Kind::Sparse), provenance(), &path).unwrap();
+        verify(&path).unwrap();
+        let whole = fs::read(&path).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        for (position, byte) in (0..).zip(&whole) {
+            file.write_all_at(&[byte ^ (1 << (position % 8))], position).unwrap();
+            let error = verify(&path).expect_err("a flipped byte");
+            assert!(is_damaged(&error), "byte {position}: {error}");
+            assert!(error.to_string().contains("graph.kdgat-nodes is damaged"), "{error}");
+            assert!(open(&path).is_err(), "byte {position}: small stores are checked when they are opened");
+            file.write_all_at(&[*byte], position).unwrap();
+        }
+        verify(&path).unwrap();
+        for length in (0..whole.len()).step_by(509) {
+            fs::write(&path, &whole[..length]).unwrap();
+            assert!(is_damaged(&open_checked(&path, 0).err().unwrap()), "{length} bytes");
+        }
+        fs::write(&path, [&whole[..], &[0; 4096]].concat()).unwrap();
+        assert!(is_damaged(&open_checked(&path, 0).err().unwrap()), "an added page");
+    }
+
+    #[test]
+    fn the_header_of_a_large_store_is_checked_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("graph.kdgat-nodes");
+        let graph = example(Kind::Dense);
+        write(&graph, provenance(), &path).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        let last = file.metadata().unwrap().len() - 4096;
+        file.write_all_at(&[9], last).unwrap();
+        assert!(open_checked(&path, 0).is_ok());
+        let error = verify(&path).unwrap_err().to_string();
+        assert!(error.contains("the checksum of array original is wrong"), "{error}");
+        file.write_all_at(b"x", 100).unwrap();
+        let error = open_checked(&path, 0).err().unwrap().to_string();
+        assert!(error.contains("the checksum of its header is wrong"), "{error}");
+    }
+
+    #[test]
+    fn inconsistent_values_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("graph.kdgat-nodes");
+        let sparse = example(Kind::Sparse);
+        let (nodes, edges) = (sparse.num_nodes(), sparse.num_edges());
+        let (pointers, sources) = (sparse.row_pointers.to_vec(), sparse.sources.to_vec());
+        let of = |change: &dyn Fn(&mut NodeGraph)| {
+            let mut graph = sparse.clone();
+            change(&mut graph);
+            write(&graph, provenance(), &path).unwrap();
+            open(&path).unwrap_err().to_string()
+        };
+        let with_pointer = |at: usize, value: u64| {
+            let mut pointers = pointers.clone();
+            pointers[at] = value;
+            of(&|graph| graph.row_pointers = pointers.clone().into())
+        };
+        let with_source = |value: u32| {
+            let mut sources = sources.clone();
+            sources[edges - 1] = value;
+            of(&|graph| graph.sources = sources.clone().into())
+        };
+        for (error, expected) in [
+            (with_pointer(0, 1), "indptr goes from Some(1)"),
+            (with_pointer(nodes, 0), "indptr goes from Some(0) to Some(0), expected 0 to"),
+            (with_pointer(1, edges as u64 + 1), "the pointers of indices do not ascend after row 0"),
+            (with_source(nodes as u32), "of indices does not ascend below"),
+            (of(&|graph| graph.labels = vec![-2; nodes].into()), "labels has -2, expected -1 to"),
+            (of(&|graph| graph.task.classes = 1), "labels has 2, expected -1 to 0"),
+            (of(&|graph| graph.given_split = Some(vec![4; nodes].into())), "split has 4, expected 0 to 3"),
+            (of(&|graph| graph.labels = vec![0; nodes - 1].into()), "array indptr has"),
+        ] {
+            assert!(error.contains(expected), "{expected}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_store_is_built_once_for_its_source_and_options() {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, stores) = (folder.path().join("small.npz"), folder.path().join("stores"));
+        SmallGraph::example().write_npz(&source);
+        let options = GraphOptions::default();
+        let (built, notes, is_new) = open_or_build(&source, &options, &stores).unwrap();
+        assert!(is_new);
+        let (opened, same_notes, is_new) = open_or_build(&source, &options, &stores).unwrap();
+        assert!(!is_new);
+        let (read, read_notes) = sources::read(&source, &options).unwrap();
+        assert_same(&built, &opened);
+        assert_same(&read, &opened);
+        assert_eq!((&notes, &same_notes), (&read_notes, &read_notes));
+        let path = store_path(&source, &options, &stores).unwrap();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let digest = name.strip_prefix("small-").and_then(|rest| rest.strip_suffix(".kdgat-nodes")).unwrap();
+        assert!(digest.len() == 12 && digest.bytes().all(|digit| digit.is_ascii_hexdigit()), "{name}");
+        let directed = GraphOptions { undirected: false, ..options.clone() };
+        assert!(open_or_build(&source, &directed, &stores).unwrap().2);
+        SmallGraph { labels: vec![1; 6], ..SmallGraph::example() }.write_npz(&source);
+        assert!(open_or_build(&source, &options, &stores).unwrap().2);
+        assert_eq!(fs::read_dir(&stores).unwrap().count(), 3);
+        assert_same(&opened, &open(&path).unwrap());
+    }
+
+    #[test]
+    fn damaged_and_exchanged_stores_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, stores) = (folder.path().join("small.npz"), folder.path().join("stores"));
+        SmallGraph::example().write_npz(&source);
+        let options = GraphOptions::default();
+        let directed = GraphOptions { undirected: false, ..options.clone() };
+        open_or_build(&source, &options, &stores).unwrap();
+        let path = store_path(&source, &options, &stores).unwrap();
+        fs::copy(&path, store_path(&source, &directed, &stores).unwrap()).unwrap();
+        let error = open_or_build(&source, &directed, &stores).unwrap_err();
+        assert!(is_damaged(&error) && error.to_string().contains("the store of another source"), "{error}");
+        let mut bytes = fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let error = open_or_build(&source, &options, &stores).unwrap_err();
+        assert!(is_damaged(&error) && error.to_string().contains("delete it"), "{error}");
+        fs::remove_file(&path).unwrap();
+        assert!(open_or_build(&source, &options, &stores).unwrap().2);
+    }
+
+    #[test]
+    fn concurrent_builds_give_one_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, stores) = (folder.path().join("small.npz"), folder.path().join("stores"));
+        SmallGraph::example().write_npz(&source);
+        let (expected, _) = sources::read(&source, &GraphOptions::default()).unwrap();
+        let together = Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    together.wait();
+                    let (graph, ..) = open_or_build(&source, &GraphOptions::default(), &stores).unwrap();
+                    assert_same(&graph, &expected);
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(&stores).unwrap().count(), 1);
+    }
+
+    /// Set to the path of a store in the process that is killed.
+    const KILLED_WRITER: &str = "KDGAT_KILLED_WRITER";
+
+    #[test]
+    fn a_killed_write_leaves_the_old_store_or_none() {
+        if let Some(path) = std::env::var_os(KILLED_WRITER) {
+            let mut graph = example(Kind::Dense);
+            let (columns, nodes) = (1 << 20, graph.num_nodes());
+            graph.features = Features::Dense { columns, values: vec![0.5; columns * nodes].into() };
+            loop {
+                write(&graph, provenance(), Path::new(&path)).unwrap();
+                fs::remove_file(&path).unwrap();
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("graph.kdgat-nodes");
+        let test = "store::tests::a_killed_write_leaves_the_old_store_or_none";
+        let mut writer = Command::new(std::env::current_exe().unwrap());
+        let writer = writer.args(["--exact", test, "--nocapture"]).env(KILLED_WRITER, &path);
+        let mut writer = writer.stdout(Stdio::null()).spawn().unwrap();
+        let names = || fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        while !names().any(|name| name.to_string_lossy().ends_with(".partial")) {
+            assert!(writer.try_wait().unwrap().is_none(), "the writer ended");
+            std::thread::yield_now();
+        }
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        // The writer may have renamed or removed the file since it was seen.
+        match open(&path) {
+            Ok(_) => verify(&path).unwrap(),
+            Err(NodesError::Io { source, .. }) => assert_eq!(source.kind(), io::ErrorKind::NotFound),
+            Err(other) => panic!("{other}"),
+        }
+        let graph = example(Kind::Half);
+        write(&graph, provenance(), &path).unwrap();
+        assert_same(&open(&path).unwrap(), &graph);
+    }
+
+    #[test]
+    fn folders_that_cannot_be_written_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, stores) = (folder.path().join("small.npz"), folder.path().join("stores"));
+        SmallGraph::example().write_npz(&source);
+        fs::write(&stores, "a file").unwrap();
+        let error = open_or_build(&source, &GraphOptions::default(), &stores).unwrap_err();
+        assert!(error.to_string().contains("stores"), "{error}");
+        let absent = open(&folder.path().join("absent.kdgat-nodes")).unwrap_err();
+        assert!(matches!(absent, NodesError::Io { .. }), "{absent}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_store_returns_the_graph_bit_by_bit(small in small_graphs(), undirected: bool, largest_component: bool) {
+            let half = small.kind == Kind::Half;
+            let options = GraphOptions { undirected, largest_component, half, ..GraphOptions::default() };
+            let (graph, notes) = prepare(small.raw(&options), &options);
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("graph.kdgat-nodes");
+            let provenance = Provenance { source_digest: "1".repeat(64), options, notes };
+            write(&graph, provenance.clone(), &path).unwrap();
+            verify(&path).unwrap();
+            let opened = open_checked(&path, CHECKED_BYTES).unwrap();
+            assert_same(&opened.graph, &graph);
+            prop_assert_eq!(opened.header.provenance, provenance);
+            assert_same(&open_checked(&path, 0).unwrap().graph, &graph);
+        }
+    }
+}

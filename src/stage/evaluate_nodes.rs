@@ -1,0 +1,249 @@
+//! Scores models of `kdgat train` on the test nodes of their own division of one large graph, by exact inference.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use tch::Tensor;
+
+use super::evaluate_graphs::{ResultsOf, write_results};
+use super::node_data::{self, NodeData};
+use super::teacher::activation_place;
+use super::{EvaluateOptions, StageError, training};
+use crate::config::{Config, NodesConfig};
+use crate::distill::frozen::{ActivationPlace, outputs_of_all_nodes};
+use crate::evaluate::graph_runs::RunResult;
+use crate::evaluate::graphs::{Metric, Tested, baseline};
+use crate::evaluate::{TrainedModel, label_propagation, models};
+use crate::graph::dataset::Target;
+use crate::graph::{Schema, Task};
+use crate::nn::{Architecture, GivenTensors, ModelError, NodeGnnConfig, weights};
+use crate::nodes::{ActivationRows, NodeGraph, NodeSplit, SplitOptions};
+
+/// Runs `kdgat evaluate` on one large graph. Returns the tables and the folder of the results.
+pub fn evaluate_nodes(config: &Config, options: &EvaluateOptions) -> Result<(String, PathBuf), StageError> {
+    let data = node_data::open(config)?;
+    let dataset = data.graph.name.clone();
+    let found = match options.runs.as_slice() {
+        [] => models::all_of_dataset(&config.output.runs_dir, &config.distillation.teachers_dir, &dataset)?,
+        runs => runs.iter().map(|run| TrainedModel::read(run)).collect::<Result<Vec<_>, _>>()?,
+    };
+    let mut runs = Vec::new();
+    for model in found {
+        match recorded_split(config, &model, &data.graph)? {
+            Some(split) => runs.push((model, split)),
+            // A registered teacher is the copy of a run, and records no division.
+            None if options.runs.is_empty() => {}
+            None => {
+                return Err(StageError::Input(format!(
+                    "{} does not record how the nodes were divided, so nothing says which are for testing; name the folder of the run \
+                     that it comes from",
+                    model.name
+                )));
+            }
+        }
+    }
+    if runs.is_empty() {
+        return Err(StageError::Input(format!(
+            "no finished run of dataset {dataset} below {}; train one with `kdgat train --preset sage,teacher`, or name a run's folder",
+            config.output.runs_dir.display()
+        )));
+    }
+    let mut scorer = Scorer { config, options, schema: schema(&data.graph), data, propagated: BTreeMap::new() };
+    let mut evaluated = Vec::new();
+    for (model, split) in &runs {
+        eprintln!("scoring with {}", model.name);
+        evaluated.push(scorer.score(model, split)?);
+    }
+    let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
+    let text = write_results(
+        &folder,
+        &ResultsOf { dataset: &dataset, task: Task::Classification, unit: "nodes" },
+        &evaluated,
+    )?;
+    Ok((text, folder))
+}
+
+/// The file of a run that records its division: the configuration it started with.
+#[derive(Deserialize)]
+struct Frozen {
+    config: Option<FrozenSections>,
+}
+
+#[derive(Deserialize)]
+struct FrozenSections {
+    nodes: NodesConfig,
+    data: FrozenData,
+    training: FrozenTraining,
+}
+
+#[derive(Deserialize)]
+struct FrozenData {
+    validation_fraction: f64,
+}
+
+#[derive(Deserialize)]
+struct FrozenTraining {
+    seed: u64,
+}
+
+/// The division that a run was trained with; `None` for weights without the configuration of a run.
+fn recorded_split(
+    config: &Config,
+    model: &TrainedModel,
+    graph: &NodeGraph,
+) -> Result<Option<SplitOptions>, StageError> {
+    let path = model.folder.join("config.json");
+    let text = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(|source| StageError::File { path: path.clone(), action: "read", source })?,
+    };
+    let frozen: Frozen = serde_json::from_slice(&text).map_err(|error| {
+        StageError::Input(format!(
+            "{}: not the configuration of a run on one large graph ({error}); train it again",
+            path.display()
+        ))
+    })?;
+    Ok(frozen.config.map(|FrozenSections { nodes, data, training }| {
+        let mut config = config.clone();
+        config.nodes = nodes;
+        config.data.validation_fraction = data.validation_fraction;
+        config.training.seed = training.seed;
+        node_data::split_options(&config, graph)
+    }))
+}
+
+/// The task as that of many graphs is described.
+fn schema(graph: &NodeGraph) -> Schema {
+    let classes = (0..graph.task.classes).map(|class| class.to_string()).collect();
+    Schema {
+        task: Task::Classification,
+        targets: vec![Target { name: "y".to_owned(), classes }],
+        node_features: Vec::new(),
+        edge_features: Vec::new(),
+    }
+}
+
+/// Scores runs on one graph; keeps what several of them need.
+struct Scorer<'a> {
+    config: &'a Config,
+    options: &'a EvaluateOptions,
+    data: NodeData,
+    schema: Schema,
+    /// Metrics of label propagation by digest of the test nodes.
+    propagated: BTreeMap<String, Vec<Metric>>,
+}
+
+impl Scorer<'_> {
+    fn score(&mut self, model: &TrainedModel, options: &SplitOptions) -> Result<RunResult, StageError> {
+        let Architecture::Nodes(architecture) = &model.description.architecture else {
+            return Err(StageError::Input(format!(
+                "{} is a {}, not a model of the nodes of one graph",
+                model.name,
+                model.description.architecture.model_name()
+            )));
+        };
+        let graph = Arc::clone(&self.data.graph);
+        if model.description.dataset.digest != graph.digest {
+            return Err(StageError::Input(format!(
+                "{} was trained on another graph than {} is now, with other nodes or options; give the options of that run \
+                 (--largest-component, --undirected, --row-normalized)",
+                model.name, graph.name
+            )));
+        }
+        let split = NodeSplit::of(&graph, options)?;
+        let visible = node_data::visible_part(&graph, &split)?;
+        let seen = self.outputs(model, architecture, &visible)?;
+        let mut outputs = probabilities(&seen, &split.test)?;
+        if !split.hidden.is_empty() {
+            // Hidden nodes appear now, with their edges.
+            outputs.extend(probabilities(&self.outputs(model, architecture, &graph)?, &split.hidden)?);
+        }
+        let test: Vec<u32> = split.test.iter().chain(&split.hidden).copied().collect();
+        let truth = |nodes: &[u32]| nodes.iter().map(|&node| vec![f64::from(graph.labels[node as usize])]).collect();
+        let tested = Tested { outputs, targets: truth(&test) };
+        let training: Vec<Vec<f64>> = truth(&split.training);
+        let seed = self.config.training.seed;
+        let mut metrics = tested.metrics(&self.schema, self.options.resamples, seed);
+        if !split.hidden.is_empty() {
+            metrics.extend(by_visibility(&tested, split.test.len()));
+        }
+        let propagated = self.propagated_metrics(&split, &visible, &test, &tested.targets);
+        Ok(RunResult {
+            model: model.name.clone(),
+            group: model.group.clone(),
+            distilled: model.distilled,
+            parameters: model.num_parameters(),
+            seed: model.seed,
+            seen_graphs: split.training.len() + split.validation.len(),
+            test_graphs: test.len(),
+            test_digest: split.test_digest(),
+            settings: model.settings.iter().cloned().collect(),
+            metrics,
+            baseline: baseline(&self.schema, &training, &tested.targets).metrics(&self.schema, 0, seed),
+            linear: Vec::new(),
+            propagated,
+            fold: split.division,
+        })
+    }
+
+    /// Outputs of a model for all nodes of a graph.
+    fn outputs(
+        &self,
+        model: &TrainedModel,
+        architecture: &NodeGnnConfig,
+        graph: &Arc<NodeGraph>,
+    ) -> Result<ActivationRows, StageError> {
+        let device = self.data.device;
+        let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(device)?));
+        let tensors = model.state.iter().map(on_device).collect::<Result<Vec<_>, ModelError>>()?;
+        let mut given = GivenTensors::new(tensors);
+        let place: ActivationPlace = activation_place(self.config, &self.config.data.stores_dir)?;
+        let kernel = training::attention_kernel(self.config);
+        let outputs = outputs_of_all_nodes(Arc::clone(graph), architecture, &mut given, kernel, device, place)
+            .map_err(crate::distill::TeacherError::from)?;
+        given.check_all_used(|_| false)?;
+        Ok(outputs)
+    }
+
+    /// Metrics of label propagation from the training nodes over the visible edges. A hidden node is alone, so every class is as likely.
+    fn propagated_metrics(
+        &mut self,
+        split: &NodeSplit,
+        visible: &NodeGraph,
+        test: &[u32],
+        targets: &[Vec<f64>],
+    ) -> Vec<Metric> {
+        let key = format!("{}{}", split.test_digest(), split.hidden_digest());
+        let (schema, seed) = (&self.schema, self.config.training.seed);
+        let metrics = self.propagated.entry(key).or_insert_with(|| {
+            let scores = label_propagation::propagated(visible, &split.training);
+            let classes = visible.task.classes;
+            let row = |&node: &u32| {
+                scores[node as usize * classes..][..classes].iter().map(|&score| f64::from(score)).collect()
+            };
+            Tested { outputs: test.iter().map(row).collect(), targets: targets.to_vec() }.metrics(schema, 0, seed)
+        });
+        metrics.clone()
+    }
+}
+
+/// Class probabilities of some nodes.
+fn probabilities(outputs: &ActivationRows, nodes: &[u32]) -> Result<Vec<Vec<f64>>, StageError> {
+    let rows = outputs.gather(nodes)?.f_softmax(-1, tch::Kind::Double)?;
+    let values: Vec<f32> = weights::floats(&rows)?;
+    let row = |row: &[f32]| row.iter().map(|&value| f64::from(value)).collect();
+    Ok(values.chunks_exact(outputs.columns().max(1)).map(row).collect())
+}
+
+/// Accuracy on the test nodes that were visible in training, the first `visible`, and on those that were hidden.
+fn by_visibility(tested: &Tested, visible: usize) -> [Metric; 2] {
+    let accuracy = |name: &str, from: usize, to: usize| {
+        let part = Tested { outputs: tested.outputs[from..to].to_vec(), targets: tested.targets[from..to].to_vec() };
+        Metric { name: name.to_owned(), value: part.accuracy(), interval: None }
+    };
+    [accuracy("accuracy_visible", 0, visible), accuracy("accuracy_hidden", visible, tested.targets.len())]
+}

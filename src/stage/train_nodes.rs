@@ -1,0 +1,271 @@
+//! Trains a classifier of the nodes of one large graph: a teacher alone, or a student that learns from a teacher's outputs for all visible
+//! nodes.
+
+use std::sync::Arc;
+
+use serde_json::{Map, json};
+
+use super::StageError;
+use super::node_data;
+use super::outcome::Outcome;
+use super::run::{Prepared, Run};
+use super::teacher::{self, FoundTeacher, TeacherUse};
+use super::training;
+use crate::config::{AggregatorChoice, Config, Convolution, ModelKind, NormChoice, Stage};
+use crate::distill::objective::{IGNORED_LABEL, NodeDistillation, NodeObjective};
+use crate::graph::{Loader, Shuffle, Vocabulary};
+use crate::memory::{Meter, retry_on_oom};
+use crate::nn::node_gnn_config::{Aggregator, Norm};
+use crate::nn::{Architecture, FreshParameters, NodeGnn, NodeGnnConfig, NodeGnnKind, Scope};
+use crate::nodes::{
+    BatchOptions, Clusters, Fanout, NodeBatches, NodeGraph, NodeSplit, Reach, cluster_batches, partition,
+};
+use crate::train::fit::BatchPlan;
+use crate::train::trainable::Trainable;
+
+const STAGE: Stage = Stage::Train;
+
+/// Runs `kdgat train` on one large graph.
+pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
+    let data = node_data::open(config)?;
+    let split = NodeSplit::of(&data.graph, &node_data::split_options(config, &data.graph))?;
+    let visible = node_data::visible_part(&data.graph, &split)?;
+    let architecture = node_gnn_config(config, &data.graph)?;
+    let found = teacher::find_for_nodes(config, &data, &architecture, &split)?;
+    let mut inputs = Map::new();
+    inputs.insert(
+        "split".into(),
+        json!({
+            "origin": split.origin,
+            "test_digest": split.test_digest(),
+            "nodes": [split.training.len(), split.validation.len(), split.test.len(), split.hidden.len()],
+        }),
+    );
+    let run = Run::open(config, STAGE, data.origin(), found.as_ref().map(FoundTeacher::identity), inputs)?;
+
+    let seeds = Seeds::of(&split, visible.num_nodes(), found.is_some());
+    let reach = reach(config, &architecture, &visible)?;
+    let mut plan = NodePlan::new(config, &seeds, &split, &reach);
+    let loader = |reach, labels| {
+        let degrees = architecture.needs_source_degrees();
+        let options = BatchOptions { reach, seed: config.training.seed, degrees };
+        let batches = NodeBatches::new(Arc::clone(&visible), Arc::new(labels), options, &data.source)?;
+        let training = &config.training;
+        Ok::<_, StageError>(Loader::over(Arc::new(batches), training.num_workers, training.prefetch_batches))
+    };
+    let training_loader = loader(reach, training_labels(&visible, &split))?;
+    let validation_loader = loader(exact_reach(&architecture), all_labels(&visible))?;
+
+    let (parameters, model) = retry_on_oom(Meter::new(data.device), || {
+        let mut parameters = FreshParameters::new(config.training.seed, data.device);
+        let model = NodeGnn::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
+        Ok::<_, StageError>((parameters, model))
+    })?;
+    let distillation = found
+        .is_some()
+        .then(|| NodeDistillation { loss: training::logit_loss(config), alpha: config.distillation.kd_alpha });
+    let teacher = teacher::start_for_nodes(config, found, &visible, data.device, plan.teacher_use())?;
+    let student = NodeObjective { model, teacher, distillation, labelled_share: seeds.labelled_share };
+    let trainable = Trainable::new(parameters.into_tensors(), data.device)?;
+    let options = run.fit_options(&student);
+    let hidden = if split.hidden.is_empty() { String::new() } else { format!(", {} hidden", split.hidden.len()) };
+    let prepared = Prepared {
+        training_loader,
+        validation_loader,
+        options,
+        recomputes: false,
+        description: run.description(Architecture::Nodes(architecture), Vocabulary::from_ids([])),
+        batch_graphs: plan.batch_nodes,
+        amounts: format!(
+            "{} training nodes ({} with labels), {} validation and {} test nodes{hidden}",
+            seeds.nodes.len(),
+            split.training.len(),
+            split.validation.len(),
+            split.test.len()
+        ),
+        notes: vec![format!("split: {}", split.origin)],
+    };
+    run.fit(student, trainable, &mut plan, prepared)
+}
+
+/// The nodes that a training computes outputs for.
+struct Seeds {
+    nodes: Vec<u64>,
+    /// Share of them that have a label to learn from.
+    labelled_share: f64,
+}
+
+impl Seeds {
+    /// The labelled training nodes; with a teacher all visible nodes, since its outputs need no label.
+    fn of(split: &NodeSplit, num_nodes: usize, taught: bool) -> Self {
+        let labelled = split.training.len() as f64;
+        let nodes: Vec<u64> = if taught {
+            let visible = split.visible(num_nodes);
+            let is_visible = |node: &u64| visible.as_ref().is_none_or(|visible| visible[*node as usize]);
+            (0..num_nodes as u64).filter(is_visible).collect()
+        } else {
+            split.training.iter().map(|&node| u64::from(node)).collect()
+        };
+        Self { labelled_share: labelled / nodes.len().max(1) as f64, nodes }
+    }
+}
+
+/// The batches of a training on nodes.
+struct NodePlan {
+    training: Vec<u64>,
+    validation: Vec<u64>,
+    /// Seeds per batch.
+    batch_nodes: usize,
+    clusters: Option<ClusterPlan>,
+    seed: u64,
+}
+
+/// Batches of whole clusters.
+struct ClusterPlan {
+    clusters: Arc<Clusters>,
+    per_batch: usize,
+}
+
+impl NodePlan {
+    fn new(config: &Config, seeds: &Seeds, split: &NodeSplit, reach: &Reach) -> Self {
+        let clusters = match reach {
+            Reach::Clusters { clusters, .. } => {
+                Some(ClusterPlan { clusters: Arc::clone(clusters), per_batch: config.nodes.clusters_per_batch })
+            }
+            _ => None,
+        };
+        // If each step reads the whole graph, all seeds share one step.
+        let cap = if matches!(reach, Reach::Whole { .. }) { usize::MAX } else { config.training.batch_size };
+        Self {
+            batch_nodes: cap.clamp(1, seeds.nodes.len().max(1)),
+            training: seeds.nodes.clone(),
+            validation: split.validation.iter().map(|&node| u64::from(node)).collect(),
+            clusters,
+            seed: config.training.seed,
+        }
+    }
+
+    fn teacher_use(&self) -> TeacherUse {
+        let mut graphs = [self.training.as_slice(), &self.validation].concat();
+        graphs.sort_unstable();
+        graphs.dedup();
+        TeacherUse { graphs, batches_per_epoch: (self.training(0).len() + 1) as u64 }
+    }
+}
+
+impl BatchPlan for NodePlan {
+    fn training(&self, epoch: u64) -> Vec<Vec<u64>> {
+        match &self.clusters {
+            Some(ClusterPlan { clusters, per_batch }) => {
+                cluster_batches(clusters.of_nodes(), *per_batch, self.seed, epoch, &self.training)
+            }
+            // The order within one batch of all seeds would change nothing but rounding.
+            None if self.batch_nodes >= self.training.len() => vec![self.training.clone()],
+            None => Shuffle::FULL.batches(&self.training, self.batch_nodes, self.seed, epoch),
+        }
+    }
+
+    fn validation(&self) -> Vec<Vec<u64>> {
+        vec![self.validation.clone()]
+    }
+}
+
+/// Passes of the streaming partitioner.
+const PARTITION_PASSES: usize = 10;
+
+/// The part of the graph that each training step reads.
+fn reach(config: &Config, architecture: &NodeGnnConfig, graph: &NodeGraph) -> Result<Reach, StageError> {
+    let nodes = &config.nodes;
+    let layers = architecture.message_layers() as usize;
+    if layers == 0 && (nodes.fanouts.is_some() || nodes.clusters.is_some()) {
+        return Err(StageError::Input("an mlp reads no neighbours: drop --fanouts and --clusters".into()));
+    }
+    match (&nodes.fanouts, nodes.clusters) {
+        (Some(_), Some(_)) => Err(StageError::Input("use either --fanouts or --clusters".into())),
+        (Some(fanouts), None) if fanouts.len() != layers => Err(StageError::Input(format!(
+            "--fanouts has {} numbers, but the model has {layers} layers that read neighbours; give one for each",
+            fanouts.len()
+        ))),
+        (Some(fanouts), None) => {
+            let most = |&count: &usize| Fanout::AtMost(u32::try_from(count).unwrap_or(u32::MAX));
+            Ok(Reach::Sampled(fanouts.iter().map(most).collect()))
+        }
+        (None, Some(parts)) => {
+            let found = partition(graph, parts, PARTITION_PASSES, config.training.seed)?;
+            Ok(Reach::Clusters { clusters: Arc::new(Clusters::new(found)), layers })
+        }
+        (None, None) => Ok(exact_reach(architecture)),
+    }
+}
+
+/// All that the model reads: the whole graph, or the nodes alone.
+fn exact_reach(architecture: &NodeGnnConfig) -> Reach {
+    match architecture.message_layers() {
+        0 => Reach::None,
+        layers => Reach::Whole { layers: layers as usize },
+    }
+}
+
+/// Labels of the training nodes; all others are ignored.
+fn training_labels(graph: &NodeGraph, split: &NodeSplit) -> Vec<i64> {
+    let mut labels = vec![IGNORED_LABEL; graph.num_nodes()];
+    split.training.iter().for_each(|&node| labels[node as usize] = i64::from(graph.labels[node as usize]));
+    labels
+}
+
+/// Labels of all nodes that have one.
+fn all_labels(graph: &NodeGraph) -> Vec<i64> {
+    graph.labels.iter().map(|&label| if label < 0 { IGNORED_LABEL } else { i64::from(label) }).collect()
+}
+
+/// The architecture of a new model.
+fn node_gnn_config(config: &Config, graph: &NodeGraph) -> Result<NodeGnnConfig, StageError> {
+    let (model, nodes) = (&config.model, &config.nodes);
+    let kind = match model.model {
+        ModelKind::Sage => NodeGnnKind::Sage,
+        ModelKind::Gcn => NodeGnnKind::Gcn,
+        ModelKind::Gat if model.conv == Convolution::GatV2 => NodeGnnKind::GatV2,
+        ModelKind::Gat => NodeGnnKind::Gat,
+        ModelKind::Appnp => NodeGnnKind::Appnp,
+        ModelKind::Mlp => NodeGnnKind::Mlp,
+        ModelKind::Gin | ModelKind::Vgae | ModelKind::Dqn => {
+            return Err(StageError::Input(format!(
+                "a {} does not classify the nodes of one graph; use --preset sage,teacher, gcn,teacher, gat,teacher, appnp,teacher or \
+                 mlp,student",
+                model.model
+            )));
+        }
+    };
+    let sizes = [
+        graph.features.columns() as i64,
+        model.hidden.first().copied().unwrap_or(0) as i64,
+        model.layers as i64,
+        graph.task.classes as i64,
+    ];
+    let usual = NodeGnnConfig::new(kind, sizes);
+    let of_attention = |value, other| if kind.has_attention() { value } else { other };
+    let (teleport, steps) = match kind {
+        NodeGnnKind::Appnp => (nodes.teleport, nodes.propagation_steps as i64),
+        _ => (usual.teleport, usual.steps),
+    };
+    Ok(NodeGnnConfig {
+        aggregator: match nodes.aggregator {
+            AggregatorChoice::Gcn if kind == NodeGnnKind::Sage => Aggregator::Gcn,
+            _ => Aggregator::Mean,
+        },
+        heads: of_attention(model.heads as i64, 1),
+        output_heads: of_attention(nodes.output_heads as i64, 1),
+        attention_dropout: if kind.has_attention() { nodes.attention_dropout } else { 0.0 },
+        norm: match nodes.norm {
+            NormChoice::None => Norm::None,
+            NormChoice::Batch => Norm::Batch,
+            NormChoice::Layer => Norm::Layer,
+        },
+        residual: nodes.residual,
+        dropout: model.dropout,
+        input_dropout: nodes.input_dropout,
+        teleport,
+        steps,
+        ..usual
+    })
+}

@@ -1,0 +1,220 @@
+//! Training on the nodes of one large graph, through the command line: a teacher with neighbours, a student without, evaluation, resuming,
+//! and input that is refused.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use kdgat::random;
+use serde_json::Value;
+use support::cli::{Workplace, loss_columns, said};
+
+const NODES: u64 = 240;
+const CLASSES: u64 = 3;
+
+/// A graph as tables: edges mostly within classes, and features that say little about the class.
+fn write_tables(folder: &Path) {
+    let draw = |purpose: u64, index: u64| random::to_unit(random::mix(random::mix(purpose) ^ index));
+    let mut nodes = String::from("node_id,y");
+    (0..8).for_each(|feature| nodes += &format!(",x_{feature}"));
+    nodes += "\n";
+    for node in 0..NODES {
+        nodes += &format!("n{node},class{}", node % CLASSES);
+        for feature in 0..8 {
+            let shift = if feature == node % CLASSES { 0.35 } else { 0.0 };
+            nodes += &format!(",{:.3}", draw(1, node * 8 + feature) + shift);
+        }
+        nodes += "\n";
+    }
+    let mut edges = String::from("source,target\n");
+    for edge in 0..4 * NODES {
+        let node = edge % NODES;
+        let within = draw(2, edge) < 0.85;
+        let step = (draw(3, edge) * (NODES / CLASSES) as f64) as u64 * CLASSES + if within { 0 } else { 1 + edge % 2 };
+        edges += &format!("n{node},n{}\n", (node + step) % NODES);
+    }
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("kdgat-graphs.toml"), "task = \"node-class\"\n").unwrap();
+    fs::write(folder.join("nodes.csv"), nodes).unwrap();
+    fs::write(folder.join("edges.csv"), edges).unwrap();
+}
+
+fn place() -> Workplace {
+    let place = Workplace::new();
+    write_tables(&place.path().join("net"));
+    place
+}
+
+const COMMON: [&str; 8] =
+    ["--data", "net", "--labels-per-class", "8", "--validation-per-class", "15", "--threads", "1"];
+
+fn train(place: &Workplace, arguments: &[&str]) -> String {
+    place.success(&[&["train"], &COMMON[..], arguments].concat())
+}
+
+fn refused(place: &Workplace, arguments: &[&str], text: &str) {
+    let said = place.refused(&[&["train"], &COMMON[..], arguments].concat());
+    assert!(said.contains(text), "{arguments:?}: {said}");
+}
+
+fn accuracy(metrics: &Value, group: &str) -> f64 {
+    let groups = metrics["groups"].as_array().unwrap();
+    let found = groups.iter().find(|found| found["group"] == group).unwrap_or_else(|| panic!("{group}: {groups:?}"));
+    found["metrics"]["accuracy"]["mean"].as_f64().unwrap()
+}
+
+#[test]
+fn a_student_without_neighbours_learns_from_a_teacher_with_them() {
+    let place = place();
+    let first = train(&place, &["--preset", "sage,teacher"]);
+    assert!(first.contains("built the store of net: 240 nodes"), "{first}");
+    assert!(first.contains("registered as the teacher of net"), "{first}");
+    let distilled = train(&place, &["--preset", "mlp,student", "--offload-teacher"]);
+    assert!(distilled.contains("240 training nodes (24 with labels)"), "{distilled}");
+    // The teacher computes all nodes once; every later target comes from the cache.
+    assert!(distilled.contains("1 visits"), "{distilled}");
+    train(&place, &["--preset", "mlp,student", "--use-kd", "false"]);
+    let table = place.success(&["evaluate", "--data", "net"]);
+    assert!(table.contains("label propagation"), "{table}");
+    let text = fs::read(place.path().join("runs/net/evaluation/graph_metrics.json")).unwrap();
+    let metrics: Value = serde_json::from_slice(&text).unwrap();
+    let [teacher, taught, alone] =
+        ["sage_teacher_train", "mlp_student_train_kd", "mlp_student_train"].map(|group| accuracy(&metrics, group));
+    assert!(teacher > alone + 0.05 && taught > alone + 0.03, "teacher {teacher}, taught {taught}, alone {alone}");
+    assert!(metrics["baseline"]["accuracy"]["mean"].as_f64().unwrap() < 0.4);
+    let checked = place.success(&["data", "check", "--data", "net"]);
+    assert!(checked.contains("classes   3 (nodes of each: 80, 80, 80)"), "{checked}");
+}
+
+/// Where the teacher's weights lie, and whether its outputs are cached, changes no number.
+#[test]
+fn residency_and_cache_change_no_loss() {
+    let place = place();
+    train(&place, &["--preset", "gat,teacher", "--max-epochs", "5", "--output-heads", "2"]);
+    let student = ["--preset", "mlp,student", "--max-epochs", "4", "--run-dir"];
+    let variants: [&[&str]; 4] = [
+        &["resident"],
+        &["forward", "--offload-teacher"],
+        &["layer", "--teacher-residency", "layer", "--teacher-layer-slots", "1"],
+        &["uncached", "--offload-teacher", "--use-teacher-cache", "false"],
+    ];
+    for variant in variants {
+        train(&place, &[&student, variant].concat());
+        assert_eq!(
+            loss_columns(&place.path().join(variant[0])),
+            loss_columns(&place.path().join("resident")),
+            "{variant:?}"
+        );
+    }
+}
+
+/// Samples depend on the seed, the epoch, the hop and the node alone.
+#[test]
+fn samples_do_not_depend_on_the_number_of_workers() {
+    let place = place();
+    let sampled = ["--preset", "sage,teacher", "--fanouts", "3,2", "--batch-size", "7", "--max-epochs", "4"];
+    let run = |name: &str, workers: &str| {
+        train(&place, &[&sampled[..], &["--run-dir", name, "--num-workers", workers]].concat());
+        loss_columns(&place.path().join(name))
+    };
+    assert_eq!(run("one", "1"), run("three", "3"));
+    let clusters = ["--preset", "gcn,teacher", "--clusters", "6", "--clusters-per-batch", "2", "--max-epochs", "3"];
+    let run = |name: &str| {
+        train(&place, &[&clusters[..], &["--run-dir", name]].concat());
+        loss_columns(&place.path().join(name))
+    };
+    assert_eq!(run("first"), run("second"));
+}
+
+#[test]
+fn hidden_nodes_appear_in_the_evaluation() {
+    let place = place();
+    let hidden = ["--hidden-fraction", "0.2"];
+    let said = train(&place, &[&["--preset", "appnp,teacher", "--max-epochs", "20"], &hidden[..]].concat());
+    assert!(said.contains("34 hidden"), "a fifth of 171 test nodes: {said}");
+    let distilled = train(&place, &[&["--preset", "mlp,student", "--offload-teacher"], &hidden[..]].concat());
+    assert!(distilled.contains("206 training nodes"), "{distilled}");
+    let table = place.success(&["evaluate", "--data", "net"]);
+    assert!(table.contains("accuracy_visible") && table.contains("accuracy_hidden"), "{table}");
+}
+
+#[test]
+fn a_killed_run_resumes_to_the_same_losses() {
+    let place = place();
+    train(&place, &["--preset", "sage,teacher", "--max-epochs", "10"]);
+    let student = |folder: &'static str| {
+        let arguments =
+            ["--preset", "mlp,student", "--offload-teacher", "--batch-size", "32", "--max-epochs", "60", "--patience"];
+        [&["train"], &COMMON[..], &arguments, &["60", "--run-dir", folder, "--resume"]].concat()
+    };
+    let start = Instant::now();
+    place.success(&student("whole"));
+    let whole_time = start.elapsed();
+    let mut kills = 0;
+    for attempt in 0u32.. {
+        assert!(attempt < 100, "the run does not end");
+        let mut child = place.command(&student("killed")).stderr(std::process::Stdio::null()).spawn().unwrap();
+        let delay = whole_time.mul_f64(0.3 + 0.07 * f64::from(attempt));
+        let start = Instant::now();
+        let ended = loop {
+            match child.try_wait().unwrap() {
+                Some(status) => break Some(status),
+                None if start.elapsed() > delay => break None,
+                None => std::thread::sleep(Duration::from_millis(3)),
+            }
+        };
+        if let Some(status) = ended {
+            assert!(status.success());
+            break;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kills += 1;
+    }
+    assert!(kills >= 1, "the run was never killed");
+    assert_eq!(loss_columns(&place.path().join("killed")), loss_columns(&place.path().join("whole")));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_reason() {
+    let place = place();
+    refused(&place, &["--preset", "gin,teacher"], "a gin does not classify the nodes of one graph");
+    refused(
+        &place,
+        &["--preset", "sage,teacher", "--fanouts", "5"],
+        "--fanouts has 1 numbers, but the model has 2 layers",
+    );
+    refused(&place, &["--preset", "mlp,student", "--use-kd", "false", "--fanouts", "5"], "an mlp reads no neighbours");
+    refused(&place, &["--preset", "sage,teacher", "--fold", "1"], "the data is one large graph");
+    let given = place.refused(&["train", "--data", "net", "--preset", "sage,teacher", "--node-split", "given"]);
+    assert!(given.contains("has no split of its own"), "{given}");
+    refused(&place, &["--preset", "mlp,student"], "kdgat train --preset sage,teacher --data net");
+    refused(&place, &["--preset", "mlp,student", "--kd-loss", "dkd"], "kd_loss = \"dkd\" needs the class of each node");
+    train(&place, &["--preset", "sage,teacher", "--max-epochs", "2", "--seed", "7"]);
+    refused(&place, &["--preset", "mlp,student"], "was trained on another division of the nodes");
+    let many_graphs = place.refused(&["autoencoder", "--preset", "vgae,student", "--data", "net"]);
+    assert!(many_graphs.contains("one large graph; train on it with `kdgat train`"), "{many_graphs}");
+
+    let nodes = place.path().join("net/nodes.csv");
+    let sound = fs::read_to_string(&nodes).unwrap();
+    fs::write(&nodes, sound.replacen("n5,class2,", "n5,class2,nan", 1)).unwrap();
+    let output = place.run(&["train", "--data", "net", "--preset", "sage,teacher"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("nodes.csv, line 7"), "{}", said(&output));
+}
+
+/// A damaged store is named, and not used.
+#[test]
+fn a_damaged_store_is_named() {
+    let place = place();
+    train(&place, &["--preset", "sage,teacher", "--max-epochs", "2"]);
+    let store = fs::read_dir(place.path().join("stores")).unwrap().map(|entry| entry.unwrap().path());
+    let store = store.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "kdgat-nodes")).unwrap();
+    let mut bytes = fs::read(&store).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    fs::write(&store, bytes).unwrap();
+    refused(&place, &["--preset", "sage,teacher", "--max-epochs", "2"], "is damaged");
+}
