@@ -166,7 +166,7 @@ impl Function for SparseLinear {
     fn forward(&mut self, inputs: &[&Tensor], _: bool) -> Result<Forward, TchError> {
         let [outputs, columns] = shape("weight", inputs[0])?;
         let bias = inputs.get(1).map(|bias| view::read::<f32>("bias", bias)).transpose()?;
-        let plan = Plan::of_forward(self.x.values.numel(), [self.x.num_rows() as usize, columns], outputs);
+        let plan = Plan::of_forward(self.x.values.numel(), [self.x.num_rows() as usize, columns]);
         let weight = transposed_tiles(view::read("weight", inputs[0])?, [outputs, columns], plan.tile)?;
         let tiles = tiles(view::read("weight", &weight)?, [columns, outputs], plan.tile);
         let lines = Lines {
@@ -210,7 +210,7 @@ impl Function for SparseLinear {
 impl SparseLinear {
     fn gradient_of_weight(&self, gradient: &Tensor) -> Result<Tensor, TchError> {
         let ([rows, outputs], columns) = (shape("gradient", gradient)?, self.x.columns as usize);
-        let plan = Plan::of_backward(self.x.values.numel(), [columns, self.x.num_rows() as usize], outputs);
+        let plan = Plan::of_backward(self.x.values.numel(), [self.x.num_rows() as usize, columns]);
         let gradient = copied_tiles(view::read("gradient", gradient)?, [rows, outputs], plan.tile)?;
         let tiles = tiles(view::read("gradient", &gradient)?, [rows, outputs], plan.tile);
         let lines = Lines {
