@@ -81,7 +81,9 @@ impl FusedGat {
         };
         let bias = inputs.get(3).map(|bias| view::read("bias", bias)).transpose()?;
         let real = (T::Real::KIND, Device::Cpu);
-        let of_targets = [layer.edges.num_targets() as i64, self.shape.row() as i64];
+        // Like the values: a row for each node, with heads and channels together or apart.
+        let mut of_targets = inputs[0].size();
+        of_targets[0] = layer.edges.num_targets() as i64;
         let mut output = Tensor::f_empty(of_targets, (T::KIND, Device::Cpu))?;
         let mut signed = recorded.then(|| Tensor::f_empty(self.per_edge(), real)).transpose()?;
         let keep_weights = self.options.return_weights || recorded && self.options.dropout.is_some();
