@@ -9,7 +9,7 @@ use super::commands::Cli;
 use crate::config::{self, Field, Reads, Stage, reads};
 
 /// Commands that read at most this many fields show all of them with `-h`.
-const FEW: usize = 20;
+const FEW: usize = 25;
 
 /// The fields that a command reads.
 enum Listed {
