@@ -79,11 +79,16 @@ impl GatV2Conv {
         averaged: bool,
     ) -> Result<Self, ModelError> {
         let row = heads * channels;
-        let mut edge_weight = |features| scope.sub("lin_edge").parameter("weight", &[row, features], Init::Glorot);
-        let edge_weight = edge_features.map(&mut edge_weight).transpose()?;
+        // In the order of `TENSORS`, which the optimiser's state in a checkpoint follows.
+        let source = Linear::with_init(scope.sub("lin_l"), input, row, Init::Glorot)?;
+        let target = Linear::with_init(scope.sub("lin_r"), input, row, Init::Glorot)?;
+        let edge_weight = match edge_features {
+            None => None,
+            Some(features) => Some(scope.sub("lin_edge").parameter("weight", &[row, features], Init::Glorot)?),
+        };
         Ok(Self {
-            source: Linear::with_init(scope.sub("lin_l"), input, row, Init::Glorot)?,
-            target: Linear::with_init(scope.sub("lin_r"), input, row, Init::Glorot)?,
+            source,
+            target,
             edge_weight,
             attention: scope.parameter("att", &[1, heads, channels], Init::Glorot)?,
             bias: scope.parameter("bias", &[if averaged { channels } else { row }], Init::Constant(0.0))?,
