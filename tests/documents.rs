@@ -29,6 +29,12 @@ fn the_tutorial_on_graphs() {
     });
 }
 
+/// Its graph is written by a script on the page.
+#[test]
+fn the_tutorial_on_nodes() {
+    follow("docs/tutorial-nodes.md", &[]);
+}
+
 /// Trains for minutes, on data outside the repository.
 #[test]
 #[ignore = "takes minutes: scripts/tutorials runs it"]

@@ -278,7 +278,7 @@ choices! {
     }
     /// Normalisation of hidden layers.
     NormChoice {
-        /// None
+        /// No normalisation
         None = "none",
         /// Batch norm
         Batch = "batch",

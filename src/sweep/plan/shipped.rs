@@ -10,6 +10,7 @@ use crate::sweep::SweepError;
 pub const SHIPPED: &[(&str, &str)] = &[
     ("all-datasets", include_str!("../../../presets/sweeps/all-datasets.toml")),
     ("curriculum-ablation", include_str!("../../../presets/sweeps/curriculum-ablation.toml")),
+    ("glnn", include_str!("../../../presets/sweeps/glnn.toml")),
     ("graph-folds", include_str!("../../../presets/sweeps/graph-folds.toml")),
     ("kd-alpha-temperature", include_str!("../../../presets/sweeps/kd-alpha-temperature.toml")),
     ("offload-policies", include_str!("../../../presets/sweeps/offload-policies.toml")),
