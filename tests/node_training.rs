@@ -136,6 +136,7 @@ fn hidden_nodes_appear_in_the_evaluation() {
     assert!(said.contains("34 hidden"), "a fifth of 171 test nodes: {said}");
     let distilled = train(&place, &[&["--preset", "mlp,student", "--offload-teacher"], &hidden[..]].concat());
     assert!(distilled.contains("206 training nodes"), "{distilled}");
+    refused(&place, &["--preset", "mlp,student"], "was trained on another division of the nodes");
     let table = place.success(&["evaluate", "--data", "net"]);
     assert!(table.contains("accuracy_visible") && table.contains("accuracy_hidden"), "{table}");
 }

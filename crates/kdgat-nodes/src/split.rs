@@ -105,10 +105,15 @@ impl NodeSplit {
         Some(visible)
     }
 
-    /// Digest of the test nodes, hidden or not: models with the same digest were never shown the labels of the same nodes.
+    /// Digest of the test nodes, and of which of them are hidden: models with the same digest were shown the same nodes, edges and labels.
     pub fn test_digest(&self) -> String {
         let mut nodes: Vec<u32> = self.test.iter().chain(&self.hidden).copied().collect();
         nodes.sort_unstable();
+        if !self.hidden.is_empty() {
+            // No node has this number.
+            nodes.push(u32::MAX);
+            nodes.extend(&self.hidden);
+        }
         digest(&nodes)
     }
 
@@ -251,6 +256,13 @@ mod tests {
             NodeSplit::of(&made, &options(Division::PerClass { training: 5, validation: 5 }, 0.2, seed)).unwrap()
         };
         assert_ne!(of(1).test_digest(), of(2).test_digest());
+        let all_visible = options(Division::PerClass { training: 5, validation: 5 }, 0.0, 1);
+        let all_visible = NodeSplit::of(&made, &all_visible).unwrap();
+        assert_ne!(
+            all_visible.test_digest(),
+            of(1).test_digest(),
+            "a teacher that has seen the hidden nodes is another one"
+        );
         let visible = of(1).visible(90).unwrap();
         assert_eq!(visible.iter().filter(|&&one| !one).count(), 12, "a fifth of 60 test nodes");
     }
