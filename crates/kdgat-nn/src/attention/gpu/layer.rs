@@ -93,7 +93,9 @@ impl Layer {
         };
         let real = computing_kind(values)?;
         let dropout = self.options.dropout;
-        let size = [self.adjacency.num_targets(), self.shape.row() as i64];
+        // Like the values: a row for each node, with heads and channels together or apart.
+        let mut size = values.size();
+        size[0] = self.adjacency.num_targets();
         let output = Tensor::f_empty(size, (values.f_kind()?, values.device()))?;
         let signed = recorded.then(|| self.per_edge(values)).transpose()?;
         let keep_applied = self.options.return_weights || recorded && dropout.is_some();

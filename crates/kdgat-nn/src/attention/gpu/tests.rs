@@ -11,7 +11,9 @@ use kdgat_graph::Adjacency;
 use kdgat_torch::cuda_program::{self, ProgramError};
 
 use super::super::kernels::Shape;
-use super::super::{AttentionDropout, AttentionOptions, Backend, composed, gat_conv, gatv2_attention, run};
+use super::super::{
+    AttentionDropout, AttentionOptions, Backend, composed, gat_attention, gat_conv, gatv2_attention, run,
+};
 use super::{GpuGat, GpuGatV2, Layer};
 use crate::test_graphs::first_targets;
 
@@ -238,4 +240,22 @@ fn what_nvrtc_does_not_accept_is_shown() {
     source.text = "extern \"C\" __global__ void attend(int nodes) { nodez = 1; }";
     let message = cuda_program::compile_for(&source, 90).unwrap_err().to_string();
     assert!(message.contains("\"nodez\" is undefined"), "{message}");
+}
+
+#[test]
+fn values_with_heads_apart_keep_their_shape() {
+    for graph in [batch(1, 24, 80, 7), first_targets(&batch(1, 24, 80, 7), 9)] {
+        let (sources, targets) = (graph.num_sources(), graph.num_targets());
+        let shape = Shape { heads: 4, channels: 6 };
+        let scores = [normal(&[sources, 4], 2, Kind::Float), normal(&[targets, 4], 3, Kind::Float)];
+        let values = normal(&[sources, 4, 6], 1, Kind::Float);
+        let options = AttentionOptions::default();
+        let function = GpuGat { layer: layer(&graph, shape, Kind::Float, &options), projected: false };
+        let found = run(function, false, &[&values, &scores[0], &scores[1]]).unwrap().output;
+        for kernel in [Backend::Fused, Backend::Composed] {
+            let expected = gat_attention(kernel, &values, &scores[0], &scores[1], &graph, &options).unwrap().output;
+            assert_eq!((found.size(), expected.size()), (vec![targets, 4, 6], vec![targets, 4, 6]));
+            assert!(relative_difference(&found, &expected) < 1e-5);
+        }
+    }
 }
