@@ -123,7 +123,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_cover_all_nodes_with_all_their_edges(seed in any::<u64>(), nodes in 1usize..60, edges in 0usize..400, size in 0usize..200) {
+        fn blocks_cover_all_nodes_with_all_their_edges(
+            seed in any::<u64>(), nodes in 1usize..60, edges in 0usize..400, size in 0usize..200,
+        ) {
             let graph = random_graph(nodes, edges, seed);
             let mut next = 0;
             for block in ExactBlocks::new(&graph, size) {
