@@ -39,7 +39,10 @@ pub fn settings(config: &Value) -> Vec<Setting> {
     if config["command"] == "curriculum" {
         add("curriculum", &|name| !matches!(name, "difficulty_chunk" | "difficulty_model"));
     }
-    if config["command"] == "train" {
+    if config["inputs"]["split"]["nodes"].is_array() {
+        // Each seed divides the nodes of one large graph anew; such runs repeat each other.
+        add("nodes", &|name| name != "split_seed");
+    } else if config["command"] == "train" {
         // Runs on the folds of one division repeat each other.
         add("graphs", &|name| !matches!(name, "fold" | "folds_file"));
         let file = sections["graphs"]["folds_file"].as_str().and_then(|file| Path::new(file).file_name());
@@ -134,6 +137,20 @@ mod tests {
         assert_eq!(one, config(1, "sum"));
         let other = config(0, "mean");
         assert_eq!(describe(&other, &distinguishing(&[&one, &other])), "pooling mean");
+    }
+
+    #[test]
+    fn divisions_of_nodes_are_repetitions_and_other_hidden_shares_are_not() {
+        let config = |split_seed: u64, hidden: f64| {
+            let nodes = json!({ "split_seed": split_seed, "hidden_fraction": hidden });
+            settings(
+                &json!({ "command": "train", "config": { "nodes": nodes }, "inputs": { "split": { "nodes": [1, 1, 1, 0] } } }),
+            )
+        };
+        let one = config(0, 0.0);
+        assert_eq!(one, config(1, 0.0));
+        let other = config(0, 0.2);
+        assert_eq!(describe(&other, &distinguishing(&[&one, &other])), "hidden_fraction 0.2");
     }
 
     /// Runs of other data, or with another teacher, are not repetitions.
