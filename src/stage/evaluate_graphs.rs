@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
+use super::recorded_runs::{Subject, recorded_runs, sections_of};
 use super::train::schema;
 use super::{EvaluateOptions, StageError, foreign, setup, training};
 use crate::config::Config;
@@ -19,7 +20,7 @@ use crate::distill::TargetName;
 use crate::distill::foreign::ForeignTargets;
 use crate::evaluate::graph_runs::{self, BASELINE, Comparison, Group, LINEAR, Mean, PROPAGATED, RunResult};
 use crate::evaluate::graphs::{Metric, Tested, baseline};
-use crate::evaluate::{EvaluateError, TrainedModel, models, retrieval};
+use crate::evaluate::{EvaluateError, TrainedModel, retrieval};
 use crate::files;
 use crate::graph::dataset::{FoldOptions, GraphSplit};
 use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Schema, Store, Task, Vocabulary};
@@ -37,31 +38,8 @@ pub fn evaluate_graphs(config: &Config, options: &EvaluateOptions) -> Result<(St
     let device = setup::device(config.training.device)?;
     let store = setup::open_graph_store(config)?;
     let dataset = store.manifest().dataset.clone();
-    let found = match options.runs.as_slice() {
-        [] => models::all_of_dataset(&config.output.runs_dir, &config.distillation.teachers_dir, &dataset)?,
-        runs => runs.iter().map(|run| TrainedModel::read(run)).collect::<Result<Vec<_>, _>>()?,
-    };
-    let mut runs = Vec::new();
-    for model in found {
-        match records_of(&model)? {
-            Some(recorded) => runs.push((model, recorded)),
-            // A registered teacher is the copy of a run, and records no division.
-            None if options.runs.is_empty() => {}
-            None => {
-                return Err(StageError::Input(format!(
-                    "{} does not record how its graphs were divided, so nothing says which are for testing; name the folder of the \
-                     run that it comes from",
-                    model.name
-                )));
-            }
-        }
-    }
-    if runs.is_empty() {
-        return Err(StageError::Input(format!(
-            "no finished run of dataset {dataset} below {}; train one with `kdgat train --preset gin,teacher`, or name a run's folder",
-            config.output.runs_dir.display()
-        )));
-    }
+    let subject = Subject { dataset: &dataset, unit: "graphs", preset: "gin" };
+    let runs = recorded_runs(config, options, &subject, records_of)?;
     let schema = schema(&store)?.clone();
     let mut scorer = Scorer { config, options, store, schema, device, linear: Vec::new(), taught: BTreeMap::new() };
     let mut evaluated = Vec::new();
@@ -70,35 +48,26 @@ pub fn evaluate_graphs(config: &Config, options: &EvaluateOptions) -> Result<(St
         evaluated.push(scorer.score(model, recorded)?);
     }
     let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
-    let of = ResultsOf { dataset: &dataset, task: scorer.schema.task, unit: "graphs" };
-    let text = write_results(&folder, &of, &evaluated)?;
+    let text = write_results(&folder, &subject, scorer.schema.task, &evaluated)?;
     Ok((text, folder))
 }
 
-/// The subject of an evaluation.
-pub(super) struct ResultsOf<'a> {
-    pub dataset: &'a str,
-    pub task: Task,
-    /// The unit that outputs belong to, in the plural.
-    pub unit: &'a str,
-}
-
 /// Writes the results of runs to a folder. Returns the tables for the user.
-pub(super) fn write_results(folder: &Path, of: &ResultsOf, evaluated: &[RunResult]) -> Result<String, StageError> {
+pub(super) fn write_results(
+    folder: &Path,
+    of: &Subject,
+    task: Task,
+    evaluated: &[RunResult],
+) -> Result<String, StageError> {
     let groups = graph_runs::groups(evaluated);
     let comparisons = graph_runs::comparisons(&groups);
     fs::create_dir_all(folder).map_err(file_error(folder))?;
-    write_json(folder, of, evaluated, &groups, &comparisons)?;
+    write_json(folder, of.dataset, task, evaluated, &groups, &comparisons)?;
     write_csv(folder, evaluated)?;
     Ok(text(of, evaluated, &groups, &comparisons))
 }
 
-/// The file of a run that records its division: the configuration it started with.
-#[derive(Deserialize)]
-struct Frozen {
-    config: Option<FrozenSections>,
-}
-
+/// Sections of a run's configuration that record its division and its targets.
 #[derive(Deserialize)]
 struct FrozenSections {
     graphs: FrozenGraphs,
@@ -133,18 +102,8 @@ struct FrozenData {
 
 /// The division that a run was trained with, and its targets; `None` for weights without the configuration of a run.
 fn records_of(model: &TrainedModel) -> Result<Option<Recorded>, StageError> {
-    let path = model.folder.join("config.json");
-    let text = match fs::read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text.map_err(|source| StageError::File { path: path.clone(), action: "read", source })?,
-    };
-    let frozen: Frozen = serde_json::from_slice(&text).map_err(|error| {
-        StageError::Input(format!(
-            "{}: not the configuration of a run of `kdgat train` ({error}); train it again",
-            path.display()
-        ))
-    })?;
-    Ok(frozen.config.map(|FrozenSections { graphs, data, distillation }| Recorded {
+    let sections: Option<FrozenSections> = sections_of(model)?;
+    Ok(sections.map(|FrozenSections { graphs, data, distillation }| Recorded {
         division: FoldOptions {
             file: graphs.folds_file,
             folds: graphs.folds,
@@ -364,7 +323,7 @@ struct Line {
     cells: Vec<String>,
 }
 
-fn text(of: &ResultsOf, runs: &[RunResult], groups: &[Group<'_>], comparisons: &[Comparison]) -> String {
+fn text(of: &Subject, runs: &[RunResult], groups: &[Group<'_>], comparisons: &[Comparison]) -> String {
     let metrics = graph_runs::metric_names(runs);
     let head = |count: &str| Line {
         name: "model".to_owned(),
@@ -435,7 +394,8 @@ fn cell(metric: &Metric) -> String {
 
 fn write_json(
     folder: &Path,
-    of: &ResultsOf,
+    dataset: &str,
+    task: Task,
     runs: &[RunResult],
     groups: &[Group<'_>],
     comparisons: &[Comparison],
@@ -456,8 +416,8 @@ fn write_json(
     };
     let content = json!({
         "format_version": 1,
-        "dataset": of.dataset,
-        "task": of.task,
+        "dataset": dataset,
+        "task": task,
         "models": runs,
         "groups": groups.iter().map(of_group).collect::<Vec<_>>(),
         "baseline": means(&|metric| graph_runs::baseline(runs, metric)),

@@ -1,23 +1,22 @@
 //! Scores models of `kdgat train` on the test nodes of their own division of one large graph, by exact inference.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use tch::Tensor;
 
-use super::evaluate_graphs::{ResultsOf, write_results};
+use super::evaluate_graphs::write_results;
 use super::node_data::{self, NodeData};
+use super::recorded_runs::{Subject, recorded_runs, sections_of};
 use super::teacher::activation_place;
 use super::{EvaluateOptions, StageError, training};
 use crate::config::{Config, NodesConfig};
 use crate::distill::frozen::{ActivationPlace, outputs_of_all_nodes};
 use crate::evaluate::graph_runs::RunResult;
 use crate::evaluate::graphs::{Metric, Tested, baseline};
-use crate::evaluate::{TrainedModel, label_propagation, models};
+use crate::evaluate::{TrainedModel, label_propagation};
 use crate::graph::dataset::Target;
 use crate::graph::{Schema, Task};
 use crate::nn::{Architecture, GivenTensors, ModelError, NodeGnnConfig, weights};
@@ -27,31 +26,8 @@ use crate::nodes::{ActivationRows, NodeGraph, NodeSplit, SplitOptions};
 pub fn evaluate_nodes(config: &Config, options: &EvaluateOptions) -> Result<(String, PathBuf), StageError> {
     let data = node_data::open(config)?;
     let dataset = data.graph.name.clone();
-    let found = match options.runs.as_slice() {
-        [] => models::all_of_dataset(&config.output.runs_dir, &config.distillation.teachers_dir, &dataset)?,
-        runs => runs.iter().map(|run| TrainedModel::read(run)).collect::<Result<Vec<_>, _>>()?,
-    };
-    let mut runs = Vec::new();
-    for model in found {
-        match recorded_split(config, &model, &data.graph)? {
-            Some(split) => runs.push((model, split)),
-            // A registered teacher is the copy of a run, and records no division.
-            None if options.runs.is_empty() => {}
-            None => {
-                return Err(StageError::Input(format!(
-                    "{} does not record how the nodes were divided, so nothing says which are for testing; name the folder of the run \
-                     that it comes from",
-                    model.name
-                )));
-            }
-        }
-    }
-    if runs.is_empty() {
-        return Err(StageError::Input(format!(
-            "no finished run of dataset {dataset} below {}; train one with `kdgat train --preset sage,teacher`, or name a run's folder",
-            config.output.runs_dir.display()
-        )));
-    }
+    let subject = Subject { dataset: &dataset, unit: "nodes", preset: "sage" };
+    let runs = recorded_runs(config, options, &subject, |model| recorded_split(config, model, &data.graph))?;
     let mut scorer = Scorer { config, options, schema: schema(&data.graph), data, propagated: BTreeMap::new() };
     let mut evaluated = Vec::new();
     for (model, split) in &runs {
@@ -59,20 +35,11 @@ pub fn evaluate_nodes(config: &Config, options: &EvaluateOptions) -> Result<(Str
         evaluated.push(scorer.score(model, split)?);
     }
     let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
-    let text = write_results(
-        &folder,
-        &ResultsOf { dataset: &dataset, task: Task::Classification, unit: "nodes" },
-        &evaluated,
-    )?;
+    let text = write_results(&folder, &subject, Task::Classification, &evaluated)?;
     Ok((text, folder))
 }
 
-/// The file of a run that records its division: the configuration it started with.
-#[derive(Deserialize)]
-struct Frozen {
-    config: Option<FrozenSections>,
-}
-
+/// Sections of a run's configuration that record its division.
 #[derive(Deserialize)]
 struct FrozenSections {
     nodes: NodesConfig,
@@ -96,18 +63,8 @@ fn recorded_split(
     model: &TrainedModel,
     graph: &NodeGraph,
 ) -> Result<Option<SplitOptions>, StageError> {
-    let path = model.folder.join("config.json");
-    let text = match fs::read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text.map_err(|source| StageError::File { path: path.clone(), action: "read", source })?,
-    };
-    let frozen: Frozen = serde_json::from_slice(&text).map_err(|error| {
-        StageError::Input(format!(
-            "{}: not the configuration of a run on one large graph ({error}); train it again",
-            path.display()
-        ))
-    })?;
-    Ok(frozen.config.map(|FrozenSections { nodes, data, training }| {
+    let sections: Option<FrozenSections> = sections_of(model)?;
+    Ok(sections.map(|FrozenSections { nodes, data, training }| {
         let mut config = config.clone();
         config.nodes = nodes;
         config.data.validation_fraction = data.validation_fraction;

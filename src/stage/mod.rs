@@ -19,6 +19,7 @@ mod memory_plan;
 mod node_data;
 mod outcome;
 mod predictions;
+mod recorded_runs;
 mod resume;
 mod run;
 mod run_data;
