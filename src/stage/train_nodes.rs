@@ -46,15 +46,19 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let seeds = Seeds::of(&split, visible.num_nodes(), found.is_some());
     let reach = reach(config, &architecture, &visible)?;
     let mut plan = NodePlan::new(config, &seeds, &split, &reach);
-    let loader = |reach, labels| {
-        let degrees = architecture.needs_source_degrees();
+    let degrees = architecture.needs_source_degrees();
+    let batches = |reach, labels| {
         let options = BatchOptions { reach, seed: config.training.seed, degrees };
-        let batches = NodeBatches::new(Arc::clone(&visible), Arc::new(labels), options, &data.source)?;
-        let training = &config.training;
-        Ok::<_, StageError>(Loader::over(Arc::new(batches), training.num_workers, training.prefetch_batches))
+        NodeBatches::new(Arc::clone(&visible), Arc::new(labels), options, &data.source)
     };
-    let training_loader = loader(reach, training_labels(&visible, &split))?;
-    let validation_loader = loader(exact_reach(&architecture), all_labels(&visible))?;
+    let is_exact = matches!(reach, Reach::None | Reach::Whole { .. });
+    let training = batches(reach, training_labels(&visible, &split))?;
+    let validation = match is_exact {
+        true => training.with_labels(Arc::new(all_labels(&visible)))?,
+        false => batches(exact_reach(&architecture), all_labels(&visible))?,
+    };
+    let loader =
+        |batches| Loader::over(Arc::new(batches), config.training.num_workers, config.training.prefetch_batches);
 
     let (parameters, model) = retry_on_oom(Meter::new(data.device), || {
         let mut parameters = FreshParameters::new(config.training.seed, data.device);
@@ -70,8 +74,8 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let options = run.fit_options(&student);
     let hidden = if split.hidden.is_empty() { String::new() } else { format!(", {} hidden", split.hidden.len()) };
     let prepared = Prepared {
-        training_loader,
-        validation_loader,
+        training_loader: loader(training),
+        validation_loader: loader(validation),
         options,
         recomputes: false,
         description: run.description(Architecture::Nodes(architecture), Vocabulary::from_ids([])),

@@ -52,7 +52,7 @@ pub struct BatchOptions {
 pub struct NodeBatches {
     graph: Arc<NodeGraph>,
     labels: Arc<Vec<i64>>,
-    prepared: Prepared,
+    prepared: Arc<Prepared>,
     seed: u64,
     degrees: bool,
     path: PathBuf,
@@ -80,23 +80,36 @@ impl NodeBatches {
         options: BatchOptions,
         path: &Path,
     ) -> Result<Self, NodesError> {
-        let count = graph.num_nodes();
-        let check = |name: &str, found: usize| match found == count {
-            true => Ok(()),
-            false => Err(NodesError::Options(format!("{found} nodes have {name}, the graph has {count} nodes"))),
-        };
-        check("labels", labels.len())?;
+        expect_all(&graph, "labels", labels.len())?;
         let BatchOptions { reach, seed, degrees } = options;
         let prepared = match reach {
             Reach::None => Prepared::Nothing,
             Reach::Whole { layers } => Prepared::Whole(Mutex::new(whole(&graph, layers)?)),
             Reach::Sampled(fanouts) => Prepared::Sampled(fanouts),
             Reach::Clusters { clusters, layers } => {
-                check("clusters", clusters.num_nodes())?;
+                expect_all(&graph, "clusters", clusters.num_nodes())?;
                 Prepared::Clusters(clusters, layers)
             }
         };
-        Ok(Self { graph, labels, prepared, seed, degrees, path: path.to_path_buf() })
+        Ok(Self { graph, labels, prepared: Arc::new(prepared), seed, degrees, path: path.to_path_buf() })
+    }
+
+    /// Batches of the same nodes, features and edges, which they share, with other labels.
+    ///
+    /// # Errors
+    /// Another number of labels than of nodes.
+    pub fn with_labels(&self, labels: Arc<Vec<i64>>) -> Result<Self, NodesError> {
+        expect_all(&self.graph, "labels", labels.len())?;
+        let Self { graph, prepared, seed, degrees, path, .. } = self;
+        let (graph, prepared, path) = (Arc::clone(graph), Arc::clone(prepared), path.clone());
+        Ok(Self { graph, labels, prepared, seed: *seed, degrees: *degrees, path })
+    }
+}
+
+fn expect_all(graph: &NodeGraph, name: &str, found: usize) -> Result<(), NodesError> {
+    match graph.num_nodes() {
+        count if count == found => Ok(()),
+        count => Err(NodesError::Options(format!("{found} nodes have {name}, the graph has {count} nodes"))),
     }
 }
 
@@ -128,7 +141,7 @@ impl BatchSource for NodeBatches {
     }
 
     fn maker(&self, epoch: u64) -> Box<dyn BatchMaker + '_> {
-        let around = match &self.prepared {
+        let around = match &*self.prepared {
             Prepared::Nothing => Around::Nothing,
             Prepared::Whole(whole) => Around::Whole(whole.lock().shallow_clone()),
             Prepared::Sampled(fanouts) => {
