@@ -88,7 +88,7 @@ fn a_student_without_neighbours_learns_from_a_teacher_with_them() {
     assert!(checked.contains("classes   3 (nodes of each: 80, 80, 80)"), "{checked}");
 }
 
-/// Where the teacher's weights lie, and whether its outputs are cached, changes no number.
+/// The place of the teacher's weights and the cache of its outputs change no number.
 #[test]
 fn residency_and_cache_change_no_loss() {
     let place = place();
@@ -191,7 +191,8 @@ fn what_does_not_fit_is_refused_with_the_reason() {
     refused(&place, &["--preset", "sage,teacher", "--fold", "1"], "the data is one large graph");
     let given = place.refused(&["train", "--data", "net", "--preset", "sage,teacher", "--node-split", "given"]);
     assert!(given.contains("has no split of its own"), "{given}");
-    refused(&place, &["--preset", "mlp,student"], "kdgat train --preset sage,teacher --data net");
+    let command = "kdgat train --preset sage,teacher --data net --labels-per-class 8 --validation-per-class 15";
+    refused(&place, &["--preset", "mlp,student"], command);
     refused(&place, &["--preset", "mlp,student", "--kd-loss", "dkd"], "kd_loss = \"dkd\" needs the class of each node");
     train(&place, &["--preset", "sage,teacher", "--max-epochs", "2", "--seed", "7"]);
     refused(&place, &["--preset", "mlp,student"], "was trained on another division of the nodes");

@@ -10,7 +10,7 @@ use tch::Device;
 use super::node_data::NodeData;
 use super::setup::Data;
 use super::{Outcome, StageError, training};
-use crate::config::{CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
+use crate::config::{self, CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
 use crate::distill::frozen::{self, ActivationPlace, Asked, FrozenNodes, LoadedModel, TeacherVocabulary};
 use crate::distill::objective::TeacherLink;
 use crate::distill::registry::{self, Registry, TeacherConfig, TrainedOn};
@@ -147,11 +147,7 @@ pub fn find_for_nodes(
     if !config.distillation.use_kd {
         return Ok(None);
     }
-    let seed = match config.training.seed {
-        seed if seed == Config::default().training.seed => String::new(),
-        seed => format!(" --seed {seed}"),
-    };
-    let command = format!("kdgat train --preset sage,teacher{}{seed}", data_flag(config));
+    let command = format!("kdgat train --preset sage,teacher{}{}", data_flag(config), division_flags(config));
     let found = by_path_or_registered(config, &data.graph.name, "nodes", &command)?;
     let path = found.path.display();
     let Architecture::Nodes(architecture) = &found.architecture else {
@@ -173,6 +169,28 @@ pub fn find_for_nodes(
     let (architecture, weights) = (found.architecture, found.weights);
     let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
     Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked: Asked::Outputs }))
+}
+
+/// Fields that decide on a graph's nodes and their division.
+const DIVISION: [&str; 10] = [
+    "undirected",
+    "largest_component",
+    "row_normalized",
+    "node_split",
+    "labels_per_class",
+    "validation_per_class",
+    "training_fraction",
+    "split_seed",
+    "hidden_fraction",
+    "seed",
+];
+
+/// The flags of these fields that do not have their defaults.
+fn division_flags(config: &Config) -> String {
+    let usual = Config::default();
+    let fields = DIVISION.iter().filter_map(|name| config::field(name));
+    let flags = fields.map(|field| (field.flag(), (field.show)(config), (field.show)(&usual)));
+    flags.filter(|(_, value, usual)| value != usual).map(|(flag, value, _)| format!(" {flag} {value}")).collect()
 }
 
 /// The model at the configured path, or the registered teacher of this kind; `command` trains one.
