@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// waits, too.
 const IDLE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What batches are made from: a store of graphs, or one large graph.
+/// Source of batches: a store of graphs, or one large graph.
 pub trait BatchSource: Send + Sync {
     /// The file or folder, for errors.
     fn path(&self) -> &Path;

@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// As a teacher is evaluated: each layer for all nodes before the next, a few nodes at a time.
+    /// Evaluates a teacher as inference does: each layer for all nodes before the next, a few nodes at a time.
     #[test]
     fn layers_over_blocks_of_nodes_are_a_forward() {
         for config in configs() {

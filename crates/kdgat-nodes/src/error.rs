@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use kdgat_base::files;
 use thiserror::Error;
 
 /// An error of a graph of many nodes. Each names the file and the line, array or node.
@@ -69,6 +70,10 @@ impl NodesError {
 
     /// True if the user's files or settings caused it (exit code 2).
     pub fn is_input(&self) -> bool {
-        !matches!(self, Self::Torch(_))
+        match self {
+            Self::Io { source, .. } => files::is_about_the_path(source),
+            Self::Torch(_) => false,
+            Self::Invalid { .. } | Self::Damaged { .. } | Self::Options(_) => true,
+        }
     }
 }

@@ -51,7 +51,7 @@ impl<'a> ExactBlocks<'a> {
         }
     }
 
-    /// As many nodes as fit, at least one. The first one exists.
+    /// The next nodes that fit, at least one. The first one exists.
     fn next_targets(&self) -> Range<u32> {
         let first = self.next as usize;
         let pointers = &self.graph.row_pointers[first..];

@@ -87,7 +87,7 @@ impl Features {
     }
 }
 
-/// What the labels of a graph's nodes mean.
+/// Meaning of the labels of a graph's nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTask {
     /// Number of classes.
