@@ -22,7 +22,7 @@ use super::Views;
 use crate::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 use crate::targets::TargetLayout;
 
-/// Nodes and edges of a block.
+/// Usual number of nodes and edges of a block.
 const BLOCK_SIZE: usize = 1 << 17;
 
 /// The place of the activations of all nodes.
@@ -41,6 +41,8 @@ struct Inference {
     config: NodeGnnConfig,
     kernel: Backend,
     place: ActivationPlace,
+    /// Nodes and edges of a block.
+    block_size: usize,
     /// Number of the layers that are done.
     done: i64,
     /// `[num_nodes, columns]`: output of the last layer that is done; `None` before the first.
@@ -51,7 +53,15 @@ struct Inference {
 
 impl Inference {
     fn new(graph: Arc<NodeGraph>, config: NodeGnnConfig, kernel: Backend, place: ActivationPlace) -> Self {
-        Self { graph, config, kernel, place, done: 0, rows: None, initial: None }
+        Self { graph, config, kernel, place, block_size: BLOCK_SIZE, done: 0, rows: None, initial: None }
+    }
+
+    /// Computes all layers, and returns the outputs.
+    fn finish(mut self, source: &mut dyn TensorSource, device: Device) -> Result<ActivationRows, ModelError> {
+        while self.done < self.config.num_layers() {
+            tch::no_grad(|| self.advance(source, device))?;
+        }
+        self.rows.ok_or_else(|| ModelError::Other("a network without layers".into()))
     }
 
     /// Computes the next layer for all nodes, on `device`.
@@ -62,7 +72,7 @@ impl Inference {
         let ActivationPlace { memory_bytes, folder } = &self.place;
         let mut output = Activations::new(self.graph.num_nodes(), columns, *memory_bytes, folder).map_err(of_nodes)?;
         if self.config.edges_of_layer(index).is_some() {
-            for block in ExactBlocks::new(&self.graph, BLOCK_SIZE) {
+            for block in ExactBlocks::new(&self.graph, self.block_size) {
                 let block = block.map_err(of_nodes)?;
                 let edges = block.adjacency.to_device(device)?;
                 let rows = self.block(&layer, &block.sources, Some(&edges), block.targets.clone(), device)?;
@@ -70,8 +80,8 @@ impl Inference {
             }
         } else {
             let nodes = self.graph.num_nodes() as u32;
-            for start in (0..nodes).step_by(BLOCK_SIZE) {
-                let targets = start..nodes.min(start + BLOCK_SIZE as u32);
+            for start in (0..nodes).step_by(self.block_size) {
+                let targets = start..nodes.min(start + self.block_size as u32);
                 let sources: Vec<u32> = targets.clone().collect();
                 let rows = self.block(&layer, &sources, None, targets, device)?;
                 output.write(start as usize, &rows).map_err(of_nodes)?;
@@ -144,11 +154,7 @@ pub fn outputs_of_all_nodes(
     place: ActivationPlace,
 ) -> Result<ActivationRows, ModelError> {
     config.check()?;
-    let mut inference = Inference::new(graph, config.clone(), kernel, place);
-    for _ in 0..config.num_layers() {
-        tch::no_grad(|| inference.advance(source, device))?;
-    }
-    inference.rows.ok_or_else(|| ModelError::Other("a network without layers".into()))
+    Inference::new(graph, config.clone(), kernel, place).finish(source, device)
 }
 
 /// A network for nodes whose weights never change.
@@ -203,6 +209,75 @@ impl FrozenModel for FrozenNodes {
                 Ok(vec![rows.gather(&nodes.collect::<Vec<_>>())?.f_to_device(device)?])
             }
             _ => Ok(LayerState::new()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kdgat_graph::BatchSource;
+    use kdgat_nn::parameters::FreshParameters;
+    use kdgat_nn::{GivenTensors, NodeGnn, NodeGnnKind};
+    use kdgat_nodes::{BatchOptions, Features, NodeBatches, Reach};
+
+    use super::*;
+
+    const NODES: u32 = 60;
+
+    /// A graph whose nodes have 1 to 59 neighbours: node 0 is linked to all, others to a few.
+    fn graph() -> Arc<NodeGraph> {
+        let linked =
+            |one: u32, other: u32| one != other && (one.min(other) == 0 || (one * other + one + other) % 11 == 0);
+        let neighbours = |node: u32| (0..NODES).filter(move |&other| linked(node, other));
+        let mut pointers = vec![0u64];
+        (0..NODES).for_each(|node| pointers.push(pointers[node as usize] + neighbours(node).count() as u64));
+        let values: Vec<f32> = (0..NODES * 5).map(|at| (at as f32 * 0.7).sin()).collect();
+        Arc::new(NodeGraph {
+            row_pointers: pointers.into(),
+            sources: (0..NODES).flat_map(neighbours).collect::<Vec<_>>().into(),
+            features: Features::Dense { columns: 5, values: values.into() },
+            ..NodeGraph::ring(NODES as usize, 5, 3)
+        })
+    }
+
+    /// Inference layer by layer in small blocks, in memory and through files, equals a forward of the whole graph.
+    #[test]
+    fn layer_by_layer_is_the_whole_forward() {
+        let (graph, folder) = (graph(), tempfile::tempdir().unwrap());
+        let kinds = [
+            NodeGnnKind::Sage,
+            NodeGnnKind::Gcn,
+            NodeGnnKind::Gat,
+            NodeGnnKind::GatV2,
+            NodeGnnKind::Appnp,
+            NodeGnnKind::Mlp,
+        ];
+        for kind in kinds {
+            let config = NodeGnnConfig::new(kind, [5, 8, 3, 3]);
+            let mut parameters = FreshParameters::new(7, Device::Cpu);
+            let model = NodeGnn::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
+            let reach = match config.message_layers() {
+                0 => Reach::None,
+                layers => Reach::Whole { layers: layers as usize },
+            };
+            let options = BatchOptions { reach, seed: 1, degrees: config.needs_source_degrees() };
+            let labels = Arc::new(vec![0; NODES as usize]);
+            let batches = NodeBatches::new(Arc::clone(&graph), labels, options, folder.path()).unwrap();
+            let all: Vec<u64> = (0..u64::from(NODES)).collect();
+            let batch = batches.maker(0).make(&all).unwrap();
+            let whole = tch::no_grad(|| model.forward(&batch, Mode::Evaluation)).unwrap();
+            let tensors: Vec<_> =
+                parameters.into_tensors().into_iter().map(|named| (named.name, named.tensor.detach())).collect();
+            for memory_bytes in [u64::MAX, 0] {
+                let place = ActivationPlace { memory_bytes, folder: folder.path().to_owned() };
+                let copies = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
+                let mut given = GivenTensors::new(copies);
+                let mut inference = Inference::new(Arc::clone(&graph), config.clone(), Backend::Auto, place);
+                inference.block_size = 16;
+                let found = inference.finish(&mut given, Device::Cpu).unwrap();
+                let difference = (found.rows(0..NODES as usize).unwrap() - &whole).abs().max().double_value(&[]);
+                assert!(difference < 1e-5, "{kind:?}, {memory_bytes} bytes in memory: {difference:e}");
+            }
         }
     }
 }
