@@ -141,6 +141,34 @@ fn hidden_nodes_appear_in_the_evaluation() {
     assert!(table.contains("accuracy_visible") && table.contains("accuracy_hidden"), "{table}");
 }
 
+/// Two communities whose features say nothing: only positions tell a network without neighbours where a node is.
+#[test]
+fn positions_tell_a_student_without_neighbours_where_a_node_is() {
+    let place = place();
+    let student = ["--preset", "mlp,student", "--use-kd", "false", "--position-columns", "32"];
+    let said = train(&place, &student);
+    train(&place, &["--preset", "mlp,student", "--use-kd", "false"]);
+    // Positions make another model, which the evaluation keeps apart.
+    let table = place.success(&["evaluate", "--data", "net"]);
+    assert!(table.contains("mlp_student_train (position_columns 32)"), "{table}");
+    let text = fs::read(place.path().join("runs/net/evaluation/graph_metrics.json")).unwrap();
+    let metrics: Value = serde_json::from_slice(&text).unwrap();
+    let [with, without] = ["mlp_student_train (position_columns 32)", "mlp_student_train (position_columns 0)"]
+        .map(|group| accuracy(&metrics, group));
+    assert!(with > without + 0.1, "with {with}, without {without}; {said}");
+    // A teacher without positions, hidden nodes, and a teacher with them.
+    let hidden = ["--hidden-fraction", "0.2"];
+    train(&place, &[&["--preset", "sage,teacher"], &hidden[..]].concat());
+    let taught = ["--preset", "mlp,student", "--offload-teacher", "--position-columns", "8"];
+    train(&place, &[&taught[..], &hidden].concat());
+    let positioned = ["--preset", "gcn,teacher", "--position-columns", "5", "--max-epochs", "5"];
+    train(&place, &[&positioned[..], &hidden].concat());
+    let narrow = ["--preset", "mlp,student", "--offload-teacher", "--run-dir", "narrow"];
+    train(&place, &[&narrow[..], &hidden].concat());
+    let table = place.success(&["evaluate", "--data", "net"]);
+    assert!(table.contains("accuracy_hidden"), "{table}");
+}
+
 #[test]
 fn a_killed_run_resumes_to_the_same_losses() {
     let place = place();

@@ -247,6 +247,8 @@ config_fields! {
         split_seed: Option<u64> = None;
         /// Share of the test nodes that are hidden with their edges in training and only appear in the evaluation (the production setting).
         hidden_fraction: f64 = 0.0, Below(0.0, 1.0);
+        /// Columns of position features, which tell a network where in the graph a node is; 0 for none. See docs/nodes.md.
+        position_columns: usize = 0, Between(0.0, 4096.0);
         /// Neighbours sampled for each node in training, from the seeds outwards: one number for each layer. none: the whole graph in each
         /// step.
         fanouts: Option<Vec<usize>> = None, AtLeast(1.0);

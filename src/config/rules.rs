@@ -150,6 +150,7 @@ const NODE_FIELDS: &[&str] = &[
     "training_fraction",
     "split_seed",
     "hidden_fraction",
+    "position_columns",
     "fanouts",
     "clusters",
     "clusters_per_batch",

@@ -20,7 +20,7 @@ use crate::evaluate::{TrainedModel, label_propagation};
 use crate::graph::dataset::Target;
 use crate::graph::{Schema, Task};
 use crate::nn::{Architecture, GivenTensors, ModelError, NodeGnnConfig, weights};
-use crate::nodes::{ActivationRows, NodeGraph, NodeSplit, SplitOptions};
+use crate::nodes::{ActivationRows, NodeGraph, NodeSplit, SplitOptions, with_positions};
 
 /// Runs `kdgat evaluate` on one large graph. Returns the tables and the folder of the results.
 pub fn evaluate_nodes(config: &Config, options: &EvaluateOptions) -> Result<(String, PathBuf), StageError> {
@@ -160,7 +160,8 @@ impl Scorer<'_> {
         let mut given = GivenTensors::new(tensors);
         let place: ActivationPlace = activation_place(self.config, &self.config.data.stores_dir)?;
         let kernel = training::attention_kernel(self.config);
-        let outputs = outputs_of_all_nodes(Arc::clone(graph), architecture, &mut given, kernel, device, place)
+        let read = Arc::new(with_positions(graph, architecture.positions as usize)?);
+        let outputs = outputs_of_all_nodes(read, architecture, &mut given, kernel, device, place)
             .map_err(crate::distill::TeacherError::from)?;
         given.check_all_used(|_| false)?;
         Ok(outputs)

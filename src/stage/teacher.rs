@@ -22,7 +22,7 @@ use crate::graph::dataset::GraphSplit;
 use crate::memory::{self, Meter, retry_on_oom};
 use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, DatasetIdentity, GnnConfig, ModelDescription, NodeGnnConfig};
-use crate::nodes::{NodeGraph, NodeSplit};
+use crate::nodes::{NodeGraph, NodeSplit, with_positions};
 use crate::shell;
 use crate::train::checkpoint;
 
@@ -156,7 +156,7 @@ pub fn find_for_nodes(
             "the teacher {path} is a model of kind {kind}, not of the nodes of one graph; train one with {command}"
         )));
     };
-    let sizes = |config: &NodeGnnConfig| [config.node_features, config.outputs];
+    let sizes = |config: &NodeGnnConfig| [config.data_features(), config.outputs];
     if sizes(architecture) != sizes(student) {
         let text = |[features, classes]: [i64; 2]| format!("{features} features and {classes} classes");
         return Err(StageError::Input(format!(
@@ -330,6 +330,10 @@ pub fn start_for_nodes(
 ) -> Result<TeacherLink, StageError> {
     let settings = &config.distillation;
     let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
+    let Architecture::Nodes(architecture) = found.architecture.clone() else {
+        return Err(StageError::Input("the teacher of a network for nodes must be one, too".to_owned()));
+    };
+    let graph = Arc::new(with_positions(graph, architecture.positions as usize)?);
     let dataset = DatasetIdentity { name: graph.name.clone(), digest: graph.digest.clone() };
     let options = teacher_options(config, &found, device, &dataset, usage.batches_per_epoch);
     let shape = StoreShape {
@@ -337,12 +341,9 @@ pub fn start_for_nodes(
         node_counts: vec![1; graph.num_nodes()],
         used: Some(usage.graphs),
     };
-    let Architecture::Nodes(architecture) = found.architecture else {
-        return Err(StageError::Input("the teacher of a network for nodes must be one, too".to_owned()));
-    };
     let model = FrozenNodes::new(
         architecture,
-        Arc::clone(graph),
+        graph,
         training::attention_kernel(config),
         activation_place(config, &settings.teacher_cache_dir)?,
     );

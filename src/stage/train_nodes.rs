@@ -19,6 +19,7 @@ use crate::nn::node_gnn_config::{Aggregator, Norm};
 use crate::nn::{Architecture, FreshParameters, NodeGnn, NodeGnnConfig, NodeGnnKind, Scope};
 use crate::nodes::{
     BatchOptions, Clusters, Fanout, NodeBatches, NodeGraph, NodeSplit, Reach, cluster_batches, partition,
+    with_positions,
 };
 use crate::train::fit::BatchPlan;
 use crate::train::trainable::Trainable;
@@ -31,6 +32,8 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let split = NodeSplit::of(&data.graph, &node_data::split_options(config, &data.graph))?;
     let visible = node_data::visible_part(&data.graph, &split)?;
     let architecture = node_gnn_config(config, &data.graph)?;
+    // What the new model reads; the teacher may have been trained without positions.
+    let read = Arc::new(with_positions(&visible, config.nodes.position_columns)?);
     let found = teacher::find_for_nodes(config, &data, &architecture, &split)?;
     let mut inputs = Map::new();
     inputs.insert(
@@ -49,7 +52,7 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let degrees = architecture.needs_source_degrees();
     let batches = |reach, labels| {
         let options = BatchOptions { reach, seed: config.training.seed, degrees };
-        NodeBatches::new(Arc::clone(&visible), Arc::new(labels), options, &data.source)
+        NodeBatches::new(Arc::clone(&read), Arc::new(labels), options, &data.source)
     };
     let is_exact = matches!(reach, Reach::None | Reach::Whole { .. });
     let training = batches(reach, training_labels(&visible, &split))?;
@@ -241,7 +244,7 @@ fn node_gnn_config(config: &Config, graph: &NodeGraph) -> Result<NodeGnnConfig, 
         }
     };
     let sizes = [
-        graph.features.columns() as i64,
+        (graph.features.columns() + nodes.position_columns) as i64,
         model.hidden.first().copied().unwrap_or(0) as i64,
         model.layers as i64,
         graph.task.classes as i64,
@@ -253,6 +256,7 @@ fn node_gnn_config(config: &Config, graph: &NodeGraph) -> Result<NodeGnnConfig, 
         _ => (usual.teleport, usual.steps),
     };
     Ok(NodeGnnConfig {
+        positions: nodes.position_columns as i64,
         aggregator: match nodes.aggregator {
             AggregatorChoice::Gcn if kind == NodeGnnKind::Sage => Aggregator::Gcn,
             _ => Aggregator::Mean,

@@ -29,6 +29,8 @@ pub enum Purpose {
     Neighbours = 10,
     /// Division of a graph's nodes into sets.
     Split = 11,
+    /// Random projection of nodes onto position features.
+    Positions = 12,
 }
 
 /// 2^64 divided by the golden ratio, odd: its bits look random.

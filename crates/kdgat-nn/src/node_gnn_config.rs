@@ -94,8 +94,11 @@ pub struct NodeGnnConfig {
     /// Aggregation of neighbours; only for GraphSAGE.
     #[serde(default, skip_serializing_if = "is_default")]
     pub aggregator: Aggregator,
-    /// Number of features of a node.
+    /// Number of features of a node, positions included.
     pub node_features: i64,
+    /// The last features are this many positions of the node in its graph, which do not come from the data.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub positions: i64,
     /// Columns of a hidden layer's output; for attention, of each head.
     pub hidden: i64,
     /// Number of layers with weights.
@@ -175,6 +178,7 @@ impl NodeGnnConfig {
             kind,
             aggregator: Aggregator::default(),
             node_features,
+            positions: 0,
             hidden,
             layers,
             heads: 1,
@@ -190,6 +194,11 @@ impl NodeGnnConfig {
             steps: STEPS,
             input: InputConfig::default(),
         }
+    }
+
+    /// Number of features that come from the data.
+    pub fn data_features(&self) -> i64 {
+        self.node_features - self.positions
     }
 
     /// Columns of a hidden layer's output.
@@ -253,6 +262,9 @@ impl NodeGnnConfig {
             ("steps", self.steps),
         ])?;
         let refuse = |field, found: String, expected| Err(ModelError::Architecture { field, found, expected });
+        if !(0..=self.node_features).contains(&self.positions) {
+            return refuse("positions", self.positions.to_string(), "must be at least 0 and at most node_features");
+        }
         if self.width() > 1_000_000 {
             let found = format!("{} with {} heads", self.hidden, self.heads);
             return refuse("hidden", found, "the product of the two must be at most 1000000");
@@ -322,7 +334,7 @@ mod tests {
         });
         assert_eq!(json, expected);
         assert_eq!(serde_json::from_value::<NodeGnnConfig>(json).unwrap(), config);
-        let other = NodeGnnConfig { norm: Norm::Layer, residual: true, teleport: 0.2, ..config };
+        let other = NodeGnnConfig { norm: Norm::Layer, residual: true, teleport: 0.2, positions: 8, ..config };
         assert_eq!(serde_json::from_value::<NodeGnnConfig>(serde_json::to_value(&other).unwrap()).unwrap(), other);
     }
 
@@ -341,6 +353,7 @@ mod tests {
         assert!(refused(NodeGnnConfig { steps: 3, ..config(NodeGnnKind::Mlp) }).starts_with("steps = set for mlp"));
         assert!(refused(NodeGnnConfig { attention_dropout: 0.1, ..config(NodeGnnKind::Gcn) }).contains("gatv2"));
         assert!(refused(NodeGnnConfig { input_dropout: 1.0, ..config(NodeGnnKind::Mlp) }).contains("below 1"));
+        assert!(refused(NodeGnnConfig { positions: 31, ..config(NodeGnnKind::Mlp) }).starts_with("positions = 31"));
         assert!(refused(NodeGnnConfig { layers: 0, ..config(NodeGnnKind::Mlp) }).starts_with("layers"));
     }
 }
