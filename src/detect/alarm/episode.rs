@@ -274,6 +274,7 @@ impl Merged {
         self.deviations = deviations.map(|value| self.deviations.map_or(value, |highest| highest.max(value)));
         self.severity = self.severity.max(severity);
         for NamedCulprit { id, unusual } in culprits {
+            let is_full = self.causes.len() >= MOST_TRACKED;
             match self.causes.iter_mut().find(|tracked| tracked.cause.id == id) {
                 Some(tracked) => {
                     tracked.cause.windows += 1;
@@ -281,7 +282,7 @@ impl Merged {
                         (tracked.score, tracked.cause.unusual) = (score, unusual);
                     }
                 }
-                None if self.causes.len() < MOST_TRACKED => {
+                None if !is_full => {
                     self.causes.push(Tracked { cause: Cause { id, windows: 1, unusual }, score });
                 }
                 None => {}
