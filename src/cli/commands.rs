@@ -48,7 +48,7 @@ pub enum Command {
     Report(ReportArgs),
     /// Adapt a model's threshold and score scale to another car, from its attack-free traffic
     Calibrate(CalibrateArgs),
-    /// Score a log or a live stream, and print one JSON line per window
+    /// Score a log or a live stream, and print one JSON line per window, or per alarm with --alarms
     Detect(DetectArgs),
     /// Write a trained model as safetensors and JSON (and ONNX), for other programs
     Export(ExportArgs),

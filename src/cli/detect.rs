@@ -1,4 +1,4 @@
-//! `kdgat detect`: scores a stream of frames and prints one line per window.
+//! `kdgat detect`: scores a stream of frames and prints one line per window, or one per event with `--alarms`.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -9,12 +9,14 @@ use anyhow::Result;
 use clap::Args;
 use tch::Device;
 
+use super::alarms::{AlarmArgs, AlarmLayer};
 use super::calibrate::only_model;
 use super::exit::UsageError;
 use super::log_format::LogFormatParser;
 use super::output::OutputError;
 use crate::can::{Format, ReadReport};
 use crate::config::{Setting, Threshold};
+use crate::detect::alarm::SeverityScale;
 use crate::detect::{AttackAbove, DetectOptions, Detector, FrameStream};
 use crate::evaluate::operator::OperatorFigures;
 use crate::evaluate::records::{self, RecordedThreshold};
@@ -52,6 +54,8 @@ pub struct DetectArgs {
     /// CPU threads for computation
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..=4096))]
     pub threads: i32,
+    #[command(flatten)]
+    pub alarm: AlarmArgs,
 }
 
 /// Parses a threshold: a finite score, or a rule.
@@ -72,20 +76,14 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
     let mut stream = FrameStream::open(&args.file, args.format)?;
 
     eprintln!("{}", described(threshold, &source));
+    let mut layer = args.alarm.start(SeverityScale::new(detector.kind(), threshold))?;
     let mut output = BufWriter::new(io::stdout().lock());
-    let (mut frames, mut busy) = (Vec::new(), Duration::ZERO);
-    let mut more = true;
-    while more && !interrupt::requested() {
-        more = stream.read(&mut frames)?;
-        let start = Instant::now();
-        detector.push(&frames, |detection| -> Result<()> {
-            serde_json::to_writer(&mut output, &detection).map_err(|error| OutputError(error.into()))?;
-            Ok(output.write_all(b"\n").map_err(OutputError)?)
-        })?;
-        // Flushed at once, so that readers of a live stream see each line immediately.
-        output.flush().map_err(OutputError)?;
-        busy += start.elapsed();
-    }
+    let watched = watch(&mut detector, &mut stream, layer.as_mut(), &mut output);
+    // Also after an error: an open episode has an end, and its commands run.
+    let closing = layer.map(|layer| layer.close(&mut output));
+    let busy = watched?;
+    let closing = closing.transpose()?;
+
     let notes = notes(&detector, stream.report());
     let (windows, hits) = (detector.windows(), detector.culprit_hits());
     let figures = detector.into_figures();
@@ -101,7 +99,35 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
         }
     }
     notes.iter().for_each(|note| eprintln!("{note}"));
-    Ok(ExitCode::SUCCESS)
+    let Some(closing) = closing else { return Ok(ExitCode::SUCCESS) };
+    closing.lines.iter().for_each(|line| eprintln!("{line}"));
+    Ok(closing.exit_code)
+}
+
+/// Scores and prints until the stream ends or a signal arrives; returns the time that this took, without waiting for frames.
+fn watch(
+    detector: &mut Detector,
+    stream: &mut FrameStream,
+    mut layer: Option<&mut AlarmLayer>,
+    output: &mut impl Write,
+) -> Result<Duration> {
+    let (mut frames, mut busy) = (Vec::new(), Duration::ZERO);
+    let mut more = true;
+    while more && !interrupt::requested() {
+        more = stream.read(&mut frames)?;
+        let start = Instant::now();
+        match &mut layer {
+            Some(layer) => layer.push(detector, &frames, stream.is_live(), output)?,
+            None => detector.push(&frames, |detection| -> Result<()> {
+                serde_json::to_writer(&mut *output, &detection).map_err(|error| OutputError(error.into()))?;
+                Ok(output.write_all(b"\n").map_err(OutputError)?)
+            })?,
+        }
+        // Flushed at once, so that readers of a live stream see each line immediately.
+        output.flush().map_err(OutputError)?;
+        busy += start.elapsed();
+    }
+    Ok(busy)
 }
 
 /// The threshold in use.

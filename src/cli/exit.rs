@@ -1,4 +1,5 @@
-//! Exit codes and error output: 0 for success, 2 for wrong usage or input, 1 for anything else.
+//! Exit codes and error output: 0 for success, 2 for wrong usage or input, 3 for a log with alarms (`kdgat detect --alarms`), 1 for
+//! anything else.
 //!
 //! One rule separates 2 from 1 for all commands. 2 means the user's arguments, paths, files or limits: the same command fails in
 //! the same way until one of them changes. 1 means the machine or the program: a full disk, memory taken by other programs, an
@@ -25,6 +26,8 @@ use crate::torch::allocator;
 
 /// Exit code for wrong usage or input.
 pub const INPUT: u8 = 2;
+/// Exit code after a log with alarms; not an error.
+pub const ALARMS: u8 = 3;
 /// Exit code for any other failure.
 pub const FAILURE: u8 = 1;
 

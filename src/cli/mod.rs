@@ -1,5 +1,6 @@
 //! The command line: argument types, help texts, and the dispatch of commands.
 
+mod alarms;
 mod build;
 mod calibrate;
 mod check;
@@ -26,6 +27,7 @@ mod report;
 mod settings;
 mod sweep;
 mod teachers;
+mod time_span;
 mod verify;
 
 use std::process::ExitCode;

@@ -23,8 +23,8 @@ fields of each command; [configuration.md](configuration.md) explains them. Flag
 or the `config.json` of a run to repeat that run.
 `kdgat completions bash` (or `zsh`, `fish`, ...) prints a script that completes all flags in a shell.
 
-Results go to standard output, progress and warnings to standard error. Exit codes: 0 for success, 2 for wrong usage or input, 1 for
-anything else: a failure, an interruption, or a difference found by `kdgat compare`. After an interruption, the same command continues; for
+Results go to standard output, progress and warnings to standard error. Exit codes: 0 for success, 2 for wrong usage or input, 3 after
+a log with alarms (only with `kdgat detect --alarms`), 1 for anything else: a failure, an interruption, or a difference found by `kdgat compare`. After an interruption, the same command continues; for
 a training add `--resume`. Input means arguments, paths that cannot be read or written, damaged files, and a `--memory-limit` that is too
 small. A full disk, or a system or GPU without enough memory, is a failure. A second Ctrl-C ends the program at once, with exit code 130.
 The first signal ends commands that have nothing to save (`evaluate`, `calibrate`, `export`, `report`, ...), which a shell shows as 130, or

@@ -4,6 +4,7 @@
 //! time; only one window and one graph are in memory. A window is scored when the frame after it has arrived, because its last
 //! edge leads to that frame.
 
+pub mod alarm;
 pub mod duration;
 mod live;
 pub mod source;
@@ -70,6 +71,16 @@ pub struct Detection {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub culprits: Vec<NamedCulprit>,
 }
+
+impl Detection {
+    /// True if the window was called an attack.
+    pub fn is_attack(&self) -> bool {
+        self.label == ATTACK
+    }
+}
+
+/// Label of a window that was called an attack.
+const ATTACK: &str = "attack";
 
 /// Culprits named for an alarm.
 const MOST_CULPRITS: usize = 3;
@@ -191,13 +202,18 @@ impl Detector {
                 first_frame: window.first_frame,
                 time: start,
                 score,
-                label: if is_attack { "attack" } else { "normal" },
+                label: if is_attack { ATTACK } else { "normal" },
                 id: format!("{:03X}", explained.can_id),
                 contribution: explained.contribution,
                 deviations,
                 culprits: culprits.into_iter().map(NamedCulprit::from).collect(),
             })
         })
+    }
+
+    /// Meaning of its scores.
+    pub fn kind(&self) -> ScoreKind {
+        self.kind
     }
 
     /// Number of scored windows to which the classifier's own ID list adds evidence of an attack, even if a car's list decided.

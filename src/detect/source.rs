@@ -78,6 +78,11 @@ impl FrameStream {
         nothing_read(&self.origin, self.report(), self.format(), self.forced).map_or(Ok(false), Err)
     }
 
+    /// True for standard input, a pipe or a device, whose frames may come as they are sent.
+    pub fn is_live(&self) -> bool {
+        matches!(self.source, Source::Live(_))
+    }
+
     /// Report on the frames read so far.
     pub fn report(&self) -> &ReadReport {
         match &self.source {
