@@ -226,8 +226,9 @@ mod tests {
 
     /// A graph whose nodes have 1 to 59 neighbours: node 0 is linked to all, others to a few.
     fn graph() -> Arc<NodeGraph> {
-        let linked =
-            |one: u32, other: u32| one != other && (one.min(other) == 0 || (one * other + one + other).is_multiple_of(11));
+        let linked = |one: u32, other: u32| {
+            one != other && (one.min(other) == 0 || (one * other + one + other).is_multiple_of(11))
+        };
         let neighbours = |node: u32| (0..NODES).filter(move |&other| linked(node, other));
         let mut pointers = vec![0u64];
         (0..NODES).for_each(|node| pointers.push(pointers[node as usize] + neighbours(node).count() as u64));
