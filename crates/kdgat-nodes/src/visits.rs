@@ -1,0 +1,109 @@
+//! Probability that a batch of sampled neighbourhoods reads the features of a node.
+//!
+//! One pass over the edges for each hop, from the seeds outwards. With `c(v)` the probability that `v` is among the nodes so far, each
+//! neighbour of `v` is drawn with probability `f / deg(v)` (at most 1), so that the expected number of draws of `u` at this hop is
+//! `a(u) = Σ_v c(v) · min(1, f / deg(v))` over the nodes `v` that `u` leads to. Draws of different nodes are nearly independent:
+//! `c'(u) = 1 − (1 − c(u)) · exp(−a(u))`. (Data Tiering, Min et al. 2022, ranks rows by such weights; here they are probabilities, so that
+//! their sum is the expected number of rows of a batch.)
+
+use super::NodeGraph;
+use super::sampler::Fanout;
+
+/// `[num_nodes]`: probability that a batch of `batch` of these seeds, with these fan-outs from the seeds outwards, reads each node.
+///
+/// # Panics
+/// If the graph has no such node.
+pub fn visit_probabilities(
+    graph: &NodeGraph,
+    seeds: impl IntoIterator<Item = u32>,
+    batch: usize,
+    fanouts: &[Fanout],
+) -> Vec<f32> {
+    let mut among = vec![0f32; graph.num_nodes()];
+    let mut count = 0usize;
+    for seed in seeds {
+        among[seed as usize] = 1.0;
+        count += 1;
+    }
+    let share = (batch as f64 / count.max(1) as f64).min(1.0) as f32;
+    among.iter_mut().for_each(|probability| *probability *= share);
+    let (row_pointers, sources): (&[u64], &[u32]) = (&graph.row_pointers, &graph.sources);
+    let mut draws = vec![0f32; if fanouts.is_empty() { 0 } else { graph.num_nodes() }];
+    for &fanout in fanouts {
+        draws.fill(0.0);
+        for (&probability, ends) in among.iter().zip(row_pointers.windows(2)) {
+            if probability > 0.0 && ends[1] > ends[0] {
+                let rate = probability * share_of_row((ends[1] - ends[0]) as f64, fanout) as f32;
+                sources[ends[0] as usize..ends[1] as usize].iter().for_each(|&source| draws[source as usize] += rate);
+            }
+        }
+        for (probability, &draws) in among.iter_mut().zip(&draws) {
+            *probability = 1.0 - (1.0 - *probability) * (-draws).exp();
+        }
+    }
+    among
+}
+
+/// Probability that one of `degree` neighbours is drawn.
+pub fn share_of_row(degree: f64, fanout: Fanout) -> f64 {
+    match fanout {
+        Fanout::All => 1.0,
+        Fanout::AtMost(limit) => (f64::from(limit) / degree).min(1.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampler::{SampledLayers, Sampler};
+    use crate::test_graphs::{graph_of, random_graph};
+    use kdgat_base::random::{self, Purpose};
+
+    /// Share of the batches of 40 epochs that read each node.
+    fn counted(graph: &NodeGraph, seeds: &[u32], batch: usize, fanouts: &[Fanout]) -> Vec<f32> {
+        let (mut counts, mut batches) = (vec![0f32; graph.num_nodes()], 0f32);
+        let (mut sampler, mut layers) = (Sampler::new(graph, fanouts, 5), SampledLayers::default());
+        for epoch in 0..40 {
+            let mut order: Vec<u32> = seeds.to_vec();
+            random::shuffle(&mut order, 5, Purpose::Shuffle, epoch);
+            for seeds in order.chunks_exact(batch) {
+                sampler.sample(seeds, epoch, &mut layers).unwrap();
+                layers.nodes().iter().for_each(|&node| counts[node as usize] += 1.0);
+                batches += 1.0;
+            }
+        }
+        counts.iter().map(|count| count / batches).collect()
+    }
+
+    /// Heavy-tailed in-degrees and out-degrees, several fan-outs: the sum of the probabilities is the number of rows of a batch, and
+    /// they rank nodes as the counts do.
+    #[test]
+    fn probabilities_are_the_shares_of_sampled_batches() {
+        let graph = random_graph(2000, 20_000, 3);
+        let seeds: Vec<u32> = (0..500).map(|seed| seed * 3).collect();
+        for (fanouts, batch) in [([4, 3].map(Fanout::AtMost), 20), ([2, 10].map(Fanout::AtMost), 50)] {
+            let expected = visit_probabilities(&graph, seeds.iter().copied(), batch, &fanouts);
+            let found = counted(&graph, &seeds, batch, &fanouts);
+            let sum = |values: &[f32]| values.iter().sum::<f32>();
+            let ratio = sum(&expected) / sum(&found);
+            assert!((0.97..1.03).contains(&ratio), "{fanouts:?}: {} and {}", sum(&expected), sum(&found));
+            // Rows read from the 200 best nodes by each ranking.
+            let best = |by: &[f32]| {
+                let mut nodes: Vec<usize> = (0..by.len()).collect();
+                nodes.sort_by(|&one, &other| by[other].total_cmp(&by[one]));
+                nodes[..200].iter().map(|&node| found[node]).sum::<f32>()
+            };
+            assert!(best(&expected) > 0.95 * best(&found), "{} and {}", best(&expected), best(&found));
+        }
+    }
+
+    #[test]
+    fn all_neighbours_of_a_seed_are_certain() {
+        let graph = graph_of(5, [(1, 0), (2, 0), (3, 2)]);
+        let found = visit_probabilities(&graph, [0], 1, &[Fanout::All]);
+        assert_eq!(found[0], 1.0);
+        // 1 − 1/e: the approximation of independent draws holds for many.
+        assert!((found[1] - 0.632).abs() < 1e-3 && found[1] == found[2] && found[3] == 0.0 && found[4] == 0.0);
+        assert_eq!(visit_probabilities(&graph, [4, 1], 1, &[]), [0.0, 0.5, 0.0, 0.0, 0.5]);
+    }
+}
