@@ -1,10 +1,11 @@
 //! Probability that a batch of sampled neighbourhoods reads the features of a node.
 //!
-//! One pass over the edges for each hop, from the seeds outwards. With `c(v)` the probability that `v` is among the nodes so far, each
-//! neighbour of `v` is drawn with probability `f / deg(v)` (at most 1), so that the expected number of draws of `u` at this hop is
-//! `a(u) = Σ_v c(v) · min(1, f / deg(v))` over the nodes `v` that `u` leads to. Draws of different nodes are nearly independent:
-//! `c'(u) = 1 − (1 − c(u)) · exp(−a(u))`. (Data Tiering, Min et al. 2022, ranks rows by such weights; here they are probabilities, so that
-//! their sum is the expected number of rows of a batch.)
+//! One pass over the edges for each hop, from the seeds outwards. With `c(v)` the probability that `v` is among the nodes before a hop,
+//! and `p(v) = min(1, f / deg(v))` that it draws a given neighbour at this hop, the probability that it has drawn this neighbour by now is
+//! `r'(v) = r(v) + (c(v) − r(v)) · p(v)`: a node draws at each hop after it has appeared, and drawing the same neighbour again adds none.
+//! Draws by different nodes are nearly independent, so that `c'(u) = 1 − (1 − c₀(u)) · Π_v (1 − r'(v))` over the nodes `v` that `u` leads
+//! to, with `c₀` for the seeds. (Data Tiering, Min et al. 2022, ranks rows by such weights; as probabilities, their sum is also the
+//! expected number of rows of a batch.)
 
 use super::NodeGraph;
 use super::sampler::Fanout;
@@ -19,26 +20,29 @@ pub fn visit_probabilities(
     batch: usize,
     fanouts: &[Fanout],
 ) -> Vec<f32> {
-    let mut among = vec![0f32; graph.num_nodes()];
-    let mut count = 0usize;
+    let num_nodes = graph.num_nodes();
+    let (mut is_seed, mut count) = (vec![false; num_nodes], 0usize);
     for seed in seeds {
-        among[seed as usize] = 1.0;
+        is_seed[seed as usize] = true;
         count += 1;
     }
     let share = (batch as f64 / count.max(1) as f64).min(1.0) as f32;
-    among.iter_mut().for_each(|probability| *probability *= share);
+    let mut among: Vec<f32> = is_seed.iter().map(|&is_seed| if is_seed { share } else { 0.0 }).collect();
     let (row_pointers, sources): (&[u64], &[u32]) = (&graph.row_pointers, &graph.sources);
-    let mut draws = vec![0f32; if fanouts.is_empty() { 0 } else { graph.num_nodes() }];
+    let hops = if fanouts.is_empty() { 0 } else { num_nodes };
+    // For each node, the logarithm of the product's inverse.
+    let (mut drawn, mut logs) = (vec![0f32; hops], vec![0f32; hops]);
     for &fanout in fanouts {
-        draws.fill(0.0);
-        for (&probability, ends) in among.iter().zip(row_pointers.windows(2)) {
-            if probability > 0.0 && ends[1] > ends[0] {
-                let rate = probability * share_of_row((ends[1] - ends[0]) as f64, fanout) as f32;
-                sources[ends[0] as usize..ends[1] as usize].iter().for_each(|&source| draws[source as usize] += rate);
+        logs.fill(0.0);
+        for ((&among, drawn), ends) in among.iter().zip(&mut drawn).zip(row_pointers.windows(2)) {
+            if among > 0.0 && ends[1] > ends[0] {
+                *drawn += (among - *drawn) * share_of_row((ends[1] - ends[0]) as f64, fanout) as f32;
+                let log = -(-*drawn).ln_1p();
+                sources[ends[0] as usize..ends[1] as usize].iter().for_each(|&source| logs[source as usize] += log);
             }
         }
-        for (probability, &draws) in among.iter_mut().zip(&draws) {
-            *probability = 1.0 - (1.0 - *probability) * (-draws).exp();
+        for ((among, &log), &is_seed) in among.iter_mut().zip(&logs).zip(&is_seed) {
+            *among = 1.0 - (1.0 - if is_seed { share } else { 0.0 }) * (-log).exp();
         }
     }
     among
@@ -101,9 +105,7 @@ mod tests {
     fn all_neighbours_of_a_seed_are_certain() {
         let graph = graph_of(5, [(1, 0), (2, 0), (3, 2)]);
         let found = visit_probabilities(&graph, [0], 1, &[Fanout::All]);
-        assert_eq!(found[0], 1.0);
-        // 1 − 1/e: the approximation of independent draws holds for many.
-        assert!((found[1] - 0.632).abs() < 1e-3 && found[1] == found[2] && found[3] == 0.0 && found[4] == 0.0);
+        assert_eq!(found, [1.0, 1.0, 1.0, 0.0, 0.0]);
         assert_eq!(visit_probabilities(&graph, [4, 1], 1, &[]), [0.0, 0.5, 0.0, 0.0, 0.5]);
     }
 }
