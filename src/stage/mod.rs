@@ -17,6 +17,8 @@ mod fusion_models;
 mod fusion_report;
 mod memory_plan;
 mod node_data;
+mod node_features;
+mod node_sizing;
 mod outcome;
 mod predictions;
 mod recorded_runs;

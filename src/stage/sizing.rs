@@ -11,7 +11,7 @@ use crate::distill::objective::Student;
 use crate::graph::Loader;
 use crate::memory::budget::{MemoryBudget, Method, Moment, Shape, WholeBatches, WorstBatches, gibibytes};
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
-use crate::memory::probe::Probe;
+use crate::memory::probe::{LARGEST, Probe};
 use crate::memory::{self, Meter};
 use crate::memory_plan::estimate::{Circumstances, estimate};
 use crate::nn::Architecture;
@@ -24,24 +24,24 @@ use crate::train::run_directory::RunDirectory;
 use crate::train::trainable::Trainable;
 
 /// The file with a run's memory budget, by component.
-const BUDGET: &str = "memory_budget.json";
+pub(super) const BUDGET: &str = "memory_budget.json";
 /// Largest share of the available host memory to plan for: other programs may need more memory later.
-const SHARE_OF_AVAILABLE: f64 = 0.9;
+pub(super) const SHARE_OF_AVAILABLE: f64 = 0.9;
 /// Graphs at a time below which steps are slow and batch norm has few samples, so another setting is better.
 const FEW_GRAPHS: usize = 32;
 
 /// The content of [`BUDGET`]: the budget, and the limit that it must respect.
 #[derive(Serialize)]
-struct WrittenBudget<'a> {
+pub(super) struct WrittenBudget<'a> {
     #[serde(flatten)]
-    budget: &'a MemoryBudget,
+    pub budget: &'a MemoryBudget,
     /// Limit for tensors on the training device, in bytes.
-    limit_bytes: u64,
-    limit_source: String,
+    pub limit_bytes: u64,
+    pub limit_source: String,
     /// The part of the limit that was planned for, in bytes.
-    planned_bytes: u64,
+    pub planned_bytes: u64,
     /// Graphs that go through the model at a time.
-    batch_graphs: usize,
+    pub batch_graphs: usize,
 }
 
 /// The inputs for sizing batches.
@@ -309,6 +309,7 @@ impl Sizing<'_> {
             graphs,
             size_of: &size_of,
             cap: plan.graphs().batch_graphs,
+            largest: LARGEST,
             waiting_batches: waiting_batches(self.config),
             adam: options.adam,
             precision: options.precision,

@@ -91,6 +91,16 @@ pub enum Method {
     Threads,
 }
 
+impl Method {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::IoUring => "io_uring",
+            Self::Threads => "pread on threads",
+        }
+    }
+}
+
 /// Reads spans of a file.
 pub struct DirectReader {
     engine: Engine,

@@ -18,8 +18,8 @@ use crate::optimizer::{Adam, AdamOptions};
 use crate::step::{StepOptions, StepRunner};
 use crate::trainable::Trainable;
 
-/// Graphs of the largest measured batch.
-const LARGEST: usize = 256;
+/// Graphs of the largest batch that is usually measured.
+pub const LARGEST: usize = 256;
 
 /// Arguments of a measurement.
 pub struct Probe<'a> {
@@ -35,6 +35,8 @@ pub struct Probe<'a> {
     pub size_of: &'a dyn Fn(u64) -> (u64, u64),
     /// Maximum number of graphs of a batch.
     pub cap: usize,
+    /// Maximum number of graphs of a measured batch, usually [`LARGEST`].
+    pub largest: usize,
     /// Batches in the loader's queue.
     pub waiting_batches: usize,
     /// Settings of the optimiser.
@@ -128,7 +130,7 @@ impl Probe<'_> {
         let available = self.graphs.len();
         // As large as the requested size if possible: the peak of a small batch may be in another place than that of a
         // large one.
-        let largest = self.cap.min(LARGEST).min(available).max(1);
+        let largest = self.cap.min(self.largest).min(available).max(1);
         // Spread over the dataset, because its first minutes are not representative.
         let spread =
             |count: usize| -> Vec<u64> { (0..count).map(|index| self.graphs[index * available / count]).collect() };
