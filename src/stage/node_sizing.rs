@@ -66,13 +66,12 @@ impl NodeSizing<'_> {
             graphs: self.seeds,
             size_of: &|_| (1, 0),
             cap: available,
-            largest: available,
             waiting_batches: waiting_batches(self.config),
             adam: options.adam,
             precision: options.precision,
             device: self.device,
         }
-        .measure();
+        .measure_up_to(available);
         let mut budget = match measured {
             Ok(budget) => budget,
             Err(error) if memory::is_out_of_memory(&error) => return Err(self.nothing_fits(&limit, &error)),

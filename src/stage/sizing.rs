@@ -11,7 +11,7 @@ use crate::distill::objective::Student;
 use crate::graph::Loader;
 use crate::memory::budget::{MemoryBudget, Method, Moment, Shape, WholeBatches, WorstBatches, gibibytes};
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
-use crate::memory::probe::{LARGEST, Probe};
+use crate::memory::probe::Probe;
 use crate::memory::{self, Meter};
 use crate::memory_plan::estimate::{Circumstances, estimate};
 use crate::nn::Architecture;
@@ -309,7 +309,6 @@ impl Sizing<'_> {
             graphs,
             size_of: &size_of,
             cap: plan.graphs().batch_graphs,
-            largest: LARGEST,
             waiting_batches: waiting_batches(self.config),
             adam: options.adam,
             precision: options.precision,
