@@ -308,9 +308,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         fields: &["optimize_batch_size"],
-        is_read: |config, stage| {
-            stage != Stage::Train || !is_one_graph(config) || config.nodes.fanouts.is_some()
-        },
+        is_read: |config, stage| stage != Stage::Train || !is_one_graph(config) || config.nodes.fanouts.is_some(),
         because: "only batches of sampled neighbours are fitted to the memory",
         remedy: "add --fanouts or drop it",
     },

@@ -176,7 +176,10 @@ impl NodeQuestion {
             ("labels and split, mapped".to_owned(), 5.0 * nodes),
         ]);
         let others = self.other_files.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes));
-        let _ = writeln!(text, "\non disk (the system caches mapped arrays while it has memory, and drops them when it needs it):");
+        let _ = writeln!(
+            text,
+            "\non disk (the system caches mapped arrays while it has memory, and drops them when it needs it):"
+        );
         let mut sum = 0.0;
         for (name, bytes) in files.chain(others) {
             sum += bytes;
@@ -213,7 +216,11 @@ impl NodeQuestion {
                 );
             }
         }
-        let _ = writeln!(text, "\n{:>8} {:>10} {:>14} {:>14} {:>10} {:>12}", "memory", "batch", "features", "hot rows", "hot share", "peak");
+        let _ = writeln!(
+            text,
+            "\n{:>8} {:>10} {:>14} {:>14} {:>10} {:>12}",
+            "memory", "batch", "features", "hot rows", "hot share", "peak"
+        );
         for gigabytes in GIGABYTES {
             let settings = self.settings(gigabytes as f64 * 1e9 - PROCESS_BYTES as f64);
             let batch = settings.batch.map_or("none fits".to_owned(), |batch| batch.to_string());

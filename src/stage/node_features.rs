@@ -8,7 +8,7 @@ use crate::memory::budget::gibibytes;
 use crate::nodes::{Fanout, FeatureRows, Features, HotNodes, NodeGraph, RowAccess, visit_probabilities};
 
 /// Features up to this size are mapped: the system's cache holds them, and nothing has to be read before the first batch.
-const SMALL_BYTES: f64 = (256 << 20) as f64;
+pub(super) const SMALL_BYTES: f64 = (256 << 20) as f64;
 
 /// Rows of features, and lines for the user.
 pub struct ChosenRows {
@@ -36,7 +36,10 @@ pub fn choose(
 ) -> Result<ChosenRows, StageError> {
     let mapped = FeatureRows::mapped(&graph.features);
     let Some(row_bytes) = mapped.row_bytes().filter(|&bytes| bytes > 0) else {
-        return Ok(ChosenRows { rows: Arc::new(FeatureRows::open(&graph.features, given(config))?), notes: Vec::new() });
+        return Ok(ChosenRows {
+            rows: Arc::new(FeatureRows::open(&graph.features, given(config))?),
+            notes: Vec::new(),
+        });
     };
     let bytes = (row_bytes * graph.num_nodes()) as f64;
     let (access, reason) = match config.memory.features_from {
@@ -126,5 +129,9 @@ pub fn summary(rows: &FeatureRows) -> Option<String> {
         RowAccess::Mapped | RowAccess::Resident => String::new(),
     };
     let share = 100.0 * counts.hot as f64 / counts.rows as f64;
-    Some(format!("features: {} rows read, {share:.1} % of them from the {} hot rows{reads}", counts.rows, rows.num_hot()))
+    Some(format!(
+        "features: {} rows read, {share:.1} % of them from the {} hot rows{reads}",
+        counts.rows,
+        rows.num_hot()
+    ))
 }

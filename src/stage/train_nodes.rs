@@ -49,7 +49,8 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let seeds = Seeds::of(&split, visible.num_nodes(), found.is_some());
     let reach = reach(config, &architecture, &visible)?;
     let mut plan = NodePlan::new(config, &seeds, &split, &reach);
-    plan.samples_validation = samples_validation(config, &visible);
+    plan.samples_validation =
+        samples_validation(config, visible.num_nodes(), visible.num_edges(), visible.features.columns());
     let degrees = architecture.needs_source_degrees();
     let batches = |reach, labels| {
         let options = BatchOptions { reach, seed: config.training.seed, degrees };
@@ -255,8 +256,8 @@ const WHOLE_VALIDATION_BYTES: usize = 1 << 30;
 
 /// True if validation reads sampled neighbours. It depends on the graph and the configuration alone, not on the machine's memory, because
 /// the choice of the best epoch does.
-fn samples_validation(config: &Config, graph: &NodeGraph) -> bool {
-    let whole = graph.num_nodes() * graph.features.columns() * size_of::<f32>() + graph.num_edges() * 16;
+pub(super) fn samples_validation(config: &Config, num_nodes: usize, num_edges: usize, columns: usize) -> bool {
+    let whole = num_nodes * columns * size_of::<f32>() + num_edges * 16;
     config.nodes.fanouts.is_some()
         && match config.nodes.node_validation {
             NodeValidation::Exact => false,
@@ -291,7 +292,7 @@ fn all_labels(graph: &NodeGraph) -> Vec<i64> {
 }
 
 /// The architecture of a new model.
-fn node_gnn_config(config: &Config, graph: &NodeGraph) -> Result<NodeGnnConfig, StageError> {
+pub(super) fn node_gnn_config(config: &Config, graph: &NodeGraph) -> Result<NodeGnnConfig, StageError> {
     let (model, nodes) = (&config.model, &config.nodes);
     let kind = match model.model {
         ModelKind::Sage => NodeGnnKind::Sage,

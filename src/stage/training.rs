@@ -12,8 +12,7 @@ use super::setup::{self, Data};
 use super::teacher::TeacherUse;
 use crate::config::{
     self, AttentionChoice, CachePrecision, Config, Convolution, IdEncoding, KdLoss, MonitorChoice, NodeValidation,
-    Precision,
-    Schedule as ScheduleChoice, Stage,
+    Precision, Schedule as ScheduleChoice, Stage,
 };
 use crate::distill::losses::LogitLoss;
 use crate::graph::{
