@@ -139,7 +139,7 @@ fn of_graph(config: &Config) -> Result<Planned, StageError> {
             // Sparse rows are mapped; their size differs.
             row_bytes: row_bytes.unwrap_or(columns * size_of::<f32>()) as f64,
         },
-        degrees: Degrees::of_rows(&graph.row_pointers),
+        degrees: Degrees::of_rows(&graph.row_pointers, config.nodes.undirected),
         seeds,
         validation: split.validation.len(),
         samples_validation: samples_validation(config, graph.num_nodes(), graph.num_edges(), columns),
@@ -165,7 +165,7 @@ fn of_size(config: &Config, size: PlannedGraph) -> Result<Planned, StageError> {
             columns: columns as f64,
             row_bytes: (columns * if half { 2 } else { 4 }) as f64,
         },
-        degrees: Degrees::assumed(nodes as f64, edges as f64),
+        degrees: Degrees::assumed(nodes as f64, edges as f64, config.nodes.undirected),
         seeds: if config.distillation.use_kd { nodes } else { labelled.min(nodes) }.max(1),
         validation: labelled.min(nodes) / 4,
         samples_validation: samples_validation(config, nodes, edges, columns),
@@ -221,6 +221,13 @@ fn measured(
     Ok(probe.measure_up_to(largest)?)
 }
 
+/// Peak bytes of a forward over all nodes, beside their features: a layer's input, and its output before and after the activation.
+pub(super) fn whole_forward_bytes(architecture: &NodeGnnConfig, nodes: f64) -> f64 {
+    let inputs = |layer| if layer == 0 { 0 } else { architecture.input_columns(layer) };
+    let columns = (0..architecture.num_layers()).map(|layer| inputs(layer) + 2 * architecture.output_columns(layer));
+    4.0 * nodes * columns.max().unwrap_or(0) as f64
+}
+
 /// Adds what a measured step does not have: arrays by node, validation, buffers, teacher. Returns files besides the store.
 fn add_the_rest(
     config: &Config,
@@ -235,10 +242,7 @@ fn add_the_rest(
         // The whole graph as tensors, from the start.
         let tensors = 4.0 * (nodes * columns + 3.0 * (edges + nodes) + 2.0 * nodes);
         add(budget, "whole graph for validation", Moment::Always, tensors);
-        let widths = |layer| architecture.input_columns(layer).max(0) as f64;
-        let rows = |layer| if layer == 0 { 0.0 } else { widths(layer) };
-        let peak = (0..architecture.layers).map(|layer| rows(layer) + 2.0 * architecture.output_columns(layer) as f64);
-        add(budget, "validation", Moment::Visit, 4.0 * nodes * peak.fold(0.0, f64::max));
+        add(budget, "validation", Moment::Visit, whole_forward_bytes(architecture, nodes));
     }
     if !config.distillation.use_kd {
         return Ok(Vec::new());

@@ -8,7 +8,7 @@ use super::sizing::{BUDGET, SHARE_OF_AVAILABLE, WrittenBudget, waiting_batches};
 use crate::config::Config;
 use crate::distill::objective::Student;
 use crate::graph::Loader;
-use crate::memory::budget::{MemoryBudget, Shape, WorstBatches, gibibytes};
+use crate::memory::budget::{MemoryBudget, Moment, Shape, WorstBatches, gibibytes};
 use crate::memory::limits::{Limit, host_limit};
 use crate::memory::probe::Probe;
 use crate::memory::{self, Meter};
@@ -27,6 +27,8 @@ pub struct NodeSizing<'a> {
     pub seeds: &'a [u64],
     /// Bytes of arrays by node that are no tensors.
     pub array_bytes: f64,
+    /// Peak bytes of a validation on the whole graph, beside its features and edges; 0 if it reads samples.
+    pub validation_bytes: f64,
     /// Wanted seeds of a batch.
     pub wanted: usize,
     /// Seeds of a batch in a run that is resumed: they stay, because the losses depend on them.
@@ -77,7 +79,10 @@ impl NodeSizing<'_> {
             Err(error) if memory::is_out_of_memory(&error) => return Err(self.nothing_fits(&limit, &error)),
             Err(error) => return Err(error.into()),
         };
-        budget.add("arrays by node", crate::memory::budget::Moment::Always, self.array_bytes);
+        budget.add("arrays by node", Moment::Always, self.array_bytes);
+        if self.validation_bytes > 0.0 {
+            budget.add("validation", Moment::Visit, self.validation_bytes);
+        }
         let target = planned_bytes(self.config, &limit);
         let fixed = !self.config.training.optimize_batch_size;
         let peak = |nodes: usize| budget.peak_bytes(worst.shape(nodes));
@@ -135,6 +140,9 @@ impl NodeSizing<'_> {
         let peak = budget.peak_bytes(worst.shape(nodes));
         let remedy = match fitting {
             Some(fitting) => format!("lower --batch-size to {fitting} or use --optimize-batch-size"),
+            None if self.validation_bytes > 0.0 => {
+                "use --node-validation sampled, lower --fanouts or --hidden".to_owned()
+            }
             None => "lower --fanouts, --hidden, --num-workers or --prefetch-batches".to_owned(),
         };
         let fixed = budget.peak_bytes(Shape::default());

@@ -8,6 +8,7 @@ use serde_json::{Map, json};
 use super::StageError;
 use super::node_data;
 use super::node_features::{self, ChosenRows, SampledBatches};
+use super::node_plan::whole_forward_bytes;
 use super::node_sizing::{Fitted, NodeSizing, planned_bytes};
 use super::outcome::Outcome;
 use super::run::{Prepared, Run};
@@ -88,6 +89,10 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
             loader: &loader(training.with_labels(Arc::new(training_labels(&visible, &split)))?),
             seeds: &seeds.nodes,
             array_bytes: array_bytes(visible.num_nodes(), seeds.nodes.len()),
+            validation_bytes: match plan.samples_validation {
+                true => 0.0,
+                false => whole_forward_bytes(&architecture, visible.num_nodes() as f64),
+            },
             wanted: plan.batch_nodes,
             decided: run.decided().and_then(|decided| decided.batch_graphs),
         };
