@@ -131,7 +131,7 @@ impl DirectReader {
         let buffer_bytes = span_bytes.next_multiple_of(ALIGNMENT).max(ALIGNMENT);
         let buffers = (0..DEPTH).map(|_| MmapMut::map_anon(buffer_bytes)).collect::<io::Result<Vec<_>>>()?;
         let engine = match method {
-            Method::IoUring => Engine::Ring(Ring::new(file, buffers)?),
+            Method::IoUring => Engine::Ring(Box::new(Ring::new(file, buffers)?)),
             Method::Threads => Engine::Threads(Threads::start(file, buffers)?),
         };
         let no_span = (0, Span { offset: 0, bytes: 0 });
@@ -236,7 +236,7 @@ fn complete(bytes: &[u8], span: Span) -> io::Result<&[u8]> {
 type Ended<'a> = dyn FnMut(usize, io::Result<&[u8]>) + 'a;
 
 enum Engine {
-    Ring(Ring),
+    Ring(Box<Ring>),
     Threads(Threads),
 }
 
