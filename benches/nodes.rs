@@ -18,9 +18,12 @@ use common::rows::Rows;
 use common::{Error, median};
 use kdgat::graph::Loader;
 use kdgat::random::{self, Purpose};
-use kdgat_nodes::sources::{GraphOptions, read};
+use kdgat::torch::direct_read::{DirectFile, DirectReader, Span};
+use kdgat_nodes::sources::{GraphOptions, SourceNotes, read};
+use kdgat_nodes::store::{self, Provenance};
 use kdgat_nodes::{
-    BatchOptions, Fanout, Features, NodeBatches, NodeGraph, NodeTask, Reach, SampledLayers, Sampler, Section,
+    BatchOptions, Fanout, FeatureRows, Features, NodeBatches, NodeGraph, NodeTask, Reach, RowAccess, SampledLayers,
+    Sampler, Section,
 };
 use serde_json::Value;
 use tch::Device;
@@ -31,6 +34,8 @@ const DRAWN_EDGES: usize = 5_200_000;
 /// Columns of the features that some rows gather.
 const COLUMNS: usize = 128;
 const SEED: u64 = 1;
+/// Rows of a gathered batch.
+const GATHERED: usize = 100_000;
 
 #[derive(Debug, Parser)]
 struct Options {
@@ -76,6 +81,7 @@ fn main() -> Result<(), Error> {
         for case in cases(options.output.quick) {
             bench.measure(&case, &mut rows)?;
         }
+        bench.gather(&mut rows)?;
     }
     rows.finish(Device::Cpu, options.output.results.as_deref())
 }
@@ -154,6 +160,68 @@ impl Bench<'_> {
             rows.add(&name, ("sampled edges, without making tensors", "1/s"), median(alone), None);
         }
         Ok(())
+    }
+
+    /// Rows of features per second from each place, for random rows on one thread, beside a copy of memory and large direct reads.
+    fn gather(&self, rows: &mut Rows) -> Result<(), Error> {
+        let name = format!("{}, {GATHERED} random rows", self.graph.name);
+        if self.options.only.as_ref().is_some_and(|text| !name.contains(text.as_str())) {
+            return Ok(());
+        }
+        let path = self.folder.join("graph.kdgat-nodes");
+        let (options, notes) = (GraphOptions::default(), SourceNotes::default());
+        store::write(&self.graph, Provenance { source_digest: "0".repeat(64), options, notes }, &path)?;
+        let stored = store::open(&path)?;
+        let row_bytes = COLUMNS * size_of::<f32>();
+        let nodes = |batch: usize| -> Vec<u32> {
+            let draw = |at: usize| random::unit(SEED, Purpose::Sweep, 1 + batch as u64, at as u64);
+            (0..GATHERED).map(|at| (draw(at) * stored.num_nodes() as f64) as u32).collect()
+        };
+        let memory = self.rate_of(|| {
+            let (from, mut to) = (vec![1u8; GATHERED * row_bytes], vec![0u8; GATHERED * row_bytes]);
+            let start = Instant::now();
+            to.copy_from_slice(std::hint::black_box(&from));
+            std::hint::black_box(&to);
+            Ok(start.elapsed().as_secs_f64())
+        })?;
+        let disk = {
+            let file = Arc::new(DirectFile::open(&path)?);
+            let mut reader = DirectReader::new(&file, 1 << 20)?;
+            let span = |at: usize| Span { offset: (at << 20) as u64, bytes: 1 << 20 };
+            let spans: Vec<Span> = (0..(GATHERED * row_bytes).div_ceil(1 << 20)).map(span).collect();
+            self.rate_of(|| {
+                let start = Instant::now();
+                reader.read(&spans, |_, bytes| {
+                    let _ = std::hint::black_box(bytes.len());
+                })?;
+                Ok(start.elapsed().as_secs_f64())
+            })?
+        };
+        for (access, peer, rate) in [
+            (RowAccess::Mapped, "a copy of memory", memory),
+            (RowAccess::Resident, "a copy of memory", memory),
+            (RowAccess::Direct, "direct reads of 1 MiB", disk),
+        ] {
+            let from = FeatureRows::open(&stored.features, access)?;
+            let (mut reader, mut batch) = (from.reader()?, 0);
+            let value = self.rate_of(|| {
+                let nodes = nodes(batch);
+                batch += 1;
+                let start = Instant::now();
+                reader.read(&nodes)?;
+                Ok(start.elapsed().as_secs_f64())
+            })?;
+            let metric = ("gathered rows", "1/s");
+            rows.add(&format!("{name}, {access:?}"), metric, value, Some((peer, rate, value / rate)));
+        }
+        Ok(())
+    }
+
+    /// Rows per second of something that takes the returned seconds for `GATHERED` rows: the median of the pairs.
+    fn rate_of(&self, mut seconds: impl FnMut() -> Result<f64, Error>) -> Result<f64, Error> {
+        seconds()?;
+        let rates = (0..3 * self.options.pairs).map(|_| Ok(GATHERED as f64 / seconds()?));
+        Ok(median(rates.collect::<Result<Vec<f64>, Error>>()?))
     }
 
     fn fanouts(&self, case: &Case) -> Vec<Fanout> {

@@ -10,7 +10,7 @@ use super::output;
 use super::settings::Settings;
 use crate::config::reads;
 use crate::memory_plan::plan;
-use crate::stage::{PlannedSize, plan_memory};
+use crate::stage::{PlannedGraph, PlannedSize, StageError, plan_memory, plan_nodes};
 
 #[derive(Debug, Subcommand)]
 pub enum MemoryCommand {
@@ -29,12 +29,25 @@ pub struct PlanArgs {
     /// Number of training graphs, to plan for a dataset that need not exist
     #[arg(long, value_name = "N", requires = "nodes", value_parser = at_least_one())]
     pub graphs: Option<usize>,
-    /// Nodes per graph: distinct CAN IDs in a window
-    #[arg(long, value_name = "N", requires = "graphs", value_parser = at_least_one())]
+    /// Nodes per graph: distinct CAN IDs in a window. With --columns: nodes of one large graph
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
     pub nodes: Option<usize>,
-    /// Edges per graph: distinct pairs of successive CAN IDs in a window (default: three per node)
-    #[arg(long, value_name = "N", requires = "graphs", value_parser = at_least_one())]
+    /// Edges per graph: distinct pairs of successive CAN IDs in a window (default: three per node). With --columns: edges of one large
+    /// graph, each counted once
+    #[arg(long, value_name = "N", requires = "nodes", value_parser = at_least_one())]
     pub edges: Option<usize>,
+    /// Features of a node of one large graph, to plan for a graph that need not exist
+    #[arg(long, value_name = "N", requires_all = ["nodes", "edges"], conflicts_with = "graphs", value_parser = at_least_one())]
+    pub columns: Option<usize>,
+    /// Classes of the nodes of one large graph
+    #[arg(long, value_name = "N", requires = "columns", default_value_t = 40, value_parser = at_least_one())]
+    pub classes: usize,
+    /// Nodes of one large graph with a label to train on (default: a hundredth of all)
+    #[arg(long, value_name = "N", requires = "columns", value_parser = at_least_one())]
+    pub labelled: Option<usize>,
+    /// Features of one large graph are stored in half precision
+    #[arg(long, requires = "columns")]
+    pub half: bool,
     #[command(flatten)]
     pub settings: Settings,
 }
@@ -47,6 +60,24 @@ fn at_least_one() -> RangedU64ValueParser<usize> {
 /// Runs the command.
 pub fn run(command: MemoryCommand) -> Result<ExitCode> {
     let text = match command {
+        MemoryCommand::Plan(PlanArgs { nodes: Some(_), graphs: None, columns: None, .. }) => {
+            let text = "--nodes needs --graphs (many graphs), or --edges and --columns (one large graph)";
+            return Err(StageError::Input(text.to_owned()).into());
+        }
+        MemoryCommand::Plan(PlanArgs {
+            nodes: Some(nodes),
+            edges: Some(edges),
+            columns: Some(columns),
+            classes,
+            labelled,
+            half,
+            settings,
+            ..
+        }) => {
+            let labelled = labelled.unwrap_or(nodes.div_ceil(100));
+            let size = PlannedGraph { nodes, edges, columns, classes, labelled, half };
+            plan_nodes(&settings.load_reading_of_nodes(&reads::PLAN)?.config, Some(size))?
+        }
         MemoryCommand::Plan(args) => {
             let size = args.graphs.zip(args.nodes).map(|(graphs, nodes)| PlannedSize {
                 graphs,

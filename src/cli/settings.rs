@@ -47,6 +47,13 @@ impl Settings {
         Ok(loaded)
     }
 
+    /// Like [`Settings::load_reading`], for one large graph that need not exist.
+    pub fn load_reading_of_nodes(&self, reads: &Reads) -> Result<Loaded, ConfigError> {
+        let loaded = config::load(&Sources { one_graph: true, ..self.sources() })?;
+        config::check_reads(&loaded, reads)?;
+        Ok(loaded)
+    }
+
     /// Like [`Settings::load_reading`], for a command that works on runs: their dataset is the default.
     pub fn load_reading_of(&self, reads: &Reads, runs: &[PathBuf]) -> Result<Loaded> {
         let loaded = self.merge_of(runs)?;
@@ -85,6 +92,7 @@ impl Settings {
             variables: std::env::vars_os().collect(),
             config_file: self.config.clone(),
             flags: self.fields.0.clone(),
+            one_graph: false,
         }
     }
 }

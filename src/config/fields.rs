@@ -252,6 +252,8 @@ config_fields! {
         /// Neighbours sampled for each node in training, from the seeds outwards: one number for each layer. none: the whole graph in each
         /// step.
         fanouts: Option<Vec<usize>> = None, AtLeast(1.0);
+        /// Validation after each epoch of training on sampled neighbours.
+        node_validation: NodeValidation = NodeValidation::Auto;
         /// Parts that the graph is divided into for training on clusters (ClusterGCN). none: no clusters.
         clusters: Option<usize> = None, AtLeast(2.0);
         /// Clusters per batch.
@@ -323,6 +325,11 @@ config_fields! {
         /// Limit of GPU memory, enforced by the allocator; batches are planned for at most what is free at the start. none: what is free
         /// at the start.
         gpu_memory_limit: Option<ByteSize> = None, Above(0.0);
+        /// Place that batches of one large graph read features from; no loss depends on it.
+        features_from: FeaturesFrom = FeaturesFrom::Auto;
+        /// Rows of features of one large graph that are kept in memory: those that sampled batches read most often. none: as many as the
+        /// limit leaves room for if features are read directly, otherwise 0.
+        hot_rows: Option<usize> = None;
         /// Batches between two releases of GPU memory that libtorch has cached but does not use; 0 never releases. Lower it when GPU
         /// memory is fragmented.
         clear_cache_every_n: usize = 100;

@@ -32,6 +32,8 @@ pub struct Sources {
     pub config_file: Option<PathBuf>,
     /// Flags, as pairs of field name and text.
     pub flags: Vec<(String, String)>,
+    /// True if presets are for one large graph, whatever the data.
+    pub one_graph: bool,
 }
 
 /// A merged configuration, and the origin of each value.
@@ -75,7 +77,7 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
         layers.push(layer);
     }
     layers.push(Layer::from_flags(&sources.flags, &mut problems));
-    let on_nodes = is_one_graph(&layers, &sources.working_folder);
+    let on_nodes = sources.one_graph || is_one_graph(&layers, &sources.working_folder);
     let mut presets = presets::layers(&sources.presets, &sources.working_folder, on_nodes, &mut problems)?;
     presets.append(&mut layers);
     layers = presets;

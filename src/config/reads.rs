@@ -101,8 +101,11 @@ pub const EXPORT: Reads = Reads { command: "export", sections: &[], fields: &["t
 pub const EXPORT_EXAMPLES: Reads =
     Reads { command: "export --examples", sections: &["data"], fields: &["attention", "threads", "memory_limit"] };
 /// Accepts the flags of the training that is planned.
-pub const PLAN: Reads =
-    Reads { command: "memory plan", sections: &["data", "model", "training", "distillation", "memory"], fields: &[] };
+pub const PLAN: Reads = Reads {
+    command: "memory plan",
+    sections: &["data", "nodes", "model", "training", "distillation", "memory"],
+    fields: &[],
+};
 
 impl Reads {
     /// True if the command reads this field.

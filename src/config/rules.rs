@@ -152,6 +152,9 @@ const NODE_FIELDS: &[&str] = &[
     "hidden_fraction",
     "position_columns",
     "fanouts",
+    "node_validation",
+    "features_from",
+    "hot_rows",
     "clusters",
     "clusters_per_batch",
     "aggregator",
@@ -174,10 +177,8 @@ const MANY_GRAPHS_FIELDS: &[&str] = &[
     "folds_file",
     "batch_nodes",
     "batch_edges",
-    "optimize_batch_size",
     "min_steps_per_epoch",
     "memory_estimation",
-    "safety_factor",
     "shuffle_block",
     "shuffle_buffer",
     "kd_hint_weight",
@@ -190,6 +191,11 @@ const MANY_GRAPHS_FIELDS: &[&str] = &[
 /// True if the configured dataset is one large graph.
 pub fn is_one_graph(config: &Config) -> bool {
     config.data.data.as_deref().is_some_and(kdgat_nodes::sources::is_node_dataset)
+}
+
+/// True if batches of one large graph read the features of some of its nodes.
+fn reads_rows(config: &Config) -> bool {
+    config.nodes.fanouts.is_some() || config.nodes.clusters.is_some() || config.model.model == ModelKind::Mlp
 }
 
 /// True if a stage reads a field under any configuration; the stage's help lists these.
@@ -300,6 +306,36 @@ pub const RULES: &[Rule] = &[
         is_read: |config, stage| stage != Stage::Train || !is_one_graph(config),
         because: "the data is one large graph, whose nodes are trained on",
         remedy: "drop it",
+    },
+    Rule {
+        fields: &["optimize_batch_size"],
+        is_read: |config, stage| stage != Stage::Train || !is_one_graph(config) || config.nodes.fanouts.is_some(),
+        because: "only batches of sampled neighbours are fitted to the memory",
+        remedy: "add --fanouts or drop it",
+    },
+    Rule {
+        fields: &["safety_factor"],
+        is_read: |config, stage| stage != Stage::Train || !is_one_graph(config) || reads_rows(config),
+        because: "each step reads the whole graph",
+        remedy: "add --fanouts or drop it",
+    },
+    Rule {
+        fields: &["features_from"],
+        is_read: |config, _| reads_rows(config),
+        because: "each step reads the whole graph from memory",
+        remedy: "add --fanouts or --clusters, or drop it",
+    },
+    Rule {
+        fields: &["hot_rows", "node_validation"],
+        is_read: |config, _| config.nodes.fanouts.is_some(),
+        because: "it belongs to sampled neighbours",
+        remedy: "add --fanouts or drop it",
+    },
+    Rule {
+        fields: &["hot_rows"],
+        is_read: |config, _| config.memory.features_from != FeaturesFrom::Resident,
+        because: "all features are in memory",
+        remedy: "use --features-from direct or mapped, or drop it",
     },
     Rule {
         fields: &["labels_per_class", "validation_per_class"],

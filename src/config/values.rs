@@ -269,6 +269,26 @@ choices! {
         /// Shares of the labelled nodes
         Random = "random",
     }
+    /// The place that batches read features from.
+    FeaturesFrom {
+        /// The store while it is small; memory if it leaves room for all of them; otherwise direct reads
+        Auto = "auto",
+        /// The mapped store, whose pages the system caches
+        Mapped = "mapped",
+        /// The store's file, around the system's cache, with io_uring where it is allowed
+        Direct = "direct",
+        /// Memory, read once at the start
+        Resident = "resident",
+    }
+    /// The validation of a training on sampled neighbours.
+    NodeValidation {
+        /// `exact` for a graph whose features and edges take at most 1 GiB, otherwise `sampled`
+        Auto = "auto",
+        /// All neighbours: the whole graph in one pass
+        Exact = "exact",
+        /// The same samples after each epoch
+        Sampled = "sampled",
+    }
     /// The aggregator of GraphSAGE.
     AggregatorChoice {
         /// A map of the neighbours' mean plus a map of the node itself

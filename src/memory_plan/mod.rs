@@ -1,5 +1,8 @@
 //! Memory plan of a training run: an estimate from the architecture before anything runs ([`estimate`]), and changes to make if
-//! it does not fit ([`plan`]).
+//! it does not fit ([`plan`]). For one large graph: the expected sizes of sampled batches ([`node_sizes`]) and the memory of a
+//! training on them ([`nodes`]).
 
 pub mod estimate;
+pub mod node_sizes;
+pub mod nodes;
 pub mod plan;

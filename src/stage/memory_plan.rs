@@ -12,7 +12,7 @@ use crate::graph::{CarProfile, EdgeScaling, FeatureSet, NodeScaling, Split};
 use crate::memory::budget::WorstBatches;
 use crate::memory::limits::{gpu_limit, host_limit};
 use crate::memory_plan::plan::{Question, recommend};
-use crate::nn::{Architecture, GatConfig, InputConfig, VgaeConfig};
+use crate::nn::{Architecture, GatConfig, InputConfig, NodeGnnConfig, NodeGnnKind, VgaeConfig};
 use crate::torch::device;
 
 /// Number of CAN IDs assumed without a dataset.
@@ -30,6 +30,7 @@ pub struct PlannedSize {
 /// for `size`.
 pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String, StageError> {
     let stage = match config.model.model {
+        _ if size.is_none() && config::is_one_graph(config) => return super::plan_nodes(config, None),
         ModelKind::Vgae => Stage::Autoencoder,
         ModelKind::Gat => Stage::Normal,
         ModelKind::Dqn => return Err(no_plan()),
@@ -150,6 +151,20 @@ fn assumed_teacher(config: &Config) -> Result<Option<Architecture>, StageError> 
     assumed(&teacher).map(Some)
 }
 
+/// The teacher of a network for nodes: the one given by path, else that of the presets for one large graph.
+pub(super) fn assumed_node_teacher(config: &Config, student: &NodeGnnConfig) -> Result<NodeGnnConfig, StageError> {
+    if let Some(path) = &config.distillation.teacher_path
+        && let Architecture::Nodes(found) = teacher::open(path)?.architecture
+    {
+        return Ok(found);
+    }
+    let presets = vec!["sage".to_owned(), "teacher".to_owned()];
+    let preset = config::load(&Sources { presets, one_graph: true, ..Sources::default() });
+    let model = preset.map_err(|error| StageError::Input(error.to_string()))?.config.model;
+    let hidden = model.hidden.first().copied().unwrap_or(0) as i64;
+    Ok(NodeGnnConfig::new(NodeGnnKind::Sage, [student.node_features, hidden, model.layers as i64, student.outputs]))
+}
+
 /// The node input of the configured model, with an identity scaling: the scaling does not affect memory.
 fn assumed_input(config: &Config) -> InputConfig {
     let features = setup::feature_set(config);
@@ -164,7 +179,8 @@ fn no_plan() -> StageError {
 }
 
 fn no_plan_of_graphs() -> StageError {
-    let text = "a memory plan is made for models of CAN windows only; `kdgat train` measures its memory when it starts";
+    let text = "a memory plan is made for models of CAN windows and for one large graph (--data, or --nodes with --columns); for other graphs \
+                `kdgat train` measures its memory when it starts";
     StageError::Input(text.into())
 }
 

@@ -61,6 +61,8 @@ pub struct Prepared {
     pub amounts: String,
     /// Further lines for the user.
     pub notes: Vec<String>,
+    /// Makes lines for the user at the end of the training.
+    pub closing: Box<dyn Fn() -> Vec<String>>,
 }
 
 impl<'a> Run<'a> {
@@ -108,6 +110,11 @@ impl<'a> Run<'a> {
     /// The run's folder.
     pub fn directory(&self) -> &RunDirectory {
         &self.directory
+    }
+
+    /// For a resumed run: the sizes that it decided when it started.
+    pub fn decided(&self) -> Option<Decided> {
+        self.decided
     }
 
     /// True if the run resumes from a checkpoint.
@@ -160,6 +167,7 @@ impl<'a> Run<'a> {
             batch_graphs: graphs.batch_graphs,
             amounts,
             notes: foreign_ids.iter().map(ForeignCounts::text).collect(),
+            closing: Box::new(Vec::new),
         };
         self.fit(student, trainable, plan, prepared)
     }
@@ -237,6 +245,7 @@ impl<'a> Run<'a> {
             }
             self.directory.write_json("summary.json", &outcome)?;
         }
+        (prepared.closing)().iter().for_each(|line| self.console.line(line));
         outcome.print(&mut self.console, &summary);
         teacher_error.map_or(Ok(outcome), |error| Err(error.into()))
     }

@@ -24,24 +24,24 @@ use crate::train::run_directory::RunDirectory;
 use crate::train::trainable::Trainable;
 
 /// The file with a run's memory budget, by component.
-const BUDGET: &str = "memory_budget.json";
+pub(super) const BUDGET: &str = "memory_budget.json";
 /// Largest share of the available host memory to plan for: other programs may need more memory later.
-const SHARE_OF_AVAILABLE: f64 = 0.9;
+pub(super) const SHARE_OF_AVAILABLE: f64 = 0.9;
 /// Graphs at a time below which steps are slow and batch norm has few samples, so another setting is better.
 const FEW_GRAPHS: usize = 32;
 
 /// The content of [`BUDGET`]: the budget, and the limit that it must respect.
 #[derive(Serialize)]
-struct WrittenBudget<'a> {
+pub(super) struct WrittenBudget<'a> {
     #[serde(flatten)]
-    budget: &'a MemoryBudget,
+    pub budget: &'a MemoryBudget,
     /// Limit for tensors on the training device, in bytes.
-    limit_bytes: u64,
-    limit_source: String,
+    pub limit_bytes: u64,
+    pub limit_source: String,
     /// The part of the limit that was planned for, in bytes.
-    planned_bytes: u64,
+    pub planned_bytes: u64,
     /// Graphs that go through the model at a time.
-    batch_graphs: usize,
+    pub batch_graphs: usize,
 }
 
 /// The inputs for sizing batches.

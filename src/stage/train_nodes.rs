@@ -7,13 +7,17 @@ use serde_json::{Map, json};
 
 use super::StageError;
 use super::node_data;
+use super::node_features::{self, ChosenRows, SampledBatches};
+use super::node_plan::whole_forward_bytes;
+use super::node_sizing::{Fitted, NodeSizing, planned_bytes};
 use super::outcome::Outcome;
 use super::run::{Prepared, Run};
 use super::teacher::{self, FoundTeacher, TeacherUse};
 use super::training;
-use crate::config::{AggregatorChoice, Config, Convolution, ModelKind, NormChoice, Stage};
+use crate::config::{AggregatorChoice, Config, Convolution, ModelKind, NodeValidation, NormChoice, Stage};
 use crate::distill::objective::{IGNORED_LABEL, NodeDistillation, NodeObjective};
 use crate::graph::{Loader, Shuffle, Vocabulary};
+use crate::memory::limits::host_limit;
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::node_gnn_config::{Aggregator, Norm};
 use crate::nn::{Architecture, FreshParameters, NodeGnn, NodeGnnConfig, NodeGnnKind, Scope};
@@ -49,15 +53,17 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let seeds = Seeds::of(&split, visible.num_nodes(), found.is_some());
     let reach = reach(config, &architecture, &visible)?;
     let mut plan = NodePlan::new(config, &seeds, &split, &reach);
+    plan.samples_validation =
+        samples_validation(config, visible.num_nodes(), visible.num_edges(), visible.features.columns());
     let degrees = architecture.needs_source_degrees();
     let batches = |reach, labels| {
         let options = BatchOptions { reach, seed: config.training.seed, degrees };
         NodeBatches::new(Arc::clone(&read), Arc::new(labels), options, &data.source)
     };
     let is_exact = matches!(reach, Reach::None | Reach::Whole { .. });
-    let training = batches(reach, training_labels(&visible, &split))?;
-    let validation = match is_exact {
-        true => training.with_labels(Arc::new(all_labels(&visible)))?,
+    let mut training = batches(reach.clone(), training_labels(&visible, &split))?;
+    let mut validation = match is_exact || plan.samples_validation {
+        true => training.with_labels(Arc::new(all_labels(&visible)))?.with_fixed_samples(),
         false => batches(exact_reach(&architecture), all_labels(&visible))?,
     };
     let loader =
@@ -72,9 +78,50 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
         .is_some()
         .then(|| NodeDistillation { loss: training::logit_loss(config), alpha: config.distillation.kd_alpha });
     let teacher = teacher::start_for_nodes(config, found, &visible, data.device, plan.teacher_use())?;
-    let student = NodeObjective { model, teacher, distillation, labelled_share: seeds.labelled_share };
-    let trainable = Trainable::new(parameters.into_tensors(), data.device)?;
+    let mut student = NodeObjective { model, teacher, distillation, labelled_share: seeds.labelled_share };
+    let mut trainable = Trainable::new(parameters.into_tensors(), data.device)?;
     let options = run.fit_options(&student);
+    let mut notes = vec![format!("split: {}", split.origin)];
+    let mut free_bytes = planned_bytes(config, &host_limit(config.memory.memory_limit.map(|size| size.0)));
+    let mut read_rows = None;
+    if let Reach::Sampled(_) = &reach {
+        let sizing = NodeSizing {
+            config,
+            device: data.device,
+            directory: run.directory(),
+            loader: &loader(training.with_labels(Arc::new(training_labels(&visible, &split)))?),
+            seeds: &seeds.nodes,
+            array_bytes: array_bytes(visible.num_nodes(), seeds.nodes.len()),
+            validation_bytes: match plan.samples_validation {
+                true => 0.0,
+                false => whole_forward_bytes(&architecture, visible.num_nodes() as f64),
+            },
+            wanted: plan.batch_nodes,
+            decided: run.decided().and_then(|decided| decided.batch_graphs),
+        };
+        let Fitted { batch_nodes, free_bytes: left, notes: lines } =
+            sizing.fit(&mut student, &mut trainable, &options)?;
+        (plan.batch_nodes, free_bytes) = (batch_nodes, left);
+        notes.extend(lines);
+        if plan.samples_validation {
+            notes.push(
+                "validation: sampled neighbours, the same after each epoch (--node-validation exact: the whole graph)"
+                    .to_owned(),
+            );
+        }
+    }
+    if !matches!(reach, Reach::Whole { .. }) {
+        let sampled = match &reach {
+            Reach::Sampled(fanouts) => {
+                Some(SampledBatches { seeds: &seeds.nodes, batch_nodes: plan.batch_nodes, fanouts })
+            }
+            _ => None,
+        };
+        let ChosenRows { rows, notes: lines } = node_features::choose(config, &visible, free_bytes, sampled)?;
+        notes.extend(lines);
+        (training, validation) = (training.reading(Arc::clone(&rows)), validation.reading(Arc::clone(&rows)));
+        read_rows = Some(rows);
+    }
     let hidden = if split.hidden.is_empty() { String::new() } else { format!(", {} hidden", split.hidden.len()) };
     let prepared = Prepared {
         training_loader: loader(training),
@@ -90,7 +137,8 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
             split.validation.len(),
             split.test.len()
         ),
-        notes: vec![format!("split: {}", split.origin)],
+        notes,
+        closing: Box::new(move || read_rows.iter().filter_map(|rows| node_features::summary(rows)).collect()),
     };
     run.fit(student, trainable, &mut plan, prepared)
 }
@@ -123,6 +171,8 @@ struct NodePlan {
     validation: Vec<u64>,
     /// Seeds per batch.
     batch_nodes: usize,
+    /// True if validation reads sampled neighbours, in batches like training.
+    samples_validation: bool,
     clusters: Option<ClusterPlan>,
     seed: u64,
 }
@@ -145,6 +195,7 @@ impl NodePlan {
         let cap = if matches!(reach, Reach::Whole { .. }) { usize::MAX } else { config.training.batch_size };
         Self {
             batch_nodes: cap.clamp(1, seeds.nodes.len().max(1)),
+            samples_validation: false,
             training: seeds.nodes.clone(),
             validation: split.validation.iter().map(|&node| u64::from(node)).collect(),
             clusters,
@@ -173,7 +224,10 @@ impl BatchPlan for NodePlan {
     }
 
     fn validation(&self) -> Vec<Vec<u64>> {
-        vec![self.validation.clone()]
+        match self.samples_validation {
+            true => self.validation.chunks(self.batch_nodes).map(<[u64]>::to_vec).collect(),
+            false => vec![self.validation.clone()],
+        }
     }
 }
 
@@ -205,6 +259,26 @@ fn reach(config: &Config, architecture: &NodeGnnConfig, graph: &NodeGraph) -> Re
     }
 }
 
+/// Features and edges up to this size are validated on as a whole.
+const WHOLE_VALIDATION_BYTES: usize = 1 << 30;
+
+/// True if validation reads sampled neighbours. It depends on the graph and the configuration alone, not on the machine's memory, because
+/// the choice of the best epoch does.
+pub(super) fn samples_validation(config: &Config, num_nodes: usize, num_edges: usize, columns: usize) -> bool {
+    let whole = num_nodes * columns * size_of::<f32>() + num_edges * 16;
+    config.nodes.fanouts.is_some()
+        && match config.nodes.node_validation {
+            NodeValidation::Exact => false,
+            NodeValidation::Sampled => true,
+            NodeValidation::Auto => whole > WHOLE_VALIDATION_BYTES,
+        }
+}
+
+/// Bytes of arrays that are no tensors: labels of all nodes for training and for validation, the seeds, and the batches of an epoch.
+pub(super) fn array_bytes(num_nodes: usize, num_seeds: usize) -> f64 {
+    (2 * size_of::<i64>() * num_nodes + 3 * size_of::<u64>() * num_seeds) as f64
+}
+
 /// All that the model reads: the whole graph, or the nodes alone.
 fn exact_reach(architecture: &NodeGnnConfig) -> Reach {
     match architecture.message_layers() {
@@ -226,7 +300,7 @@ fn all_labels(graph: &NodeGraph) -> Vec<i64> {
 }
 
 /// The architecture of a new model.
-fn node_gnn_config(config: &Config, graph: &NodeGraph) -> Result<NodeGnnConfig, StageError> {
+pub(super) fn node_gnn_config(config: &Config, graph: &NodeGraph) -> Result<NodeGnnConfig, StageError> {
     let (model, nodes) = (&config.model, &config.nodes);
     let kind = match model.model {
         ModelKind::Sage => NodeGnnKind::Sage,

@@ -11,8 +11,8 @@ use super::StageError;
 use super::setup::{self, Data};
 use super::teacher::TeacherUse;
 use crate::config::{
-    self, AttentionChoice, CachePrecision, Config, Convolution, IdEncoding, KdLoss, MonitorChoice, Precision,
-    Schedule as ScheduleChoice, Stage,
+    self, AttentionChoice, CachePrecision, Config, Convolution, IdEncoding, KdLoss, MonitorChoice, NodeValidation,
+    Precision, Schedule as ScheduleChoice, Stage,
 };
 use crate::distill::losses::LogitLoss;
 use crate::graph::{
@@ -81,6 +81,12 @@ pub fn identity(
     }
     if stage == Stage::Train && config::is_one_graph(config) {
         content["nodes"] = json!(config.nodes);
+        // As above: runs from before this field existed can be resumed.
+        if config.nodes.node_validation == NodeValidation::Auto
+            && let Value::Object(fields) = &mut content["nodes"]
+        {
+            fields.remove("node_validation");
+        }
     } else if stage == Stage::Train {
         content["graphs"] = json!(config.graphs);
         content["embedding"] = json!({

@@ -9,6 +9,7 @@ use tch::{TchError, Tensor};
 
 use super::block::{Block, TooManyEdges};
 use super::clusters::Clusters;
+use super::feature_rows::{FeatureRows, RowReader};
 use super::gather::{degrees_of, features_of};
 use super::induced::Subgraph;
 use super::sampler::{Fanout, SampledLayers, Sampler};
@@ -52,11 +53,17 @@ pub struct BatchOptions {
 pub struct NodeBatches {
     graph: Arc<NodeGraph>,
     labels: Arc<Vec<i64>>,
+    rows: Arc<FeatureRows>,
     prepared: Arc<Prepared>,
     seed: u64,
     degrees: bool,
+    /// True if every epoch has the samples of the same epoch.
+    has_fixed_samples: bool,
     path: PathBuf,
 }
+
+/// Epoch of fixed samples: no training has it.
+const FIXED_EPOCH: u64 = u64::MAX;
 
 /// A [`Reach`] with what all its batches share.
 #[derive(Debug)]
@@ -91,7 +98,19 @@ impl NodeBatches {
                 Prepared::Clusters(clusters, layers)
             }
         };
-        Ok(Self { graph, labels, prepared: Arc::new(prepared), seed, degrees, path: path.to_path_buf() })
+        let rows = Arc::new(FeatureRows::mapped(&graph.features));
+        let (prepared, path) = (Arc::new(prepared), path.to_path_buf());
+        Ok(Self { graph, labels, rows, prepared, seed, degrees, has_fixed_samples: false, path })
+    }
+
+    /// The same batches, whose features come from these rows of the same graph. Batches of a whole graph have read theirs already.
+    pub fn reading(self, rows: Arc<FeatureRows>) -> Self {
+        Self { rows, ..self }
+    }
+
+    /// The same batches with the same samples in every epoch, for validation.
+    pub fn with_fixed_samples(self) -> Self {
+        Self { has_fixed_samples: true, ..self }
     }
 
     /// Batches of the same nodes, features and edges, which they share, with other labels.
@@ -100,9 +119,10 @@ impl NodeBatches {
     /// Another number of labels than of nodes.
     pub fn with_labels(&self, labels: Arc<Vec<i64>>) -> Result<Self, NodesError> {
         expect_all(&self.graph, "labels", labels.len())?;
-        let Self { graph, prepared, seed, degrees, path, .. } = self;
-        let (graph, prepared, path) = (Arc::clone(graph), Arc::clone(prepared), path.clone());
-        Ok(Self { graph, labels, prepared, seed: *seed, degrees: *degrees, path })
+        let Self { graph, rows, prepared, seed, degrees, has_fixed_samples, path, .. } = self;
+        let (graph, rows, prepared) = (Arc::clone(graph), Arc::clone(rows), Arc::clone(prepared));
+        let (seed, degrees, has_fixed_samples) = (*seed, *degrees, *has_fixed_samples);
+        Ok(Self { graph, labels, rows, prepared, seed, degrees, has_fixed_samples, path: path.clone() })
     }
 }
 
@@ -152,7 +172,8 @@ impl BatchSource for NodeBatches {
                 Around::Clusters { clusters, layers: *layers, subgraph: Subgraph::new(&self.graph), nodes: Vec::new() }
             }
         };
-        Box::new(NodeMaker { source: self, epoch, around })
+        let epoch = if self.has_fixed_samples { FIXED_EPOCH } else { epoch };
+        Box::new(NodeMaker { source: self, epoch, around, rows: None })
     }
 }
 
@@ -160,6 +181,8 @@ struct NodeMaker<'a> {
     source: &'a NodeBatches,
     epoch: u64,
     around: Around<'a>,
+    /// Made with the first batch that needs it.
+    rows: Option<RowReader<'a>>,
 }
 
 /// Makes what is around the seeds of a batch; reuses its memory.
@@ -199,8 +222,12 @@ impl NodeBatches {
 
 impl NodeMaker<'_> {
     fn neighbourhood(&mut self, seeds: &[u32]) -> Result<Neighbourhood, StoreError> {
-        let NodeBatches { graph, degrees: with_degrees, .. } = self.source;
-        let features = |nodes: &[u32]| features_of(&graph.features, nodes).map_err(of_tensor("features"));
+        let NodeBatches { graph, degrees: with_degrees, rows: source, .. } = self.source;
+        let reader = &mut self.rows;
+        let mut features = |nodes: &[u32]| match reader {
+            Some(reader) => reader.read(nodes),
+            None => reader.insert(source.reader()?).read(nodes),
+        };
         match &mut self.around {
             Around::Nothing => Ok(Neighbourhood {
                 features: features(seeds)?,
@@ -396,6 +423,17 @@ mod tests {
             }
         };
         assert_eq!(pointers(0), pointers(1));
+    }
+
+    #[test]
+    fn fixed_samples_are_those_of_one_epoch() {
+        let sampled = || source(Reach::Sampled(vec![Fanout::AtMost(3), Fanout::AtMost(2)]), true);
+        let seeds: Vec<u64> = (0..20).collect();
+        let of = |source: &NodeBatches, epoch| all_tensors(&source.maker(epoch).make(&seeds).unwrap());
+        let (usual, fixed) = (sampled(), Arc::into_inner(sampled()).unwrap().with_fixed_samples());
+        assert_ne!(of(&usual, 0), of(&usual, 1));
+        assert_eq!(of(&fixed, 0), of(&fixed, 1));
+        assert_ne!(of(&fixed, 0), of(&usual, 0));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The graph: edges by target, node features, labels and the split that its source gives.
 
 use std::ops::{Deref, Range};
+use std::path::Path;
 use std::sync::Arc;
 
 use bytemuck::Pod;
@@ -12,7 +13,20 @@ pub const NO_LABEL: i32 = -1;
 
 /// An array of a graph, in memory or mapped from a store.
 #[derive(Debug, Clone)]
-pub struct Section<T>(Source<T>);
+pub struct Section<T> {
+    source: Source<T>,
+    /// The mapped file.
+    file: Option<Arc<Path>>,
+}
+
+/// Place of an array in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilePlace {
+    /// The file.
+    pub path: Arc<Path>,
+    /// Bytes of the file.
+    pub bytes: Range<usize>,
+}
 
 #[derive(Debug, Clone)]
 enum Source<T> {
@@ -26,13 +40,26 @@ impl<T: Pod> Section<T> {
     pub fn mapped(map: &Arc<Mmap>, bytes: Range<usize>) -> Option<Self> {
         let found = map.get(bytes.clone())?;
         bytemuck::try_cast_slice::<u8, T>(found).ok()?;
-        Some(Self(Source::Mapped(Arc::clone(map), bytes)))
+        Some(Self { source: Source::Mapped(Arc::clone(map), bytes), file: None })
+    }
+
+    /// The same values, whose map is that of this file.
+    pub fn in_file(self, path: &Arc<Path>) -> Self {
+        Self { file: Some(Arc::clone(path)), ..self }
+    }
+
+    /// Place of the values in their file; `None` for values in memory, or in a map whose file is unknown.
+    pub fn place(&self) -> Option<FilePlace> {
+        match (&self.source, &self.file) {
+            (Source::Mapped(_, bytes), Some(path)) => Some(FilePlace { path: Arc::clone(path), bytes: bytes.clone() }),
+            _ => None,
+        }
     }
 }
 
 impl<T> From<Vec<T>> for Section<T> {
     fn from(values: Vec<T>) -> Self {
-        Self(Source::Owned(Arc::new(values)))
+        Self { source: Source::Owned(Arc::new(values)), file: None }
     }
 }
 
@@ -40,7 +67,7 @@ impl<T: Pod> Deref for Section<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        match &self.0 {
+        match &self.source {
             Source::Owned(values) => values,
             // `mapped` has checked bounds and alignment.
             Source::Mapped(map, bytes) => bytemuck::cast_slice(&map[bytes.clone()]),

@@ -137,7 +137,7 @@ fn open_checked(path: &Path, checked_bytes: usize) -> Result<Opened, NodesError>
         if map.len() < checked_bytes {
             check_sections(&header, header_bytes, &map)?;
         }
-        let graph = Mapped { header: &header, header_bytes, map: &map }.graph()?;
+        let graph = Mapped { header: &header, header_bytes, map: &map, path: &Arc::from(path) }.graph()?;
         check_ends(&graph)?;
         if map.len() < checked_bytes {
             check_values(&graph)?;
@@ -163,6 +163,7 @@ struct Mapped<'a> {
     header: &'a Header,
     header_bytes: usize,
     map: &'a Arc<Mmap>,
+    path: &'a Arc<Path>,
 }
 
 impl Mapped<'_> {
@@ -198,7 +199,8 @@ impl Mapped<'_> {
     fn optional<T: Pod>(&self, name: &str) -> Result<Option<Section<T>>, String> {
         let Some(section) = self.header.sections.iter().find(|section| section.name == name) else { return Ok(None) };
         let mapped = Section::mapped(self.map, section.range(self.header_bytes));
-        mapped.map(Some).ok_or_else(|| format!("array {name} is not aligned"))
+        let mapped = mapped.ok_or_else(|| format!("array {name} is not aligned"))?;
+        Ok(Some(mapped.in_file(self.path)))
     }
 }
 

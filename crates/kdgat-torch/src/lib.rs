@@ -21,6 +21,7 @@ pub mod checkpoint;
 mod cuda;
 pub mod cuda_program;
 pub mod device;
+pub mod direct_read;
 pub mod draw;
 mod exit;
 mod ffi;

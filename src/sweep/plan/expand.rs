@@ -279,6 +279,7 @@ impl Expansion<'_> {
             variables: self.surroundings.variables.clone(),
             config_file: None,
             flags: flags.into_iter().collect(),
+            one_graph: false,
         };
         let loaded = config::load(&sources)?;
         match step.command.stage() {

@@ -289,7 +289,12 @@ impl MemoryBudget {
 
     /// Formats the budget as a table by component, for the worst batch of `graphs` graphs.
     pub fn table(&self, graphs: usize, worst: &WorstBatches) -> String {
-        let shape = worst.shape(graphs);
+        self.table_of("graphs", graphs, worst)
+    }
+
+    /// The same for batches of `count` of something else than graphs, named in the plural.
+    pub fn table_of(&self, unit: &str, count: usize, worst: &WorstBatches) -> String {
+        let shape = worst.shape(count);
         let mut text =
             format!("{:<28} {:>12} {:>10} {:>10} {:>12}\n", "component", "fixed", "per node", "per edge", "bytes");
         for Component { name, bytes, .. } in &self.components {
@@ -306,7 +311,7 @@ impl MemoryBudget {
         let _ = writeln!(
             text,
             "{:<28} {:>12} {:>10} {:>10} {:>12}",
-            format!("peak at {graphs} graphs"),
+            format!("peak at {count} {unit}"),
             "",
             format!("{:.0} nodes", shape.nodes),
             format!("{:.0} edges", shape.edges),

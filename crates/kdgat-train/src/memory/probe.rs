@@ -60,7 +60,15 @@ impl Probe<'_> {
     ///
     /// # Errors
     /// If not even one graph fits, or anything else fails.
-    pub fn measure(mut self) -> Result<MemoryBudget, FitError> {
+    pub fn measure(self) -> Result<MemoryBudget, FitError> {
+        self.measure_up_to(LARGEST)
+    }
+
+    /// The same with batches of up to `largest` graphs.
+    ///
+    /// # Errors
+    /// Those of [`measure`](Self::measure).
+    pub fn measure_up_to(mut self, largest: usize) -> Result<MemoryBudget, FitError> {
         set_activity(Activity::Probe);
         let meter = Meter::new(self.device);
         let kept: Vec<(Tensor, Tensor)> = super::retry_on_oom(meter, || {
@@ -69,7 +77,7 @@ impl Probe<'_> {
             let copies = tensors.map(|tensor| Ok((tensor.shallow_clone(), tensor.f_detach_copy()?)));
             tch::no_grad(|| copies.collect::<Result<_, FitError>>())
         })?;
-        let outcome = self.samples();
+        let outcome = self.samples(largest);
         for (mut tensor, before) in kept {
             super::retry_on_oom(meter, || Ok::<_, FitError>(tch::no_grad(|| tensor.f_copy_(&before))?))?;
         }
@@ -80,7 +88,7 @@ impl Probe<'_> {
         Ok(self.budget(&samples, always))
     }
 
-    fn samples(&mut self) -> Result<(Vec<Sample>, Vec<Component>), FitError> {
+    fn samples(&mut self, largest: usize) -> Result<(Vec<Sample>, Vec<Component>), FitError> {
         let meter = Meter::new(self.device);
         let mut adam = super::retry_on_oom(meter, || Adam::new(self.trainable, self.adam))?;
         let runner = super::retry_on_oom(meter, || StepRunner::new(self.trainable, self.device, self.precision))?;
@@ -89,7 +97,7 @@ impl Probe<'_> {
         let optimizer = if self.adam.offload && self.device.is_cuda() { 0.0 } else { adam.bytes() as f64 };
         let mut samples = Vec::new();
         let mut base = 0.0;
-        for (number, graphs) in self.batches().into_iter().enumerate() {
+        for (number, graphs) in self.batches(largest).into_iter().enumerate() {
             let before = meter.read().current_bytes;
             self.objective.source_mut().forget();
             let start = meter.read().current_bytes;
@@ -124,11 +132,11 @@ impl Probe<'_> {
     }
 
     /// Batches from small to large, then two of the largest size: with few and with many edges per node.
-    fn batches(&self) -> Vec<Vec<u64>> {
+    fn batches(&self, largest: usize) -> Vec<Vec<u64>> {
         let available = self.graphs.len();
         // As large as the requested size if possible: the peak of a small batch may be in another place than that of a
         // large one.
-        let largest = self.cap.min(LARGEST).min(available).max(1);
+        let largest = self.cap.min(largest).min(available).max(1);
         // Spread over the dataset, because its first minutes are not representative.
         let spread =
             |count: usize| -> Vec<u64> { (0..count).map(|index| self.graphs[index * available / count]).collect() };

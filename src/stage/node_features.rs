@@ -1,0 +1,137 @@
+//! The place that batches of one large graph read features from, and the rows that are kept in memory.
+
+use std::sync::Arc;
+
+use super::StageError;
+use crate::config::{Config, FeaturesFrom};
+use crate::memory::budget::gibibytes;
+use crate::nodes::{Fanout, FeatureRows, Features, HotNodes, NodeGraph, RowAccess, visit_probabilities};
+
+/// Features up to this size are mapped: the system's cache holds them, and nothing has to be read before the first batch.
+pub(super) const SMALL_BYTES: f64 = (256 << 20) as f64;
+
+/// Rows of features, and lines for the user.
+pub struct ChosenRows {
+    pub rows: Arc<FeatureRows>,
+    pub notes: Vec<String>,
+}
+
+/// The sampled batches of a training.
+pub struct SampledBatches<'a> {
+    pub seeds: &'a [u64],
+    pub batch_nodes: usize,
+    pub fanouts: &'a [Fanout],
+}
+
+/// Chooses the place by the configuration and by the memory that is free for features, and fills the hot rows. `sampled` is `None` for
+/// batches without sampled neighbours, which have no hot rows.
+///
+/// # Errors
+/// A place that these features do not allow, rows that cannot be read, or no memory for them.
+pub fn choose(
+    config: &Config,
+    graph: &NodeGraph,
+    free_bytes: f64,
+    sampled: Option<SampledBatches>,
+) -> Result<ChosenRows, StageError> {
+    let mapped = FeatureRows::mapped(&graph.features);
+    let Some(row_bytes) = mapped.row_bytes().filter(|&bytes| bytes > 0) else {
+        return Ok(ChosenRows {
+            rows: Arc::new(FeatureRows::open(&graph.features, given(config))?),
+            notes: Vec::new(),
+        });
+    };
+    let bytes = (row_bytes * graph.num_nodes()) as f64;
+    let (access, reason) = match config.memory.features_from {
+        FeaturesFrom::Auto => automatic(&graph.features, bytes, free_bytes),
+        _ => (given(config), (config.memory.features_from != FeaturesFrom::Mapped).then(|| "as configured".to_owned())),
+    };
+    let mut rows = FeatureRows::open(&graph.features, access)?;
+    let mut notes = Vec::new();
+    if let Some(reason) = reason {
+        let way = match access {
+            RowAccess::Mapped => "read from the mapped store",
+            RowAccess::Resident => "kept in memory",
+            RowAccess::Direct if rows.is_direct() => "read around the system's cache",
+            RowAccess::Direct => "read from the file, whose file system allows no direct reads",
+        };
+        let method = match rows.reader()?.method() {
+            Some(method) => format!(" by {}", method.as_str()),
+            None => String::new(),
+        };
+        notes.push(format!("features: {} {way}{method}: {reason}", gibibytes(bytes)));
+    }
+    if let Some(SampledBatches { seeds, batch_nodes, fanouts }) = sampled {
+        let wanted = match (config.memory.hot_rows, access) {
+            (Some(wanted), _) => wanted,
+            (None, RowAccess::Direct) => room_for_rows(free_bytes, row_bytes, graph.num_nodes()),
+            (None, _) => 0,
+        };
+        if wanted > 0 {
+            let seeds = seeds.iter().map(|&seed| seed as u32);
+            let likely = visit_probabilities(graph, seeds, batch_nodes, fanouts);
+            let hot = HotNodes::most_likely(&likely, wanted);
+            let sum = |values: &mut dyn Iterator<Item = f32>| values.map(f64::from).sum::<f64>();
+            let expected = sum(&mut hot.iter().map(|node| likely[node as usize])) / sum(&mut likely.iter().copied());
+            drop(likely);
+            notes.push(format!(
+                "features: the {} most read rows are kept in {}: about {:.1} % of what batches read",
+                hot.len(),
+                gibibytes((hot.len() * row_bytes) as f64),
+                100.0 * expected
+            ));
+            rows = rows.with_hot(hot)?;
+        }
+    }
+    Ok(ChosenRows { rows: Arc::new(rows), notes })
+}
+
+/// The configured place; mapped if it is chosen automatically.
+fn given(config: &Config) -> RowAccess {
+    match config.memory.features_from {
+        FeaturesFrom::Auto | FeaturesFrom::Mapped => RowAccess::Mapped,
+        FeaturesFrom::Direct => RowAccess::Direct,
+        FeaturesFrom::Resident => RowAccess::Resident,
+    }
+}
+
+/// The place for features of this size, and the reason if there is something to say.
+fn automatic(features: &Features, bytes: f64, free_bytes: f64) -> (RowAccess, Option<String>) {
+    let in_file = match features {
+        Features::Dense { values, .. } => values.place().is_some(),
+        Features::Half { values, .. } => values.place().is_some(),
+        Features::Sparse { .. } => false,
+    };
+    let room = gibibytes(free_bytes);
+    if !in_file || bytes <= SMALL_BYTES {
+        (RowAccess::Mapped, None)
+    } else if bytes <= free_bytes {
+        (RowAccess::Resident, Some(format!("the memory limit leaves {room}")))
+    } else {
+        (RowAccess::Direct, Some(format!("the memory limit leaves {room} for them")))
+    }
+}
+
+/// Number of rows that fit into the free memory with the index of the hot nodes.
+pub fn room_for_rows(free_bytes: f64, row_bytes: usize, num_nodes: usize) -> usize {
+    let left = (free_bytes - crate::nodes::hot_rows::index_bytes(num_nodes) as f64).max(0.0);
+    ((left / row_bytes as f64) as usize).min(num_nodes)
+}
+
+/// The line on what was read, for the end of a training; `None` if all rows came from the mapped store or from memory.
+pub fn summary(rows: &FeatureRows) -> Option<String> {
+    let counts = rows.counts();
+    if counts.rows == 0 || (rows.num_hot() == 0 && rows.access() != RowAccess::Direct) {
+        return None;
+    }
+    let reads = match rows.access() {
+        RowAccess::Direct => format!("; {} direct reads of {}", counts.reads, gibibytes(counts.read_bytes as f64)),
+        RowAccess::Mapped | RowAccess::Resident => String::new(),
+    };
+    let share = 100.0 * counts.hot as f64 / counts.rows as f64;
+    Some(format!(
+        "features: {} rows read, {share:.1} % of them from the {} hot rows{reads}",
+        counts.rows,
+        rows.num_hot()
+    ))
+}
