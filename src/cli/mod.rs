@@ -24,6 +24,7 @@ mod pipeline;
 mod reference;
 mod report;
 mod settings;
+mod simulate;
 mod sweep;
 mod teachers;
 mod verify;

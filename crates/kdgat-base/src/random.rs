@@ -29,6 +29,8 @@ pub enum Purpose {
     Neighbours = 10,
     /// Division of a graph's nodes into sets.
     Split = 11,
+    /// Nodes and edges of a generated graph.
+    Citations = 12,
 }
 
 /// 2^64 divided by the golden ratio, odd: its bits look random.

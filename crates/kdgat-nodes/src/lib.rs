@@ -8,6 +8,8 @@
 pub mod activations;
 pub mod batches;
 pub mod block;
+pub mod build;
+pub mod citations;
 pub mod clusters;
 pub mod error;
 pub mod exact;
@@ -28,6 +30,8 @@ mod test_graphs;
 
 pub use activations::{ActivationRows, Activations};
 pub use batches::{BatchOptions, NodeBatches, Reach};
+pub use build::{Build, Event, Progress, Step};
+pub use citations::{CitationOptions, simulate_citations};
 pub use clusters::{Clusters, cluster_batches, partition};
 pub use error::NodesError;
 pub use exact::{ExactBlock, ExactBlocks};
