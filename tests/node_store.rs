@@ -41,10 +41,10 @@ fn only_file(folder: &Path) -> PathBuf {
 #[test]
 fn a_generated_graph_is_a_dataset() {
     let place = Workplace::new();
-    let said = place.success(&[&SMALL[..], &["--half-features", "graph"]].concat());
+    let said = place.success(&[&SMALL[..], &["graph", "--half-features"]].concat());
     assert!(said.contains("building the store of 3000 nodes and 20000 edges"), "{said}");
     assert!(said.contains("with seed 42: graph.kdgat-nodes"), "{said}");
-    let again = ["--half-features", "--threads", "3", "--memory-limit", "50000", "again/graph.kdgat-nodes"];
+    let again = ["again/graph.kdgat-nodes", "--half-features", "--threads", "3", "--memory-limit", "50000"];
     fs::create_dir(place.path().join("again")).unwrap();
     place.success(&[&SMALL[..], &again].concat());
     let bytes = |name: &str| fs::read(place.path().join(name)).unwrap();
@@ -77,7 +77,7 @@ fn options_that_do_not_fit_a_generated_graph_are_refused() {
     };
     refused(&["data", "simulate", "--kind", "citations", "--nodes", "9000", "graph"], "--edges");
     refused(&["data", "simulate", "--nodes", "9", "car"], "--nodes is for a graph of citations");
-    refused(&["data", "simulate", "--half-features", "car"], "`kdgat data simulate` does not read it");
+    refused(&["data", "simulate", "car", "--half-features"], "`kdgat data simulate` does not read it");
     refused(
         &[&SMALL[..], &["--nodes", "100", "graph"]].concat(),
         "--nodes 100: expected 256 to 4294967295 for 10 classes",

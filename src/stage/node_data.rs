@@ -133,7 +133,7 @@ impl Progress for BuildLines {
                 eprintln!("waiting for another process that is building this store ({})", folder.display());
             }
             Event::Started { nodes, edges, needed, free } => eprintln!(
-                "building the store of {nodes} nodes and {edges} edges: {:.1} GB of disk at most, {:.1} GB are free",
+                "building the store of {nodes} nodes and {edges} edges: {:.1} GB of disk, {:.1} GB are free",
                 *needed as f64 / 1e9,
                 *free as f64 / 1e9
             ),

@@ -44,7 +44,7 @@ pub enum NodesError {
 
     /// The disk has too little space for a store and the temporary files of its build.
     #[error(
-        "{} has {:.1} GB free, and the store needs {:.1} GB while it is built: free some space, or name another disk",
+        "{} has {:.1} GB free, and building the store needs {:.1} GB: free some space, or name another disk",
         path.display(), *free as f64 / 1e9, *needed as f64 / 1e9
     )]
     Space {

@@ -154,7 +154,13 @@ impl Buckets for FileBuckets {
 }
 
 /// Replaces the first bucket by narrower ones.
+///
+/// Until then, its edges are on the disk twice; no build knows before which bucket is too full.
 fn divide(bucket: &BucketFile, most: u64, work: &mut Work, build: &Build<'_>) -> Result<(), NodesError> {
+    let (needed, free) = (8 * bucket.edges, work.unused_bytes()?);
+    if needed > free {
+        return Err(NodesError::Space { path: work.folder().to_owned(), needed, free });
+    }
     let count = (2 * bucket.edges).div_ceil(most).clamp(2, MOST_FILES.min(bucket.end - bucket.first));
     let mut divided = Division::new(bucket.first..bucket.end, count, work, build.memory)?;
     each_block(bucket, work, |keys| keys.iter().try_for_each(|&key| divided.add(key)))?;

@@ -97,7 +97,7 @@ pub enum Event<'a> {
         nodes: u64,
         /// Edges that the source lists.
         edges: u64,
-        /// Bytes of disk for the store and the temporary files, at most.
+        /// Bytes of disk for the store and the temporary files, at most unless a bucket is too full to be sorted in memory.
         needed: u64,
         /// Free bytes of that disk.
         free: u64,

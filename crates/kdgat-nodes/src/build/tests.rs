@@ -261,7 +261,7 @@ fn the_disk_need_is_that_of_the_largest_moment() {
         let progress = StopsAt { folder: Some(stores.join(name)), ..StopsAt::new(u64::MAX) };
         fs::create_dir_all(&stores).unwrap();
         let stream = crate::sources::stream(&path, &options, &digest).unwrap().unwrap();
-        build(&stream, &target, &limits(9000, 1, &progress)).unwrap();
+        build(&stream, &target, &limits(1 << 20, 1, &progress)).unwrap();
         let (largest, needed) = (progress.largest.into_inner(), progress.needed.into_inner());
         assert!(largest <= needed && needed < largest + largest / 3 + 40_000, "{largest} bytes used of {needed}");
     }

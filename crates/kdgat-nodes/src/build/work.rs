@@ -206,15 +206,23 @@ impl Work {
         Ok(())
     }
 
+    /// Free bytes of the disk.
+    ///
+    /// # Errors
+    /// Any error of the file system.
+    pub fn unused_bytes(&self) -> Result<u64, NodesError> {
+        let found = rustix::fs::statvfs(&self.folder).map_err(std::io::Error::from);
+        let found = found.map_err(NodesError::io("examine the disk of", &self.folder))?;
+        Ok(found.f_bavail * found.f_frsize)
+    }
+
     /// Free bytes of the disk, and those that the folder has already.
     ///
     /// # Errors
     /// Any error of the file system.
     pub fn free_bytes(&self) -> Result<u64, NodesError> {
         use std::os::unix::fs::MetadataExt;
-        let found = rustix::fs::statvfs(&self.folder).map_err(std::io::Error::from);
-        let found = found.map_err(NodesError::io("examine the disk of", &self.folder))?;
-        let mut bytes = found.f_bavail * found.f_frsize;
+        let mut bytes = self.unused_bytes()?;
         for entry in fs::read_dir(&self.folder).map_err(NodesError::io("read", &self.folder))? {
             let metadata = entry.and_then(|entry| entry.metadata()).map_err(NodesError::io("read", &self.folder))?;
             bytes += metadata.blocks() * 512;

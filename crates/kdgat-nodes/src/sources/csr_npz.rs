@@ -298,7 +298,7 @@ mod tests {
         );
         let half = GraphOptions { half: true, ..GraphOptions::default() };
         let error = read_source(&path, &half).unwrap_err().to_string();
-        assert!(error.contains("half = true, but the features are sparse"), "{error}");
+        assert!(error.contains("--half-features, but the features are sparse"), "{error}");
     }
 
     #[test]
