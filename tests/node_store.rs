@@ -88,7 +88,7 @@ fn options_that_do_not_fit_a_generated_graph_are_refused() {
     );
     place.success(&[&SMALL[..], &["graph"]].concat());
     refused(&[&SMALL[..], &["graph"]].concat(), "graph.kdgat-nodes exists: name another file, or delete it first");
-    for command in [&["data", "check"][..], &["data", "build"], &["train", "--preset", "mlp,teacher"]] {
+    for command in [&["data", "check"][..], &["data", "build"], &["train", "--preset", "sage,teacher"]] {
         let arguments = [command, &["--data", "graph.kdgat-nodes", "--half-features"]].concat();
         refused(&arguments, "a store has its edges and features already");
     }

@@ -28,9 +28,9 @@ use crate::node_graph::{GivenSet, NO_LABEL};
 use crate::sources::{GraphOptions, MOST_CLASSES, MOST_NODES, name_of};
 
 /// Probability that a paper cites one of its own class, besides chance.
-const WITHIN: f64 = 0.6;
+const WITHIN: f64 = 0.35;
 /// Standard deviation of a feature's class means, where that of the noise is 1.
-const SIGNAL: f64 = 0.3;
+const SIGNAL: f64 = 0.33;
 /// Share of the nodes with a label in a large graph.
 const LABELLED_SHARE: f64 = 0.014;
 /// Labels for each class, on average, that a smaller graph has at least.
