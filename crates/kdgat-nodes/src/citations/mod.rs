@@ -320,3 +320,79 @@ impl GraphStream for Citations {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node_graph::Features;
+    use crate::store;
+
+    #[test]
+    fn members_of_a_class_are_its_nodes_in_order() {
+        for (classes, nodes) in [(2, 32), (7, 131), (172, 5000)] {
+            let found = Classes::new(classes, nodes);
+            for class in 0..classes as u16 {
+                let members: Vec<u32> =
+                    (0..found.members[usize::from(class)]).map(|number| found.member(class, number)).collect();
+                let expected: Vec<u32> = (0..nodes as u32).filter(|&node| found.of(node.into()) == class).collect();
+                assert_eq!(members, expected, "class {class} of {classes}");
+                assert!(!members.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn factors_spread_ranks_over_all_members() {
+        for count in 1..300 {
+            let factor = factor(count);
+            let mut found: Vec<u64> = (0..count).map(|rank| rank * factor % count).collect();
+            found.sort_unstable();
+            assert_eq!(found, (0..count).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn noise_has_mean_0_and_deviation_1() {
+        let values: Vec<f64> = (0..100_000).flat_map(|number| two_normal(random::mix(number))).map(f64::from).collect();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let variance = values.iter().map(|value| value * value).sum::<f64>() / values.len() as f64;
+        // Standard errors: 0.0022 and 0.003.
+        assert!(mean.abs() < 0.01 && (variance - 1.0).abs() < 0.015, "{mean} {variance}");
+    }
+
+    #[test]
+    fn edges_labels_and_years_follow_their_laws() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("graph.kdgat-nodes");
+        let options = CitationOptions { nodes: 40_000, edges: 200_000, classes: 20, features: 8, seed: 3, half: false };
+        simulate_citations(&options, &path, &Build { memory: 1 << 24, threads: 2, progress: &() }).unwrap();
+        let graph = store::open(&path).unwrap();
+        let classes = Classes::new(20, 40_000);
+        let same = |node: u32| {
+            let class = classes.of(node.into());
+            graph.neighbours(node).iter().filter(|&&other| classes.of(other.into()) == class).count()
+        };
+        let within = (0..40_000).map(same).sum::<usize>() as f64 / graph.num_edges() as f64;
+        let chance = classes.members.iter().map(|&members| (members as f64 / 4e4).powi(2)).sum::<f64>();
+        // Repetitions, which are rarer across classes, are removed.
+        let expected = WITHIN + (1.0 - WITHIN) * chance;
+        assert!((within - expected).abs() < 0.02, "{within}, expected {expected}");
+        let mut degrees: Vec<usize> = (0..40_000).map(|node| graph.neighbours(node).len()).collect();
+        degrees.sort_unstable();
+        let (median, most) = (degrees[20_000], degrees[39_999]);
+        assert!(most > 20 * median && degrees[0] < median / 2, "{median} {most}");
+        let labelled = graph.labels.iter().filter(|&&label| label != NO_LABEL).count();
+        assert!((1800..2200).contains(&labelled), "{labelled} labels, expected about 100 for each of 20 classes");
+        for (node, &label) in graph.labels.iter().enumerate() {
+            assert!(label == NO_LABEL || label == i32::from(classes.of(node as u64)));
+            let set = graph.given_split.as_ref().unwrap()[node];
+            let by_year = 1 + u8::from(node >= 31_200) + u8::from(node >= 34_400);
+            assert_eq!(set, if label == NO_LABEL { 0 } else { by_year }, "node {node}");
+        }
+        let Features::Dense { columns: 8, values } = &graph.features else { panic!("not dense") };
+        let of_class = (0..40_000).filter(|&node| classes.of(node as u64) == 0);
+        let (sum, count) = of_class.fold((0.0, 0), |(sum, count), node| (sum + values[8 * node], count + 1));
+        let mean = Citations::new(&options, &path, 1).means[0];
+        assert!((sum / count as f32 - mean).abs() < 0.1, "{} {mean}", sum / count as f32);
+    }
+}
