@@ -218,10 +218,13 @@ pub(crate) enum Edges<'a> {
     Drawn(&'a dyn DrawnEdges),
 }
 
+/// Takes a block of edges: source and target of each.
+pub(crate) type TakeEdges<'a> = dyn FnMut(&[(u32, u32)]) -> Result<(), NodesError> + 'a;
+
 /// A list of edges.
 pub(crate) trait ListedEdges {
     /// Hands over blocks of edges: source and target of each.
-    fn each_block(&self, each: &mut dyn FnMut(&[(u32, u32)]) -> Result<(), NodesError>) -> Result<(), NodesError>;
+    fn each_block(&self, each: &mut TakeEdges<'_>) -> Result<(), NodesError>;
 }
 
 /// Edges that can be drawn again at any time.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::build::{EDGE_BLOCK, Edges, GraphStream, ListedEdges, Rows, Sizes};
+use crate::build::{EDGE_BLOCK, Edges, GraphStream, ListedEdges, Rows, Sizes, TakeEdges};
 use crate::sources::csr_npz::{dense_columns, each_label};
 
 /// Bytes of features handed over together.
@@ -128,7 +128,7 @@ impl GraphStream for OgbStream {
 }
 
 impl ListedEdges for OgbStream {
-    fn each_block(&self, each: &mut dyn FnMut(&[(u32, u32)]) -> Result<(), NodesError>) -> Result<(), NodesError> {
+    fn each_block(&self, each: &mut TakeEdges<'_>) -> Result<(), NodesError> {
         let (nodes, count) = (self.sizes.nodes, self.sizes.edges as usize);
         if self.is_binary() {
             return each_binary_block(&self.file(BINARY), nodes, count, each);
@@ -150,12 +150,7 @@ impl ListedEdges for OgbStream {
 }
 
 /// Reads the sources and the targets, which follow all sources, side by side: from two places of the archive.
-fn each_binary_block(
-    path: &Path,
-    nodes: usize,
-    count: usize,
-    each: &mut dyn FnMut(&[(u32, u32)]) -> Result<(), NodesError>,
-) -> Result<(), NodesError> {
+fn each_binary_block(path: &Path, nodes: usize, count: usize, each: &mut TakeEdges<'_>) -> Result<(), NodesError> {
     let (mut of_sources, mut of_targets) = (Npz::open(path)?, Npz::open(path)?);
     let mut sources = of_sources.integers("edge_index", 0)?;
     let mut targets = of_targets.integers("edge_index", count)?;
