@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -87,7 +87,10 @@ fn options_that_do_not_fit_a_generated_graph_are_refused() {
         "`kdgat data simulate --kind citations` does not read it",
     );
     place.success(&[&SMALL[..], &["graph"]].concat());
-    refused(&[&SMALL[..], &["graph"]].concat(), "graph.kdgat-nodes exists: name another file, or delete it first");
+    let text = "graph.kdgat-nodes exists and is another graph: name another file, or delete it first";
+    refused(&[&SMALL[..], &["graph", "--seed", "7"]].concat(), text);
+    // A process that was killed after its last step is run again: there is nothing to do.
+    place.success(&[&SMALL[..], &["graph"]].concat());
     for command in [&["data", "check"][..], &["data", "build"], &["train", "--preset", "sage,teacher"]] {
         let arguments = [command, &["--data", "graph.kdgat-nodes", "--half-features"]].concat();
         refused(&arguments, "a store has its edges and features already");
@@ -102,11 +105,16 @@ fn kill_until_it_ends(place: &Workplace, arguments: &[&str], seed: u64) -> usize
         // Longer from time to time, so that it ends.
         let longest = 400.0 * 1.2f64.powi(number as i32);
         let wait = longest * random::to_unit(random::mix(seed ^ number as u64));
-        std::thread::sleep(Duration::from_millis(wait as u64));
+        let end = Instant::now() + Duration::from_millis(wait as u64);
+        while Instant::now() < end && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         child.kill().unwrap();
-        if child.wait().unwrap().success() {
+        let status = child.wait().unwrap();
+        if status.success() {
             return number;
         }
+        assert_eq!(status.code(), None, "the command failed without a kill");
     }
     unreachable!("the loop has no end");
 }

@@ -163,6 +163,11 @@ pub(crate) fn open_with_notes(path: &Path) -> Result<(NodeGraph, SourceNotes), N
     open_checked(path, CHECKED_BYTES).map(|Opened { graph, header }| (graph, header.provenance.notes))
 }
 
+/// Digest of the source that a store was built from, from the header alone.
+pub(crate) fn source_digest_of(path: &Path) -> Result<String, NodesError> {
+    open_checked(path, 0).map(|opened| opened.header.provenance.source_digest)
+}
+
 /// Digest of a store's graph and of its origin, from the header alone.
 pub(crate) fn digest(path: &Path) -> Result<String, NodesError> {
     let Header { digest, provenance, .. } = open_checked(path, 0)?.header;

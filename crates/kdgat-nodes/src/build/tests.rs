@@ -317,9 +317,11 @@ fn generated_stores_have_the_same_bytes_for_all_limits_and_interruptions() {
             assert!(fs::read(&other).unwrap() == expected, "stopped at {stop}");
         }
     }
+    // Again, with nothing to do.
+    simulate_citations(&citations(), &path("firstfalse"), &limits(1 << 30, 1, &())).unwrap();
     let seeded = path("seed");
     simulate_citations(&CitationOptions { seed: 8, ..citations() }, &seeded, &limits(1 << 30, 1, &())).unwrap();
     assert!(fs::read(&seeded).unwrap() != fs::read(path("firstfalse")).unwrap());
     let error = simulate_citations(&citations(), &seeded, &limits(1 << 30, 1, &())).unwrap_err();
-    assert!(error.is_input() && error.to_string().contains("exists: name another file"), "{error}");
+    assert!(error.is_input() && error.to_string().contains("exists and is another graph: name another"), "{error}");
 }

@@ -26,6 +26,7 @@ use crate::NodesError;
 use crate::build::{Build, Edges, GraphStream, Rows, Sizes, build};
 use crate::node_graph::{GivenSet, NO_LABEL};
 use crate::sources::{GraphOptions, MOST_CLASSES, MOST_NODES, name_of};
+use crate::store;
 
 /// Probability that a paper cites one of its own class, besides chance.
 const WITHIN: f64 = 0.35;
@@ -80,20 +81,19 @@ impl CitationOptions {
     }
 }
 
-/// Writes the store of a generated graph, or resumes an interrupted build of it.
+/// Writes the store of a generated graph, or resumes an interrupted build of it. Does nothing if the file is that store already.
 ///
 /// # Errors
-/// Options that do not fit together, a file of that name, too little space, [`NodesError::Stopped`], or any error of the disk.
+/// Options that do not fit together, another file of that name, too little space, [`NodesError::Stopped`], or any error of the disk.
 pub fn simulate_citations(options: &CitationOptions, path: &Path, limits: &Build<'_>) -> Result<(), NodesError> {
     options.check()?;
-    let exists = || {
-        let text = format!("{} exists: name another file, or delete it first", path.display());
-        Err(NodesError::Options(text))
-    };
-    if path.try_exists().map_err(NodesError::io("open", path))? {
-        return exists();
+    let graph = Citations::new(options, path, limits.threads.max(1));
+    let exists = path.try_exists().map_err(NodesError::io("open", path))?;
+    if exists && store::source_digest_of(path).ok().as_ref() != Some(&graph.sizes.source_digest) {
+        let text = format!("{} exists and is another graph: name another file, or delete it first", path.display());
+        return Err(NodesError::Options(text));
     }
-    build(&Citations::new(options, path, limits.threads.max(1)), path, limits)
+    build(&graph, path, limits)
 }
 
 /// The classes of the nodes.
@@ -325,7 +325,6 @@ impl GraphStream for Citations {
 mod tests {
     use super::*;
     use crate::node_graph::Features;
-    use crate::store;
 
     #[test]
     fn members_of_a_class_are_its_nodes_in_order() {
