@@ -17,7 +17,7 @@ use memmap2::Mmap;
 use serde::{Deserialize, Serialize};
 
 use crate::NodesError;
-use crate::build::{Build, DEFAULT_MEMORY, build};
+use crate::build::{self, Build, DEFAULT_MEMORY};
 use crate::node_graph::{Features, GivenSet, NO_LABEL, NodeGraph, NodeTask, Section};
 use crate::sections::arrays;
 use crate::sources::{self, GraphOptions, SourceNotes, name_of, source_digest};
@@ -97,10 +97,13 @@ pub fn open_or_build_with(
     let digest = source_digest(source)?;
     let path = path_of(source, &digest, options, stores_dir);
     let built = !path.try_exists().map_err(NodesError::io("open", &path))?;
+    if !built {
+        build::remove_rest(&path)?;
+    }
     if built {
         fs::create_dir_all(stores_dir).map_err(NodesError::io("create", stores_dir))?;
         match sources::stream(source, options, &digest)? {
-            Some(stream) => build(&stream, &path, limits)?,
+            Some(stream) => build::build(&stream, &path, limits)?,
             None => {
                 let (graph, notes) = sources::read(source, options)?;
                 let provenance = Provenance { source_digest: digest.clone(), options: options.clone(), notes };

@@ -266,6 +266,18 @@ pub(crate) fn build(stream: &dyn GraphStream, path: &Path, build: &Build<'_>) ->
     }
 }
 
+/// Removes the folder that a build leaves if it is killed after its last step, between giving the store its name and its end.
+///
+/// # Errors
+/// Any error of the disk.
+pub(crate) fn remove_rest(path: &Path) -> Result<(), NodesError> {
+    if work::folder_of(path).is_dir() {
+        // There is nothing to build, so that no key is needed.
+        Work::open(path, "", &())?;
+    }
+    Ok(())
+}
+
 /// Writes all arrays.
 fn fill(stream: &dyn GraphStream, work: &mut Work, header: u64, build: &Build<'_>) -> Result<(), NodesError> {
     let sizes = stream.sizes();

@@ -268,6 +268,18 @@ fn the_disk_need_is_that_of_the_largest_moment() {
 }
 
 #[test]
+fn the_folder_of_a_build_that_was_killed_at_its_end_is_removed() {
+    let (folder, path) = source(&star(30), true);
+    let stores = folder.path().join("stores");
+    let build = || open_or_build_with(&path, &whole_graph(), &stores, &limits(900, 1, &())).unwrap();
+    let rest = work::folder_of(&build().path);
+    fs::create_dir(&rest).unwrap();
+    fs::write(rest.join("labels"), "").unwrap();
+    assert!(!build().built);
+    assert_eq!(names(&stores).len(), 1);
+}
+
+#[test]
 fn two_builds_of_one_store_wait_for_each_other() {
     let (folder, path) = source(&star(300), true);
     let stores = folder.path().join("stores");

@@ -253,7 +253,7 @@ impl Work {
 }
 
 /// The folder of a store's build, beside the store.
-fn folder_of(target: &Path) -> PathBuf {
+pub fn folder_of(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     target.with_file_name(format!(".{name}.{ENDING}"))
 }
