@@ -235,7 +235,7 @@ impl Work {
     /// # Errors
     /// Any error of the file system.
     pub fn discard(self) -> Result<(), NodesError> {
-        fs::remove_dir_all(&self.folder).map_err(NodesError::io("remove", &self.folder))
+        remove(&self.folder)
     }
 
     /// Renames the finished store to its target, and removes the folder.
@@ -256,6 +256,15 @@ impl Work {
 pub fn folder_of(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     target.with_file_name(format!(".{name}.{ENDING}"))
+}
+
+/// Removes a folder. It loses its name first, so that a process that comes now makes a folder of its own.
+fn remove(folder: &Path) -> Result<(), NodesError> {
+    let mut name = folder.as_os_str().to_owned();
+    name.push(format!("-{:08x}", files::random_number()));
+    let unnamed = PathBuf::from(name);
+    let removed = fs::rename(folder, &unnamed).and_then(|()| fs::remove_dir_all(&unnamed));
+    removed.map_err(NodesError::io("remove", folder))
 }
 
 /// Creates the folder and locks it; `None` if the store is there once the lock is free.
@@ -281,7 +290,7 @@ fn lock(folder: &Path, target: &Path, progress: &dyn Progress) -> Result<Option<
         if target.try_exists().map_err(NodesError::io("open", target))? {
             // A process that was killed after the rename has left the folder.
             if path.exists() {
-                fs::remove_dir_all(folder).map_err(NodesError::io("remove", folder))?;
+                remove(folder)?;
             }
             return Ok(None);
         }
