@@ -10,15 +10,16 @@ use super::data::describe;
 use super::output;
 use super::settings::Settings;
 use super::sweep::{Executor, requests};
-use crate::config::{Config, reads};
+use crate::config::{self, Config, reads};
 use crate::graph::Share;
 use crate::graph::store::{Gathered, Gathering};
+use crate::interrupt;
 use crate::memory::limits::PROCESS_BYTES;
+use crate::stage::{self, StageError};
 use crate::sweep::plan::{JobsFile, Plan};
 use crate::sweep::run::{self, Ended, Slots, Wish};
 use crate::sweep::state::SweepFolder;
 use crate::sweep::{parts, ray, slurm};
-use crate::{interrupt, stage};
 
 /// Arguments of `kdgat data build`.
 #[derive(Args, Debug)]
@@ -47,6 +48,9 @@ pub struct BuildArgs {
 
 /// Builds the store, or the requested part, unless it exists.
 pub fn run(args: &BuildArgs) -> Result<ExitCode> {
+    if config::is_one_graph(&args.settings.load()?.config) {
+        return of_nodes(args);
+    }
     let config = args.settings.load_reading(&reads::BUILD)?.config;
     match (args.part, args.parts) {
         (Some(share), _) => {
@@ -57,6 +61,27 @@ pub fn run(args: &BuildArgs) -> Result<ExitCode> {
         (None, Some(count)) => in_parts(args, &config, usize::from(count)),
         (None, None) => describe(&*stage::open_store(&config)?),
     }
+}
+
+/// Builds the store of one large graph, and prints its size and path.
+fn of_nodes(args: &BuildArgs) -> Result<ExitCode> {
+    let config = args.settings.load_reading(&reads::BUILD_NODES)?.config;
+    if args.part.is_some() || args.parts.is_some() {
+        let text = "--part and --parts are for logs of a CAN bus: the store of one large graph is built by one process";
+        return Err(StageError::Input(text.into()).into());
+    }
+    interrupt::listen()?;
+    let (graph, path) = stage::build_node_store(&config)?;
+    output::write(&format!(
+        "{}: {} nodes, {} edges, {} features, {} classes: {}\n",
+        graph.name,
+        graph.num_nodes(),
+        graph.num_edges(),
+        graph.features.columns(),
+        graph.task.classes,
+        path.display()
+    ))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn in_parts(args: &BuildArgs, config: &Config, count: usize) -> Result<ExitCode> {

@@ -10,7 +10,7 @@ use crate::can::check::{self, CheckOptions, CheckReport, LogCheck, Severity, rea
 use crate::config::{self, Config};
 use crate::graph::dataset::{self, Feature, Summary, TargetValues};
 use crate::graph::{BuildOptions, StoreError};
-use crate::nodes::sources;
+use crate::nodes::{sources, store};
 use crate::stage::{self, StageError};
 
 /// Reads all logs and prints the report. Exit code 2 if a build would refuse a log.
@@ -32,6 +32,9 @@ pub fn run(config: &Config, json: bool) -> Result<ExitCode> {
 /// Reads one large graph and prints its size, its classes and its split.
 fn of_nodes(config: &Config, json: bool) -> Result<ExitCode> {
     let path = config.data.data.as_deref().unwrap_or(Path::new(""));
+    if sources::is_store(path) {
+        store::verify(path).map_err(StageError::from)?;
+    }
     let (graph, notes) = sources::read(path, &stage::graph_options(config)).map_err(StageError::from)?;
     let mut classes = vec![0u64; graph.task.classes];
     graph.labels.iter().filter(|&&label| label >= 0).for_each(|&label| classes[label as usize] += 1);

@@ -17,6 +17,7 @@ use super::memory::MemoryCommand;
 use super::pipeline::PipelineArgs;
 use super::report::ReportArgs;
 use super::settings::Settings;
+use super::simulate::SimulateArgs;
 use super::sweep::SweepArgs;
 
 /// Trains large graph networks on CAN traffic and distils them into small ones, on machines too small to hold both
@@ -105,14 +106,8 @@ pub struct CurriculumArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum DataCommand {
-    /// Write a simulated dataset with normal traffic and labelled attacks
-    Simulate {
-        /// Folder to create
-        #[arg(value_name = "FOLDER")]
-        folder: PathBuf,
-        #[command(flatten)]
-        settings: Settings,
-    },
+    /// Write a simulated dataset: traffic of a car with labelled attacks, or one large graph of citations
+    Simulate(SimulateArgs),
     /// Build the graph store of a dataset (training does this when needed)
     Build(BuildArgs),
     /// Merge the parts of a store into the store that a single build would have written

@@ -1,26 +1,17 @@
-//! `kdgat data`: simulates, builds and describes datasets.
+//! `kdgat data`: merges and describes datasets.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 
 use super::output;
 use crate::can::catalogue::{self, Entry};
-use crate::can::{SimulationOptions, simulate as simulate_dataset};
 use crate::config::Config;
 use crate::graph::Store;
 use crate::graph::store::manifest::{FileEntry, Manifest};
 use crate::stage;
-
-/// Writes a simulated dataset into `folder`.
-pub fn simulate(config: &Config, folder: &Path) -> Result<ExitCode> {
-    let options = SimulationOptions { seed: config.training.seed, ..SimulationOptions::default() };
-    simulate_dataset(&options, folder)?;
-    output::write(&format!("simulated traffic with seed {}: {}\n", options.seed, folder.display()))?;
-    Ok(ExitCode::SUCCESS)
-}
 
 /// Lists the known datasets, and whether they are in the folder `KDGAT_DATA`.
 pub fn list(json: bool) -> Result<ExitCode> {

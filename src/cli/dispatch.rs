@@ -8,7 +8,7 @@ use super::commands::{Cli, Command, DataCommand, TeachersCommand};
 use super::memory::{self as memory_commands, MemoryCommand};
 use super::{
     build, calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, export, fusion,
-    pipeline, reference, report, sweep, teachers, verify,
+    pipeline, reference, report, simulate, sweep, teachers, verify,
 };
 use crate::config::{Config, DeviceChoice, Stage, reads};
 use crate::memory::GpuCap;
@@ -75,9 +75,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Calibrate(args) => calibrate::run(args),
         Command::Detect(args) => detect::run(args),
-        Command::Data(DataCommand::Simulate { folder, settings }) => {
-            data::simulate(&settings.load_reading(&reads::SIMULATE)?.config, &folder)
-        }
+        Command::Data(DataCommand::Simulate(args)) => simulate::run(&args),
         Command::Data(DataCommand::Build(args)) => build::run(&args),
         Command::Data(DataCommand::Merge { parts, settings }) => {
             data::merge(&settings.load_reading(&reads::MERGE)?.config, &parts)

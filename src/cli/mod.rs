@@ -25,6 +25,7 @@ mod pipeline;
 mod reference;
 mod report;
 mod settings;
+mod simulate;
 mod sweep;
 mod teachers;
 mod time_span;

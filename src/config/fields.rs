@@ -235,6 +235,8 @@ config_fields! {
         largest_component: bool = true;
         /// Divide each node's features by the sum of their absolute values.
         row_normalized: bool = false;
+        /// Store dense features in half precision: half of the disk and of the reads; values beyond ±65504 are refused.
+        half_features: bool = false;
         /// Division of the nodes into training, validation and test sets.
         node_split: NodeSplitChoice = NodeSplitChoice::Auto;
         /// Training nodes of each class (`node_split = "per-class"`).

@@ -6,6 +6,7 @@ use super::error::{ConfigError, Problem};
 use super::layer::fields;
 use super::load::Loaded;
 use super::origin::Origin;
+use super::rules;
 use super::table::Field;
 
 /// The part of the configuration that a command reads.
@@ -20,7 +21,27 @@ pub struct Reads {
 }
 
 pub const SIMULATE: Reads = Reads { command: "data simulate", sections: &[], fields: &["seed"] };
+pub const SIMULATE_CITATIONS: Reads = Reads {
+    command: "data simulate --kind citations",
+    sections: &[],
+    fields: &["seed", "half_features", "threads", "memory_limit"],
+};
 pub const BUILD: Reads = Reads { command: "data build", ..INFO };
+/// `kdgat data build` of one large graph.
+pub const BUILD_NODES: Reads = Reads {
+    command: "data build",
+    sections: &[],
+    fields: &[
+        "data",
+        "stores_dir",
+        "threads",
+        "memory_limit",
+        "undirected",
+        "largest_component",
+        "row_normalized",
+        "half_features",
+    ],
+};
 pub const INFO: Reads = Reads { command: "data info", sections: &["data"], fields: &["threads", "memory_limit"] };
 pub const MERGE: Reads = Reads { command: "data merge", sections: &[], fields: &["stores_dir"] };
 pub const CHECK: Reads = Reads {
@@ -36,6 +57,7 @@ pub const CHECK: Reads = Reads {
         "undirected",
         "largest_component",
         "row_normalized",
+        "half_features",
     ],
 };
 /// `kdgat teachers list`, `show` and `verify`.
@@ -95,6 +117,7 @@ pub const EVALUATE: Reads = Reads {
         "undirected",
         "largest_component",
         "row_normalized",
+        "half_features",
     ],
 };
 pub const EXPORT: Reads = Reads { command: "export", sections: &[], fields: &["threads"] };
@@ -130,6 +153,16 @@ pub fn check_reads(loaded: &Loaded, reads: &Reads) -> Result<(), ConfigError> {
             remedy: "drop it".to_owned(),
         });
     }
+    if rules::is_node_store(&loaded.config) {
+        let fields = fields().filter(given).filter(|field| rules::READING_FIELDS.contains(&field.name));
+        problems.extend(fields.filter(|field| reads.includes(field) && !says_no(field)).map(|field| {
+            Problem::Ignored {
+                flag: loaded.origin(field.name).to_string(),
+                because: rules::STORE_IS_READ.to_owned(),
+                remedy: "drop it".to_owned(),
+            }
+        }));
+    }
     ConfigError::unless_empty(problems)
 }
 
@@ -140,8 +173,22 @@ mod tests {
 
     #[test]
     fn every_name_is_a_field_or_a_section() {
-        let all =
-            [SIMULATE, BUILD, INFO, MERGE, CHECK, TEACHERS, CACHE, SCORE, EVALUATE, EXPORT, EXPORT_EXAMPLES, PLAN];
+        let all = [
+            SIMULATE,
+            SIMULATE_CITATIONS,
+            BUILD,
+            BUILD_NODES,
+            INFO,
+            MERGE,
+            CHECK,
+            TEACHERS,
+            CACHE,
+            SCORE,
+            EVALUATE,
+            EXPORT,
+            EXPORT_EXAMPLES,
+            PLAN,
+        ];
         for reads in all {
             for name in reads.fields {
                 assert!(field(name).is_some_and(|field| field.name == *name), "{}: {name}", reads.command);

@@ -144,6 +144,7 @@ const NODE_FIELDS: &[&str] = &[
     "undirected",
     "largest_component",
     "row_normalized",
+    "half_features",
     "node_split",
     "labels_per_class",
     "validation_per_class",
@@ -166,6 +167,11 @@ const NODE_FIELDS: &[&str] = &[
     "teleport",
     "propagation_steps",
 ];
+
+/// Fields of reading a graph's source, which a store has behind it.
+pub const READING_FIELDS: &[&str] = &["undirected", "largest_component", "row_normalized", "half_features"];
+/// Why a store does not read them.
+pub const STORE_IS_READ: &str = "a store has its edges and features already";
 
 /// Fields of many graphs, which a training on the nodes of one graph does not read.
 const MANY_GRAPHS_FIELDS: &[&str] = &[
@@ -196,6 +202,11 @@ pub fn is_one_graph(config: &Config) -> bool {
 /// True if batches of one large graph read the features of some of its nodes.
 fn reads_rows(config: &Config) -> bool {
     config.nodes.fanouts.is_some() || config.nodes.clusters.is_some() || config.model.model == ModelKind::Mlp
+}
+
+/// True if the configured dataset is the store of one large graph.
+pub fn is_node_store(config: &Config) -> bool {
+    config.data.data.as_deref().is_some_and(kdgat_nodes::sources::is_store)
 }
 
 /// True if a stage reads a field under any configuration; the stage's help lists these.
@@ -300,6 +311,12 @@ pub const RULES: &[Rule] = &[
         is_read: |config, stage| stage == Stage::Train && is_one_graph(config),
         because: "only `kdgat train` on one large graph reads it",
         remedy: "name the graph with --data, or drop it",
+    },
+    Rule {
+        fields: READING_FIELDS,
+        is_read: |config, _| !is_node_store(config),
+        because: STORE_IS_READ,
+        remedy: "drop it",
     },
     Rule {
         fields: MANY_GRAPHS_FIELDS,

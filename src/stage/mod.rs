@@ -50,7 +50,7 @@ pub use export::{ExportOptions, Exported, export};
 pub use fusion::{FusionOutcome, fusion};
 pub use fusion_models::model_of_dataset;
 pub use memory_plan::{PlannedSize, plan_memory};
-pub use node_data::graph_options;
+pub use node_data::{build_node_store, graph_options, simulate_citations};
 pub use node_plan::{PlannedGraph, plan_nodes};
 pub use outcome::Outcome;
 pub use run_data::RunData;

@@ -1,16 +1,25 @@
 //! One large graph as a stage opens it: the graph, the division of its nodes, and the part that is visible in training.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tch::Device;
 
 use super::StageError;
 use super::setup::{self, Origin};
 use crate::config::{Config, NodeSplitChoice};
+use crate::interrupt;
 use crate::nn::DatasetIdentity;
-use crate::nodes::store::open_or_build;
-use crate::nodes::{Division, GraphOptions, NodeGraph, NodeSplit, SplitOptions, induced};
+use crate::nodes::build::DEFAULT_MEMORY;
+use crate::nodes::store::OpenStore;
+use crate::nodes::{
+    self, Build, CitationOptions, Division, Event, GraphOptions, NodeGraph, NodeSplit, Progress, SplitOptions, induced,
+    store,
+};
+
+/// Time between two lines of progress.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The graph of a stage.
 #[derive(Debug)]
@@ -38,8 +47,46 @@ pub fn open(config: &Config) -> Result<NodeData, StageError> {
     let Some(source) = &config.data.data else {
         return Err(StageError::Input("one large graph is named with --data; see docs/nodes.md".into()));
     };
-    let (graph, notes, built) = open_or_build(source, &graph_options(config), &config.data.stores_dir)?;
-    if built {
+    let OpenStore { graph, .. } = open_store(config, source)?;
+    Ok(NodeData { device, graph: Arc::new(graph), source: source.clone() })
+}
+
+/// Builds the store of the configured graph unless it exists; returns its path as well.
+///
+/// # Errors
+/// A graph that cannot be read, too little space, or a signal that stops the build.
+pub fn build_node_store(config: &Config) -> Result<(NodeGraph, PathBuf), StageError> {
+    let source = config.data.data.clone().unwrap_or_default();
+    let OpenStore { graph, path, .. } = open_store(config, &source)?;
+    Ok((graph, path))
+}
+
+/// Generates a graph of citations.
+///
+/// # Errors
+/// Options that do not fit together, a file of that name, too little space, or a signal that stops the build.
+pub fn simulate_citations(config: &Config, options: &CitationOptions, path: &Path) -> Result<NodeGraph, StageError> {
+    let lines = BuildLines::default();
+    nodes::simulate_citations(options, path, &limits(config, &lines))?;
+    lines.finish(path);
+    Ok(store::open(path)?)
+}
+
+fn limits<'a>(config: &Config, lines: &'a BuildLines) -> Build<'a> {
+    let threads = match config.training.threads {
+        0 => std::thread::available_parallelism().map_or(1, |count| count.get()),
+        threads => threads,
+    };
+    Build { memory: config.memory.memory_limit.map_or(DEFAULT_MEMORY, |size| size.0), threads, progress: lines }
+}
+
+fn open_store(config: &Config, source: &Path) -> Result<OpenStore, StageError> {
+    let lines = BuildLines::default();
+    let (options, limits) = (graph_options(config), limits(config, &lines));
+    let store = store::open_or_build_with(source, &options, &config.data.stores_dir, &limits)?;
+    if store.built {
+        let OpenStore { graph, notes, path, .. } = &store;
+        lines.finish(path);
         eprintln!(
             "built the store of {}: {} nodes, {} edges, {} features, {} classes",
             graph.name,
@@ -50,7 +97,62 @@ pub fn open(config: &Config) -> Result<NodeData, StageError> {
         );
         notes.lines().iter().for_each(|line| eprintln!("note: {line}"));
     }
-    Ok(NodeData { device, graph: Arc::new(graph), source: source.clone() })
+    Ok(store)
+}
+
+/// Prints the progress of a build as plain lines.
+#[derive(Debug)]
+struct BuildLines {
+    start: Instant,
+    last_line: Mutex<Instant>,
+}
+
+impl Default for BuildLines {
+    fn default() -> Self {
+        let start = Instant::now();
+        Self { start, last_line: Mutex::new(start) }
+    }
+}
+
+impl BuildLines {
+    fn finish(&self, path: &Path) {
+        let bytes = path.metadata().map_or(0, |metadata| metadata.len());
+        eprintln!(
+            "built in {:.1} s ({:.1} MB): {}",
+            self.start.elapsed().as_secs_f64(),
+            bytes as f64 / 1e6,
+            path.display()
+        );
+    }
+}
+
+impl Progress for BuildLines {
+    fn report(&self, event: &Event<'_>) {
+        match event {
+            Event::Waiting { folder } => {
+                eprintln!("waiting for another process that is building this store ({})", folder.display());
+            }
+            Event::Started { nodes, edges, needed, free } => eprintln!(
+                "building the store of {nodes} nodes and {edges} edges: {:.1} GB of disk, {:.1} GB are free",
+                *needed as f64 / 1e9,
+                *free as f64 / 1e9
+            ),
+            Event::Resuming { step } => eprintln!("resuming an interrupted build ({})", step.words().0),
+            Event::Advanced { step, done, total } => {
+                // No thread panics while it has the lock.
+                let mut last = self.last_line.lock().unwrap_or_else(PoisonError::into_inner);
+                if last.elapsed() >= LINE_INTERVAL {
+                    *last = Instant::now();
+                    let ((doing, units), share) = (step.words(), 100.0 * *done as f64 / (*total).max(1) as f64);
+                    eprintln!("{doing}: {done} of {total} {units} ({share:.0} %)");
+                }
+            }
+        }
+    }
+
+    fn stop_requested(&self) -> bool {
+        interrupt::requested()
+    }
 }
 
 /// The configured treatment of a source.
@@ -60,7 +162,7 @@ pub fn graph_options(config: &Config) -> GraphOptions {
         undirected: nodes.undirected,
         largest_component: nodes.largest_component,
         row_normalized: nodes.row_normalized,
-        half: false,
+        half: nodes.half_features,
     }
 }
 

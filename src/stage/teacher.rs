@@ -172,10 +172,11 @@ pub fn find_for_nodes(
 }
 
 /// Fields that decide on a graph's nodes and their division.
-const DIVISION: [&str; 10] = [
+const DIVISION: [&str; 11] = [
     "undirected",
     "largest_component",
     "row_normalized",
+    "half_features",
     "node_split",
     "labels_per_class",
     "validation_per_class",

@@ -29,8 +29,10 @@ pub enum Purpose {
     Neighbours = 10,
     /// Division of a graph's nodes into sets.
     Split = 11,
+    /// Nodes and edges of a generated graph.
+    Citations = 12,
     /// Random projection of nodes onto position features.
-    Positions = 12,
+    Positions = 13,
 }
 
 /// 2^64 divided by the golden ratio, odd: its bits look random.

@@ -42,6 +42,24 @@ pub enum NodesError {
         detail: String,
     },
 
+    /// The disk has too little space for a store and the temporary files of its build.
+    #[error(
+        "{} has {:.1} GB free, and building the store needs {:.1} GB: free some space, or name another disk",
+        path.display(), *free as f64 / 1e9, *needed as f64 / 1e9
+    )]
+    Space {
+        /// The folder of the store.
+        path: PathBuf,
+        /// Bytes of the store and of its temporary files.
+        needed: u64,
+        /// Free bytes, and those of an interrupted build, which are used again.
+        free: u64,
+    },
+
+    /// A signal stopped a build.
+    #[error("stopped while building a store; the same command resumes the build")]
+    Stopped,
+
     /// Options do not fit the graph.
     #[error("{0}")]
     Options(String),
@@ -72,7 +90,7 @@ impl NodesError {
     pub fn is_input(&self) -> bool {
         match self {
             Self::Io { source, .. } => files::is_about_the_path(source),
-            Self::Torch(_) => false,
+            Self::Torch(_) | Self::Space { .. } | Self::Stopped => false,
             Self::Invalid { .. } | Self::Damaged { .. } | Self::Options(_) => true,
         }
     }

@@ -8,6 +8,8 @@
 pub mod activations;
 pub mod batches;
 pub mod block;
+pub mod build;
+pub mod citations;
 pub mod clusters;
 pub mod error;
 pub mod exact;
@@ -32,6 +34,8 @@ pub mod visits;
 
 pub use activations::{ActivationRows, Activations};
 pub use batches::{BatchOptions, NodeBatches, Reach};
+pub use build::{Build, Event, Progress, Step};
+pub use citations::{CitationOptions, simulate_citations};
 pub use clusters::{Clusters, cluster_batches, partition};
 pub use error::NodesError;
 pub use exact::{ExactBlock, ExactBlocks};
@@ -39,7 +43,6 @@ pub use feature_rows::{FeatureRows, RowAccess, RowCounts};
 pub use hot_rows::HotNodes;
 pub use induced::induced;
 pub use node_graph::{Features, FilePlace, NodeGraph, NodeTask, Section};
-pub use node_graph::{Features, NodeGraph, NodeTask, Section};
 pub use positions::with_positions;
 pub use sampler::{Fanout, SampledLayers, Sampler};
 pub use sources::{GraphOptions, SourceNotes};

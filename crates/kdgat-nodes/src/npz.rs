@@ -135,6 +135,26 @@ impl Npz {
         done.map_err(|mismatch| mismatch.at(&self.path, format!(", array {name}[{index}]")))
     }
 
+    /// Reads the elements of an array of integers or booleans from the position `from`, in C order, in blocks.
+    ///
+    /// # Errors
+    /// Those of [`shape`](Self::shape), or floating-point elements.
+    pub fn integers(&mut self, name: &str, from: usize) -> Result<Integers<'_>, NodesError> {
+        let path = self.path.clone();
+        let (Header { dtype, shape }, mut member) = self.member(name)?;
+        if matches!(dtype, Dtype::F16 | Dtype::F32 | Dtype::F64) {
+            let place = format!(", array {name}");
+            return Err(NodesError::invalid(&path, place, "floating-point numbers", "integers"));
+        }
+        let skipped = (from * dtype.bytes()) as u64;
+        let done = io::copy(&mut (&mut member).take(skipped), &mut io::sink());
+        if done.map_err(|error| unreadable(&path, name, error))? != skipped {
+            return Err(unreadable(&path, name, io::ErrorKind::UnexpectedEof.into()));
+        }
+        let left = shape.iter().product::<usize>() - from;
+        Ok(Integers { path, name: name.to_owned(), dtype, member, index: from, left, buffer: Vec::new() })
+    }
+
     /// An error about an array.
     pub fn error(&self, name: &str, found: impl Into<String>, expected: impl Into<String>) -> NodesError {
         NodesError::invalid(&self.path, format!(", array {name}"), found, expected)
@@ -198,6 +218,54 @@ impl Npz {
             return Err(error(found, "a size that compression can reach"));
         }
         Ok((header, member))
+    }
+}
+
+/// The elements of an array of integers, read in blocks.
+pub struct Integers<'a> {
+    path: PathBuf,
+    name: String,
+    dtype: Dtype,
+    member: ZipFile<'a>,
+    /// Position of the next element.
+    index: usize,
+    left: usize,
+    buffer: Vec<u8>,
+}
+
+impl Integers<'_> {
+    /// Appends what `convert` makes of the next elements, at most `most` of them, to `values`.
+    ///
+    /// # Errors
+    /// A damaged archive, or an error of `convert`.
+    pub fn next<T>(
+        &mut self,
+        most: usize,
+        values: &mut Vec<T>,
+        convert: impl Fn(i64) -> Result<T, Mismatch>,
+    ) -> Result<(), NodesError> {
+        let Self { path, name, dtype, member, index, left, buffer } = self;
+        let count = most.min(*left);
+        buffer.resize(count * dtype.bytes(), 0);
+        member.read_exact(buffer).map_err(|error| unreadable(path, name, error))?;
+        let converted = integers(*dtype, buffer, &mut |value| {
+            values.push(convert(value)?);
+            *index += 1;
+            Ok(())
+        });
+        converted.map_err(|mismatch| mismatch.at(path, format!(", array {name}[{index}]")))?;
+        *left -= count;
+        if *left > 0 {
+            return Ok(());
+        }
+        // The archive compares the checksum when it reaches the end.
+        match member.read(&mut [0]).map_err(|error| unreadable(path, name, error))? {
+            0 => Ok(()),
+            _ => {
+                let (found, expected) = ("more bytes than its shape says", "as many as its shape says");
+                Err(NodesError::invalid(path, format!(", array {name}"), found, expected))
+            }
+        }
     }
 }
 

@@ -43,12 +43,37 @@ pub fn arrays(graph: &NodeGraph) -> Vec<Array<'_>> {
 
 /// Digest of the contents of a graph, without its name: 64 hexadecimal digits of BLAKE3.
 pub fn content_digest(graph: &NodeGraph) -> String {
-    let mut hash = blake3::Hasher::new();
-    let sizes = format!("kdgat node graph 1, {} classes, {} features", graph.task.classes, graph.features.columns());
-    hash.update(sizes.as_bytes());
+    let mut hash = ContentHash::new(graph.task.classes, graph.features.columns());
     for Array { name, dtype, bytes } in arrays(graph) {
-        hash.update(format!(", {name} {dtype} {}: ", bytes.len()).as_bytes());
+        hash.begin(name, dtype, bytes.len() as u64);
         hash.update(bytes);
     }
-    hash.finalize().to_hex().to_string()
+    hash.finish()
+}
+
+/// Computes the digest of a graph from its arrays in the order of a store.
+pub struct ContentHash(blake3::Hasher);
+
+impl ContentHash {
+    /// Begins with the sizes that no array has.
+    pub fn new(classes: usize, columns: usize) -> Self {
+        let mut hash = blake3::Hasher::new();
+        hash.update(format!("kdgat node graph 1, {classes} classes, {columns} features").as_bytes());
+        Self(hash)
+    }
+
+    /// Begins an array of that many bytes.
+    pub fn begin(&mut self, name: &str, dtype: &str, bytes: u64) {
+        self.0.update(format!(", {name} {dtype} {bytes}: ").as_bytes());
+    }
+
+    /// Adds bytes of the array.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// 64 hexadecimal digits.
+    pub fn finish(self) -> String {
+        self.0.finalize().to_hex().to_string()
+    }
 }

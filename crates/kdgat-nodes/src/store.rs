@@ -3,7 +3,7 @@
 //! The file begins with a [header](header::Header) in JSON that has a checksum, and lists the arrays with theirs. Each
 //! array begins on a page. A store is written under a temporary name and renamed, so that a killed build leaves none.
 
-mod header;
+pub(crate) mod header;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -17,6 +17,7 @@ use memmap2::Mmap;
 use serde::{Deserialize, Serialize};
 
 use crate::NodesError;
+use crate::build::{self, Build, DEFAULT_MEMORY};
 use crate::node_graph::{Features, GivenSet, NO_LABEL, NodeGraph, NodeTask, Section};
 use crate::sections::arrays;
 use crate::sources::{self, GraphOptions, SourceNotes, name_of, source_digest};
@@ -46,7 +47,7 @@ pub struct Provenance {
 }
 
 /// Opens the store of a source under `stores_dir`; reads the source and builds the store if there is none. True if it was
-/// built.
+/// built. A source that is a store itself is opened in place.
 ///
 /// Several processes may build the same store: the last one replaces the equal file of the others, which stays mapped
 /// there.
@@ -58,18 +59,62 @@ pub fn open_or_build(
     options: &GraphOptions,
     stores_dir: &Path,
 ) -> Result<(NodeGraph, SourceNotes, bool), NodesError> {
+    let limits = Build { memory: DEFAULT_MEMORY, threads: 1, progress: &() };
+    let OpenStore { graph, notes, built, .. } = open_or_build_with(source, options, stores_dir, &limits)?;
+    Ok((graph, notes, built))
+}
+
+/// The store of a source.
+#[derive(Debug)]
+pub struct OpenStore {
+    /// The graph.
+    pub graph: NodeGraph,
+    /// Facts about the source.
+    pub notes: SourceNotes,
+    /// The file.
+    pub path: PathBuf,
+    /// True if the store was built now.
+    pub built: bool,
+}
+
+/// Like [`open_or_build`], with limits and events of a build.
+///
+/// A folder of the Open Graph Benchmark of which not only the largest component is kept is never held in memory; its build can be
+/// resumed, and several processes wait for the first.
+///
+/// # Errors
+/// Those of [`open_or_build`], [`NodesError::Space`] or [`NodesError::Stopped`].
+pub fn open_or_build_with(
+    source: &Path,
+    options: &GraphOptions,
+    stores_dir: &Path,
+    limits: &Build<'_>,
+) -> Result<OpenStore, NodesError> {
+    if sources::is_store(source) {
+        let (graph, notes) = open_with_notes(source)?;
+        return Ok(OpenStore { graph, notes, path: source.to_owned(), built: false });
+    }
     let digest = source_digest(source)?;
     let path = path_of(source, &digest, options, stores_dir);
     let built = !path.try_exists().map_err(NodesError::io("open", &path))?;
+    if !built {
+        build::remove_rest(&path)?;
+    }
     if built {
-        let (graph, notes) = sources::read(source, options)?;
         fs::create_dir_all(stores_dir).map_err(NodesError::io("create", stores_dir))?;
-        write(&graph, Provenance { source_digest: digest.clone(), options: options.clone(), notes }, &path)?;
+        match sources::stream(source, options, &digest)? {
+            Some(stream) => build::build(&stream, &path, limits)?,
+            None => {
+                let (graph, notes) = sources::read(source, options)?;
+                let provenance = Provenance { source_digest: digest.clone(), options: options.clone(), notes };
+                write(&graph, provenance, &path)?;
+            }
+        }
     }
     let Opened { graph, header } = open_checked(&path, CHECKED_BYTES)?;
     let Provenance { source_digest, options: built_with, notes } = header.provenance;
     match source_digest == digest && built_with == *options {
-        true => Ok((graph, notes, built)),
+        true => Ok(OpenStore { graph, notes, path, built }),
         false => Err(NodesError::Damaged { path, detail: "it is the store of another source".to_owned() }),
     }
 }
@@ -114,6 +159,22 @@ pub fn write(graph: &NodeGraph, provenance: Provenance, path: &Path) -> Result<(
 /// A file that cannot be read, or [`NodesError::Damaged`].
 pub fn open(path: &Path) -> Result<NodeGraph, NodesError> {
     open_checked(path, CHECKED_BYTES).map(|opened| opened.graph)
+}
+
+/// Maps a store like [`open`], and returns the facts about its source as well.
+pub(crate) fn open_with_notes(path: &Path) -> Result<(NodeGraph, SourceNotes), NodesError> {
+    open_checked(path, CHECKED_BYTES).map(|Opened { graph, header }| (graph, header.provenance.notes))
+}
+
+/// Digest of the source that a store was built from, from the header alone.
+pub(crate) fn source_digest_of(path: &Path) -> Result<String, NodesError> {
+    open_checked(path, 0).map(|opened| opened.header.provenance.source_digest)
+}
+
+/// Digest of a store's graph and of its origin, from the header alone.
+pub(crate) fn digest(path: &Path) -> Result<String, NodesError> {
+    let Header { digest, provenance, .. } = open_checked(path, 0)?.header;
+    Ok(blake3::hash(format!("{digest} {}", provenance.source_digest).as_bytes()).to_hex().to_string())
 }
 
 /// Reads all of a store, of any size, and checks it: every byte is covered by a checksum.

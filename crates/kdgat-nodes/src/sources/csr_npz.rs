@@ -172,28 +172,44 @@ pub(super) fn dense_rows(
     num_nodes: usize,
     options: &GraphOptions,
 ) -> Result<RawFeatures, NodesError> {
-    let [rows, columns] = npz.dimensions(name)?;
-    if rows != num_nodes {
-        return Err(npz.error(name, format!("{rows} rows"), format!("one for each of {num_nodes} nodes")));
-    }
-    let features = DenseRows::new(rows, columns, options);
+    let columns = dense_columns(npz, name, num_nodes)?;
+    let features = DenseRows::new(num_nodes, columns, options);
     let mut features = features.map_err(|Mismatch { found, expected }| npz.error(name, found, expected))?;
     npz.each_float(name, |_, value| features.push(value))?;
     Ok(features.finish())
 }
 
+/// Number of columns of such a matrix.
+pub(super) fn dense_columns(npz: &mut Npz, name: &str, num_nodes: usize) -> Result<usize, NodesError> {
+    let [rows, columns] = npz.dimensions(name)?;
+    match rows == num_nodes {
+        true => Ok(columns),
+        false => Err(npz.error(name, format!("{rows} rows"), format!("one for each of {num_nodes} nodes"))),
+    }
+}
+
 /// The class of each node, from an array of shape `[num_nodes]` or `[num_nodes, 1]`.
 pub(super) fn labels(npz: &mut Npz, name: &str, num_nodes: usize) -> Result<Vec<i32>, NodesError> {
+    let mut labels = Vec::with_capacity(num_nodes);
+    each_label(npz, name, num_nodes, |label| {
+        labels.push(label);
+        Ok(())
+    })?;
+    Ok(labels)
+}
+
+/// Calls `each` with the class of each node, in order.
+pub(super) fn each_label(
+    npz: &mut Npz,
+    name: &str,
+    num_nodes: usize,
+    mut each: impl FnMut(i32) -> Result<(), Mismatch>,
+) -> Result<(), NodesError> {
     let shape = npz.shape(name)?;
     if shape != [num_nodes] && shape != [num_nodes, 1] {
         return Err(npz.error(name, format!("shape {shape:?}"), format!("one class for each of {num_nodes} nodes")));
     }
-    let mut labels = Vec::with_capacity(num_nodes);
-    npz.each_float(name, |_, class| {
-        labels.push(class_of(class)?);
-        Ok(())
-    })?;
-    Ok(labels)
+    npz.each_float(name, |_, class| each(class_of(class)?))
 }
 
 /// Arrays of the archive that the layout does not have.
@@ -282,7 +298,7 @@ mod tests {
         );
         let half = GraphOptions { half: true, ..GraphOptions::default() };
         let error = read_source(&path, &half).unwrap_err().to_string();
-        assert!(error.contains("half = true, but the features are sparse"), "{error}");
+        assert!(error.contains("--half-features, but the features are sparse"), "{error}");
     }
 
     #[test]

@@ -22,20 +22,52 @@ pub(super) fn each_line(
     path: &Path,
     mut each: impl FnMut(u64, &str) -> Result<(), Mismatch>,
 ) -> Result<u64, NodesError> {
-    let file = File::open(path).map_err(NodesError::io("open", path))?;
-    let compressed = BufReader::with_capacity(BUFFER_BYTES, file);
-    let mut reader = BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(compressed));
-    let mut line = Vec::new();
-    let mut count = 0;
-    loop {
-        line.clear();
-        let read = (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line);
-        if read.map_err(|error| unreadable(path, count, error))? == 0 {
-            return Ok(count);
-        }
-        let done = text_of(&line).and_then(|text| each(count, text));
-        done.map_err(|mismatch| mismatch.at(path, format!(", line {}", count + 1)))?;
-        count += 1;
+    let mut lines = Lines::open(path)?;
+    while lines.read()? {
+        let position = lines.count - 1;
+        let done = text_of(&lines.line).and_then(|text| each(position, text));
+        done.map_err(|mismatch| mismatch.at(path, format!(", line {}", lines.count)))?;
+    }
+    Ok(lines.count)
+}
+
+/// The first line, without its end; `None` if there is none.
+///
+/// # Errors
+/// A file that cannot be read or is damaged, or a line that is no text.
+pub(super) fn first_line(path: &Path) -> Result<Option<String>, NodesError> {
+    let mut lines = Lines::open(path)?;
+    if !lines.read()? {
+        return Ok(None);
+    }
+    let text = text_of(&lines.line).map_err(|mismatch| mismatch.at(path, ", line 1"))?;
+    Ok(Some(text.to_owned()))
+}
+
+struct Lines<'a> {
+    path: &'a Path,
+    reader: BufReader<MultiGzDecoder<BufReader<File>>>,
+    /// The last line that was read.
+    line: Vec<u8>,
+    /// Lines that were read.
+    count: u64,
+}
+
+impl<'a> Lines<'a> {
+    fn open(path: &'a Path) -> Result<Self, NodesError> {
+        let file = File::open(path).map_err(NodesError::io("open", path))?;
+        let compressed = BufReader::with_capacity(BUFFER_BYTES, file);
+        let reader = BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(compressed));
+        Ok(Self { path, reader, line: Vec::new(), count: 0 })
+    }
+
+    /// Reads a line; false at the end.
+    fn read(&mut self) -> Result<bool, NodesError> {
+        self.line.clear();
+        let read = (&mut self.reader).take(LONGEST_LINE).read_until(b'\n', &mut self.line);
+        let read = read.map_err(|error| unreadable(self.path, self.count, error))?;
+        self.count += u64::from(read > 0);
+        Ok(read > 0)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sources of one large graph: `.npz` archives, tabular folders, and raw folders of the Open Graph Benchmark.
+//! Sources of one large graph: `.npz` archives, tabular folders, raw folders of the Open Graph Benchmark, and stores.
 
 mod csr_npz;
 mod csv_gz;
@@ -17,10 +17,12 @@ use serde::{Deserialize, Serialize};
 use crate::NodesError;
 use crate::node_graph::{NO_LABEL, NodeGraph};
 use crate::prepare::prepare;
+use crate::store;
+use ogb::OgbStream;
 
 #[cfg(test)]
 pub(crate) use raw_graph::SparseFeatures;
-pub(crate) use raw_graph::{EdgeList, Mismatch, RawFeatures, RawGraph};
+pub(crate) use raw_graph::{EdgeList, MOST_CLASSES, MOST_NODES, Mismatch, RawFeatures, RawGraph};
 
 /// Options of reading a graph.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,9 +99,11 @@ enum Format {
     CsrNpz,
     Table,
     Ogb,
+    /// A store, which is opened as it is.
+    Store,
 }
 
-/// True if `path` is a source of one large graph: an `.npz` file, a folder whose `kdgat-graphs.toml` has
+/// True if `path` is a source of one large graph: a store, an `.npz` file, a folder whose `kdgat-graphs.toml` has
 /// `task = "node-class"`, or a folder of the Open Graph Benchmark for predicting properties of nodes.
 pub fn is_node_dataset(path: &Path) -> bool {
     format_of(path).is_some()
@@ -115,9 +119,10 @@ pub fn read(path: &Path, options: &GraphOptions) -> Result<(NodeGraph, SourceNot
         Format::CsrNpz => csr_npz::read(path, options)?,
         Format::Table => table::read(path, options)?,
         Format::Ogb => ogb::read(path, options)?,
+        Format::Store => return store::open_with_notes(path),
     };
     if options.half && matches!(raw.features, RawFeatures::Sparse(_)) {
-        let text = "half = true, but the features are sparse, which are stored in single precision: leave it out";
+        let text = "--half-features, but the features are sparse, which are stored in single precision: leave it out";
         return Err(NodesError::Options(format!("{}: {text}", path.display())));
     }
     let (graph, notes) = prepare(raw, options);
@@ -137,6 +142,7 @@ pub fn source_digest(path: &Path) -> Result<String, NodesError> {
         Format::CsrNpz => vec![path.to_owned()],
         Format::Table => table::files(path),
         Format::Ogb => ogb::files(path)?,
+        Format::Store => return store::digest(path),
     };
     let mut hash = blake3::Hasher::new();
     for file in files {
@@ -153,10 +159,27 @@ pub fn source_digest(path: &Path) -> Result<String, NodesError> {
     Ok(hash.finalize().to_hex().to_string())
 }
 
+/// True if `path` is a store, whose edges and features no option of reading changes.
+pub fn is_store(path: &Path) -> bool {
+    format_of(path) == Some(Format::Store)
+}
+
+/// The stream of a source whose store can be built without holding it in memory; `None` if the source, or the largest component, has
+/// to be held.
+pub(crate) fn stream(path: &Path, options: &GraphOptions, digest: &str) -> Result<Option<OgbStream>, NodesError> {
+    match known_format_of(path)? {
+        Format::Ogb if !options.largest_component => OgbStream::open(path, options, digest.to_owned()).map(Some),
+        _ => Ok(None),
+    }
+}
+
 fn format_of(path: &Path) -> Option<Format> {
     if path.is_file() {
-        let is_npz = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npz"));
-        return is_npz.then_some(Format::CsrNpz);
+        let ends_with = |ending: &str| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending));
+        return match ends_with("npz") {
+            true => Some(Format::CsrNpz),
+            false => ends_with(store::EXTENSION).then_some(Format::Store),
+        };
     }
     if table::is_table(path) {
         return Some(Format::Table);
@@ -166,7 +189,7 @@ fn format_of(path: &Path) -> Option<Format> {
 
 fn known_format_of(path: &Path) -> Result<Format, NodesError> {
     std::fs::metadata(path).map_err(NodesError::io("open", path))?;
-    let expected = "an .npz file, a folder whose kdgat-graphs.toml has task = \"node-class\", or a folder with raw/edge.csv.gz \
+    let expected = "an .npz file, a .kdgat-nodes file, a folder whose kdgat-graphs.toml has task = \"node-class\", or a folder with raw/edge.csv.gz \
                     or raw/data.npz";
     format_of(path).ok_or_else(|| NodesError::invalid(path, "", "no graph of classified nodes", expected))
 }

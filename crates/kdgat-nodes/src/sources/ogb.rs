@@ -12,17 +12,22 @@
 //!
 //! Shapes: `edge_index` `[2, num_edges]`, `node_feat` `[num_nodes, columns]`.
 
+mod stream;
+
 use std::collections::BTreeSet;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::csr_npz::{dense_rows, labels as npz_labels};
-use super::csv_gz::each_line;
+use super::csv_gz::{each_line, first_line};
 use super::raw_graph::{DenseRows, EdgeList, Mismatch, RawFeatures, RawGraph, class_of, expect_nodes, node_number};
 use super::{GraphOptions, name_of};
 use crate::NodesError;
 use crate::node_graph::GivenSet;
 use crate::npz::Npz;
+
+pub(super) use stream::OgbStream;
 
 const NODE_COUNT: &str = "num-node-list.csv.gz";
 const EDGE_COUNT: &str = "num-edge-list.csv.gz";
@@ -67,27 +72,53 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, NodesError> {
 /// # Errors
 /// A missing file or array, or a line or value that does not fit.
 pub(super) fn read(path: &Path, options: &GraphOptions) -> Result<RawGraph, NodesError> {
+    expect_files(path)?;
+    let raw = path.join("raw");
+    let mut graph = if is_binary(path) { read_binary(&raw, options)? } else { read_csv(&raw, options)? };
+    graph.name = name_of(path);
+    graph.split = match split_folder(path)? {
+        Some(folder) => Some(split(&folder, graph.labels.len(), 0..graph.labels.len())?),
+        None => None,
+    };
+    graph.ignored_columns.extend(ignored_files(path)?);
+    Ok(graph)
+}
+
+fn expect_files(path: &Path) -> Result<(), NodesError> {
     if let Some(file) = files(path)?.iter().find(|file| !file.is_file()) {
         let missing = file.strip_prefix(path).unwrap_or(file).display();
         let expected = "the folder of an OGB dataset with labels of nodes";
         return Err(NodesError::invalid(path, "", format!("no {missing}"), expected));
     }
-    let raw = path.join("raw");
-    let mut graph = if is_binary(path) { read_binary(&raw, options)? } else { read_csv(&raw, options)? };
-    graph.name = name_of(path);
-    graph.split = split(path, graph.labels.len())?;
-    graph.ignored_columns.extend(ignored_files(path)?);
-    Ok(graph)
+    Ok(())
 }
 
 fn read_csv(raw: &Path, options: &GraphOptions) -> Result<RawGraph, NodesError> {
+    let (count, edge_count) = csv_counts(raw)?;
+    // Edges are few bytes each, so a wrong count would reserve too much: no memory is reserved.
+    let mut edges = EdgeList::default();
+    each_csv_edge(&raw.join(EDGES), count, edge_count, |source, target| {
+        edges.sources.push(source);
+        edges.targets.push(target);
+        Ok(())
+    })?;
+    let path = raw.join(FEATURES);
+    let rows = DenseRows::new(count, csv_columns(&path, count)?, options);
+    let mut rows = rows.map_err(|mismatch| mismatch.at(&path, ", line 1"))?;
+    csv_rows(&path, count, 0, &mut rows, |_| Ok(()))?;
+    let mut labels = Vec::new();
+    each_csv_label(&raw.join(LABELS), count, |label| {
+        labels.push(label);
+        Ok(())
+    })?;
+    Ok(unnamed(edges, rows.finish(), labels))
+}
+
+/// Number of nodes and number of edges.
+fn csv_counts(raw: &Path) -> Result<(usize, usize), NodesError> {
     let count = count_in(&raw.join(NODE_COUNT))?;
     expect_nodes(count).map_err(|mismatch| mismatch.at(&raw.join(NODE_COUNT), ", line 1"))?;
-    let edge_count = count_in(&raw.join(EDGE_COUNT))?;
-    let edges = csv_edges(&raw.join(EDGES), count, edge_count)?;
-    let features = csv_features(&raw.join(FEATURES), count, options)?;
-    let labels = csv_labels(&raw.join(LABELS), count)?;
-    Ok(unnamed(edges, features, labels))
+    Ok((count, count_in(&raw.join(EDGE_COUNT))?))
 }
 
 fn unnamed(edges: EdgeList, features: RawFeatures, labels: Vec<i32>) -> RawGraph {
@@ -115,31 +146,46 @@ fn count_in(path: &Path) -> Result<usize, NodesError> {
     expect_lines(path, lines, 1).map(|()| count)
 }
 
-/// Edges are few bytes each, so a wrong count would reserve too much: no memory is reserved.
-fn csv_edges(path: &Path, num_nodes: usize, count: usize) -> Result<EdgeList, NodesError> {
-    let mut edges = EdgeList::default();
+/// Calls `each` with source and target of each edge, in order.
+fn each_csv_edge(
+    path: &Path,
+    num_nodes: usize,
+    count: usize,
+    mut each: impl FnMut(u32, u32) -> Result<(), Mismatch>,
+) -> Result<(), NodesError> {
     let lines = each_line(path, |_, text| {
         let ends = text.split_once(',');
         let number = |text: &str| text.trim().parse::<i64>().ok();
         let ends = ends.and_then(|(source, target)| Some((number(source)?, number(target)?)));
         let (source, target) = ends.ok_or_else(|| Mismatch::new(format!("'{text}'"), "two numbers of nodes"))?;
-        edges.sources.push(node_number(source, num_nodes)?);
-        edges.targets.push(node_number(target, num_nodes)?);
-        Ok(())
+        each(node_number(source, num_nodes)?, node_number(target, num_nodes)?)
     })?;
-    expect_lines(path, lines, count)?;
-    Ok(edges)
+    expect_lines(path, lines, count)
 }
 
-fn csv_features(path: &Path, num_nodes: usize, options: &GraphOptions) -> Result<RawFeatures, NodesError> {
-    let mut features: Option<DenseRows> = None;
+/// Number of features in the first line.
+fn csv_columns(path: &Path, num_nodes: usize) -> Result<usize, NodesError> {
+    match first_line(path)? {
+        Some(text) => Ok(text.split(',').count()),
+        // There is at least one node.
+        None => Err(NodesError::invalid(path, "", "0 lines", num_nodes.to_string())),
+    }
+}
+
+/// Adds the features of the nodes from `from` on to `rows`; calls `each_row` after each.
+fn csv_rows(
+    path: &Path,
+    num_nodes: usize,
+    from: usize,
+    rows: &mut DenseRows,
+    mut each_row: impl FnMut(&mut DenseRows) -> Result<(), Mismatch>,
+) -> Result<(), NodesError> {
     let lines = each_line(path, |line, text| {
-        let rows = match &mut features {
-            Some(rows) => rows,
-            None => features.insert(DenseRows::new(num_nodes, text.split(',').count(), options)?),
-        };
         if line as usize == num_nodes {
             return Err(Mismatch::new("one line more", format!("one line for each of {num_nodes} nodes")));
+        }
+        if (line as usize) < from {
+            return Ok(());
         }
         let mut fields = 0;
         for field in text.split(',') {
@@ -151,21 +197,26 @@ fn csv_features(path: &Path, num_nodes: usize, options: &GraphOptions) -> Result
             rows.push(number.map_err(|_| Mismatch::new(format!("'{field}'"), "a number"))?.into())?;
         }
         match fields == rows.columns() {
-            true => Ok(()),
+            true => each_row(rows),
             false => {
                 let found = text.split(',').count();
                 Err(Mismatch::new(format!("{found} features"), format!("{} as in line 1", rows.columns())))
             }
         }
     })?;
-    expect_lines(path, lines, num_nodes)?;
-    // There is at least one node, and so a line.
-    features.map(DenseRows::finish).ok_or_else(|| NodesError::invalid(path, "", "no lines", "features"))
+    expect_lines(path, lines, num_nodes)
 }
 
-fn csv_labels(path: &Path, num_nodes: usize) -> Result<Vec<i32>, NodesError> {
-    let mut labels = Vec::new();
-    let lines = each_line(path, |_, text| {
+/// Calls `each` with the class of each node, in order.
+fn each_csv_label(
+    path: &Path,
+    num_nodes: usize,
+    mut each: impl FnMut(i32) -> Result<(), Mismatch>,
+) -> Result<(), NodesError> {
+    let lines = each_line(path, |line, text| {
+        if line as usize == num_nodes {
+            return Err(Mismatch::new("one line more", format!("one line for each of {num_nodes} nodes")));
+        }
         if text.contains(',') {
             let found = format!("{} labels", text.split(',').count());
             return Err(Mismatch::new(found, "one class: several labels of a node are not supported"));
@@ -175,11 +226,9 @@ fn csv_labels(path: &Path, num_nodes: usize) -> Result<Vec<i32>, NodesError> {
             "" => f64::NAN,
             text => text.parse().map_err(|_| Mismatch::new(format!("'{text}'"), "the number of a class"))?,
         };
-        labels.push(class_of(class)?);
-        Ok(())
+        each(class_of(class)?)
     })?;
-    expect_lines(path, lines, num_nodes)?;
-    Ok(labels)
+    expect_lines(path, lines, num_nodes)
 }
 
 fn expect_lines(path: &Path, found: u64, expected: usize) -> Result<(), NodesError> {
@@ -191,16 +240,36 @@ fn expect_lines(path: &Path, found: u64, expected: usize) -> Result<(), NodesErr
 
 fn read_binary(raw: &Path, options: &GraphOptions) -> Result<RawGraph, NodesError> {
     let mut npz = Npz::open(&raw.join(BINARY))?;
-    let num_nodes = only_number(&mut npz, "num_nodes_list")?;
-    expect_nodes(num_nodes).map_err(|Mismatch { found, expected }| npz.error("num_nodes_list", found, expected))?;
-    let edges = binary_edges(&mut npz, num_nodes)?;
+    let (num_nodes, count) = binary_counts(&mut npz)?;
+    // The array has that many entries.
+    let mut edges = EdgeList { sources: Vec::with_capacity(count), targets: Vec::with_capacity(count) };
+    npz.each_integer("edge_index", |at, node| {
+        let ends = if at < count { &mut edges.sources } else { &mut edges.targets };
+        ends.push(node_number(node, num_nodes)?);
+        Ok(())
+    })?;
     let features = dense_rows(&mut npz, "node_feat", num_nodes, options)?;
     let labels = npz_labels(&mut Npz::open(&raw.join(BINARY_LABELS))?, "node_label", num_nodes)?;
-    let mut graph = unnamed(edges, features, labels);
+    Ok(RawGraph { ignored_columns: ignored_arrays(&npz), ..unnamed(edges, features, labels) })
+}
+
+fn ignored_arrays(npz: &Npz) -> Vec<String> {
     let read = ["num_nodes_list", "num_edges_list", "edge_index", "node_feat"];
     let ignored = npz.names().iter().filter(|name| !read.contains(&name.as_str()));
-    graph.ignored_columns.extend(ignored.map(|name| format!("{BINARY} {name}")));
-    Ok(graph)
+    ignored.map(|name| format!("{BINARY} {name}")).collect()
+}
+
+/// Number of nodes and number of edges.
+fn binary_counts(npz: &mut Npz) -> Result<(usize, usize), NodesError> {
+    let num_nodes = only_number(npz, "num_nodes_list")?;
+    expect_nodes(num_nodes).map_err(|Mismatch { found, expected }| npz.error("num_nodes_list", found, expected))?;
+    let count = only_number(npz, "num_edges_list")?;
+    let [ends, found] = npz.dimensions("edge_index")?;
+    if ends != 2 || found != count {
+        let expected = format!("[2, {count}], by num_edges_list");
+        return Err(npz.error("edge_index", format!("shape [{ends}, {found}]"), expected));
+    }
+    Ok((num_nodes, count))
 }
 
 /// The number in an array that has one entry for each graph.
@@ -215,23 +284,6 @@ fn only_number(npz: &mut Npz, name: &str) -> Result<usize, NodesError> {
         Ok(())
     })?;
     Ok(only)
-}
-
-fn binary_edges(npz: &mut Npz, num_nodes: usize) -> Result<EdgeList, NodesError> {
-    let count = only_number(npz, "num_edges_list")?;
-    let [ends, found] = npz.dimensions("edge_index")?;
-    if ends != 2 || found != count {
-        let expected = format!("[2, {count}], by num_edges_list");
-        return Err(npz.error("edge_index", format!("shape [{ends}, {found}]"), expected));
-    }
-    // The array has that many entries.
-    let mut edges = EdgeList { sources: Vec::with_capacity(count), targets: Vec::with_capacity(count) };
-    npz.each_integer("edge_index", |at, node| {
-        let ends = if at < count { &mut edges.sources } else { &mut edges.targets };
-        ends.push(node_number(node, num_nodes)?);
-        Ok(())
-    })?;
-    Ok(edges)
 }
 
 /// The folder of the split; `None` if the dataset has none.
@@ -255,14 +307,18 @@ fn split_folder(path: &Path) -> Result<Option<PathBuf>, NodesError> {
     Ok(splits.pop_first())
 }
 
-fn split(path: &Path, num_nodes: usize) -> Result<Option<Vec<u8>>, NodesError> {
-    let Some(folder) = split_folder(path)? else { return Ok(None) };
-    let mut sets = vec![GivenSet::None as u8; num_nodes];
+/// The sets of a range of nodes, as the files of a split list them.
+fn split(folder: &Path, num_nodes: usize, nodes: Range<usize>) -> Result<Vec<u8>, NodesError> {
+    let mut sets = vec![GivenSet::None as u8; nodes.len()];
     for (name, set) in SETS {
         each_line(&folder.join(name), |_, text| {
             let number = text.trim().parse::<i64>();
             let number = number.map_err(|_| Mismatch::new(format!("'{text}'"), "the number of a node"))?;
-            let found = &mut sets[node_number(number, num_nodes)? as usize];
+            let node = node_number(number, num_nodes)? as usize;
+            if !nodes.contains(&node) {
+                return Ok(());
+            }
+            let found = &mut sets[node - nodes.start];
             if *found != GivenSet::None as u8 {
                 return Err(Mismatch::new(format!("node {number} a second time"), "each node in one set"));
             }
@@ -270,7 +326,7 @@ fn split(path: &Path, num_nodes: usize) -> Result<Option<Vec<u8>>, NodesError> {
             Ok(())
         })?;
     }
-    Ok(Some(sets))
+    Ok(sets)
 }
 
 /// Compressed tables and arrays in `raw` that nothing reads, such as the years of papers.

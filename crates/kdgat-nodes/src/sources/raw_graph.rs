@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use bytemuck::Pod;
 use half::f16;
 
 use super::GraphOptions;
@@ -200,6 +201,33 @@ impl DenseRows {
         Ok(Self { row: Vec::with_capacity(columns), rows: 0, columns, normalized: options.row_normalized, values })
     }
 
+    /// Rows that are taken out while they are added, from the number `first` on.
+    ///
+    /// # Errors
+    /// No column.
+    pub fn streamed(first: usize, columns: usize, options: &GraphOptions) -> Result<Self, Mismatch> {
+        Ok(Self { rows: first, ..Self::new(0, columns, options)? })
+    }
+
+    /// Takes out the complete rows, as the bytes of a store; returns the number of the first one.
+    pub fn take(&mut self) -> (usize, Vec<u8>) {
+        let bytes = match &mut self.values {
+            DenseValues::Single(values) => take_bytes(values),
+            DenseValues::Half(values) => take_bytes(values),
+        };
+        let size = self.columns * if matches!(self.values, DenseValues::Half(_)) { 2 } else { 4 };
+        (self.rows - bytes.len() / size, bytes)
+    }
+
+    /// Number of complete rows that are not taken out.
+    pub fn waiting(&self) -> usize {
+        let values = match &self.values {
+            DenseValues::Single(values) => values.len(),
+            DenseValues::Half(values) => values.len(),
+        };
+        values / self.columns
+    }
+
     /// Number of features.
     pub fn columns(&self) -> usize {
         self.columns
@@ -228,7 +256,7 @@ impl DenseRows {
                 values.extend(self.row.iter().map(|&value| f16::from_f32(value).to_bits()));
                 let added = &values[values.len() - self.columns..];
                 if let Some(column) = added.iter().position(|&bits| !f16::from_bits(bits).is_finite()) {
-                    let expected = "a number within ±65504, the range of half precision; or leave `half` out";
+                    let expected = "a number within ±65504, the range of half precision; or leave --half-features out";
                     return Err(self.mismatch(column, self.row[column].into(), expected));
                 }
             }
@@ -250,6 +278,12 @@ impl DenseRows {
             DenseValues::Half(values) => RawFeatures::Half { columns, values },
         }
     }
+}
+
+fn take_bytes<T: Pod>(values: &mut Vec<T>) -> Vec<u8> {
+    let bytes = bytemuck::cast_slice(values).to_vec();
+    values.clear();
+    bytes
 }
 
 /// The number of a node below `num_nodes`.

@@ -17,6 +17,8 @@ const MAGIC: &[u8; 8] = b"kdgnodes";
 /// Magic, version (u32), checksum (u32), and length of the description (u64).
 const PREFACE_BYTES: usize = 24;
 const CHECKSUM: Range<usize> = 12..16;
+/// Bytes for the digits of numbers that are known only when all arrays are written: at most 530.
+const LATE_DIGITS: usize = 1024;
 
 /// Description of a store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -112,12 +114,31 @@ impl Header {
         }
     }
 
+    /// Size of the header in the file, in bytes: whole pages. It does not depend on numbers that are known only when all arrays are
+    /// written, so that a stream can leave room for the header.
+    ///
+    /// # Errors
+    /// A description that is not representable.
+    pub fn room(&self) -> serde_json::Result<usize> {
+        let mut early = self.clone();
+        (early.num_edges, early.classes) = (0, 0);
+        let notes = &mut early.provenance.notes;
+        (notes.removed_self_loops, notes.removed_duplicates, notes.nodes_without_label) = (0, 0, 0);
+        for section in &mut early.sections {
+            (section.offset, section.bytes, section.crc32c) = (0, 0, 0);
+        }
+        let description = serde_json::to_vec(&early)?.len();
+        Ok((PREFACE_BYTES + description + LATE_DIGITS).next_multiple_of(PAGE_BYTES))
+    }
+
     /// The header as the file has it: whole pages.
     ///
     /// # Errors
     /// A description that is not representable.
     pub fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
-        let description = serde_json::to_vec(self)?;
+        let mut description = serde_json::to_vec(self)?;
+        // Blanks after the description belong to it.
+        description.resize(self.room()? - PREFACE_BYTES, b' ');
         let mut bytes = MAGIC.to_vec();
         bytes.extend(FORMAT_VERSION.to_le_bytes());
         bytes.extend([0; CHECKSUM.end - CHECKSUM.start]);
