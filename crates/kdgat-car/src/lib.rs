@@ -1,0 +1,8 @@
+//! A trained detector as C99 source code: everything between a CAN frame and its verdict, without libtorch, without allocation.
+//!
+//! The C sources in `c/` are the same for every model. An export adds the two files that differ: `kdgat_config.h` (sizes and
+//! choices of the model, which the sources are compiled for) and `kdgat_tables.c` (weights, vocabulary, statistics).
+
+mod error;
+
+pub use error::CarError;
