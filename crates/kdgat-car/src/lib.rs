@@ -4,5 +4,10 @@
 //! choices of the model, which the sources are compiled for) and `kdgat_tables.c` (weights, vocabulary, statistics).
 
 mod error;
+mod model;
+mod text;
+mod window;
 
 pub use error::CarError;
+pub use model::CarModel;
+pub use text::CText;
