@@ -1,4 +1,4 @@
-/* Types and functions that the sources of the detector share. A program needs only kdgat_car.h.
+/* Types and functions that the sources of the detector share. Included by kdgat_car.h, which every source includes.
  *
  *   frame --kdgat_window_push--> graph --kdgat_model_score--> output --kdgat_judge--> result
  *
@@ -19,13 +19,13 @@
 
 #include <stdint.h>
 
+#include "kdgat_config.h"
+
 #define KDGAT_FEATURES_CLASSIC 1
 #define KDGAT_FEATURES_RICH 2
 #define KDGAT_FEATURES_PROFILE 3
 #define KDGAT_MODEL_GAT 1
 #define KDGAT_MODEL_VGAE 2
-
-#include "kdgat_config.h"
 
 #define KDGAT_MAX_NODES (KDGAT_WINDOW + 1)
 #define KDGAT_MAX_EDGES KDGAT_WINDOW
@@ -33,7 +33,7 @@
 #define KDGAT_PROFILE_VALUES (2 * KDGAT_NODE_COLUMNS + 1)
 
 /* The graph of a window. Nodes are its distinct IDs and the ID of the frame after it, ascending. Edges are the distinct pairs of
- * neighbouring frames, sorted by (source, target); an ID that follows itself has an edge to itself. */
+ * neighbouring frames, sorted by (target, source) as in the trainer's store; an ID that follows itself has an edge to itself. */
 typedef struct {
     uint16_t num_nodes;
     uint16_t num_edges;
@@ -66,5 +66,33 @@ typedef struct {
 
 /* Vocabulary: IDs of rows 1, 2, ..., ascending (generated, kdgat_tables.c). */
 extern const uint32_t kdgat_vocabulary[];
+
+/* Intermediate values of the forward pass; its size depends on the model (kdgat_config.h). */
+typedef struct {
+    float a[KDGAT_SCRATCH_A];
+    float b[KDGAT_SCRATCH_B];
+    float attention[KDGAT_SCRATCH_ATTENTION];
+    float row[KDGAT_SCRATCH_ROW];
+    float other_row[KDGAT_SCRATCH_ROW];
+    uint16_t first_edge[KDGAT_MAX_NODES + 1]; /* incoming edges of node i: first_edge[i] to first_edge[i + 1] - 1 */
+} kdgat_scratch;
+
+typedef struct kdgat_state kdgat_state;
+struct kdgat_frame;
+struct kdgat_result;
+
+/* Windows and features (kdgat_window.c). Adds a frame; returns 1 if it completed a window, whose graph is then in state->graph. */
+int kdgat_window_push(kdgat_state *state, const struct kdgat_frame *frame);
+
+/* Forward pass (kdgat_gat.c, kdgat_vgae.c). Scores a graph of at least one node. */
+void kdgat_model_score(const kdgat_graph *graph, kdgat_scratch *scratch, kdgat_model_output *output);
+/* Sets output->by_node for the graph that kdgat_model_score scored last with this scratch. For a classifier it costs a pass of the
+ * head for each node; kdgat_push calls it for alarms only. */
+void kdgat_model_explain(const kdgat_graph *graph, kdgat_scratch *scratch, kdgat_model_output *output);
+
+/* Verdict (kdgat_calibration.c). Sets score, deviations and attack of the result from state->output. */
+void kdgat_judge(const kdgat_state *state, struct kdgat_result *result);
+/* Sets the nodes that weigh most, from state->output.by_node and the evidence of the ID list in use. */
+void kdgat_name_nodes(const kdgat_state *state, struct kdgat_result *result);
 
 #endif
