@@ -67,15 +67,23 @@ typedef struct {
 /* Vocabulary: IDs of rows 1, 2, ..., ascending (generated, kdgat_tables.c). */
 extern const uint32_t kdgat_vocabulary[];
 
-/* Intermediate values of the forward pass; its size depends on the model (kdgat_config.h). */
+/* Intermediate values of the forward pass. Their sizes depend on the model (kdgat_config.h). */
 typedef struct {
-    float a[KDGAT_SCRATCH_A];
+    float a[KDGAT_SCRATCH_A]; /* outputs of layers; which ones, is written in kdgat_gat.c and kdgat_vgae.c */
     float b[KDGAT_SCRATCH_B];
-    float attention[KDGAT_SCRATCH_ATTENTION];
-    float row[KDGAT_SCRATCH_ROW];
-    float other_row[KDGAT_SCRATCH_ROW];
-    uint16_t first_edge[KDGAT_MAX_NODES + 1]; /* incoming edges of node i: first_edge[i] to first_edge[i + 1] - 1 */
+    float scores[KDGAT_SCRATCH_SCORES];              /* attention terms of nodes as sources and as targets */
+    float values[KDGAT_SCRATCH_VALUES];              /* GATv2: the nodes' values as sources, for one head */
+    float rows[4 * KDGAT_MOST_INPUTS];               /* inputs of four nodes */
+    float outputs[4 * KDGAT_MOST_CHANNELS];          /* one head's outputs for four nodes */
+    float pooled[KDGAT_MOST_POOLED];                 /* classifier: means over the nodes */
+    float row[2][KDGAT_MOST_POOLED];                 /* classifier: activations of the head */
+    float weights[KDGAT_MAX_NODES];                  /* attention weights of one node's incoming edges */
+    uint16_t first_edge[KDGAT_MAX_NODES + 1];        /* incoming edges of node i: first_edge[i] to first_edge[i + 1] - 1 */
+    uint16_t source[KDGAT_MAX_EDGES + KDGAT_MAX_NODES]; /* their sources, ascending; each node has one self-loop */
+    uint16_t edge[KDGAT_MAX_EDGES + KDGAT_MAX_NODES];   /* their edges of the graph; KDGAT_SELF_LOOP for the self-loop */
 } kdgat_scratch;
+
+#define KDGAT_SELF_LOOP 0xffffu
 
 typedef struct kdgat_state kdgat_state;
 struct kdgat_frame;
