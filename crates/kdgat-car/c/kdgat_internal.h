@@ -9,10 +9,13 @@
  *   KDGAT_NODE_COLUMNS             continuous features of a node: 10, 35, ...
  *   KDGAT_EDGE_COLUMNS             features of an edge: 11, or 0 for a model that reads none
  *   KDGAT_MODEL                    KDGAT_MODEL_GAT or KDGAT_MODEL_VGAE
+ *   KDGAT_THRESHOLD                threshold on the score, double: higher is an attack
+ *   KDGAT_MODEL_DIGEST             uint64_t: first 8 bytes of the digest of the weights
+ *   (files.rs and network.rs; the sizes of kdgat_scratch and of the network's layers as well)
+ *
  *   KDGAT_VOCABULARY               rows of the vocabulary, row 0 (UNKNOWN) included
  *   KDGAT_ID_LIST                  1 if unknown IDs are evidence of an attack (classifiers with a list of known IDs), else 0
- *   KDGAT_THRESHOLD                threshold on the score, double: higher is an attack
- *   KDGAT_MODEL_DIGEST             uint64_t: first 8 bytes of the digest of the weights and the ID list
+ *   (window/, with all that windows, features and calibration need)
  */
 #ifndef KDGAT_INTERNAL_H
 #define KDGAT_INTERNAL_H

@@ -4,10 +4,17 @@
 //! choices of the model, which the sources are compiled for) and `kdgat_tables.c` (weights, vocabulary, statistics).
 
 mod error;
+mod files;
+mod layers;
+mod matrix;
 mod model;
+mod network;
 mod text;
+mod weights;
 mod window;
 
 pub use error::CarError;
+pub use files::{CarFile, CarFiles, Vectors, VectorResult, write};
 pub use model::CarModel;
 pub use text::CText;
+pub use weights::{Precision, as_exported};

@@ -3,6 +3,8 @@
 use kdgat_nn::ModelDescription;
 use kdgat_nn::weights::StateDict;
 
+use crate::Precision;
+
 /// A trained model with everything that its detector in the car needs.
 #[derive(Debug)]
 pub struct CarModel<'a> {
@@ -16,6 +18,8 @@ pub struct CarModel<'a> {
     pub weights_digest: String,
     /// Frames from one window to the next.
     pub stride: usize,
+    /// Precision of the weight matrices.
+    pub precision: Precision,
     /// Windows with a higher score are called attacks.
     pub threshold: f64,
     /// Method that chose the threshold, such as `fpr:0.01`.

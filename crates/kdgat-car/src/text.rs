@@ -46,6 +46,18 @@ impl CText {
         self.array(kind, name, values.into_iter().map(|value| format!("{value}{suffix}")));
     }
 
+    /// Like [`CText::floats`], for an array that only this file uses.
+    pub fn local_floats(&mut self, name: &str, values: &[f32]) {
+        self.text.push_str("static ");
+        self.floats(name, values);
+    }
+
+    /// Like [`CText::integers`], for an array that only this file uses.
+    pub fn local_integers(&mut self, kind: &str, name: &str, values: impl IntoIterator<Item = i64>) {
+        self.text.push_str("static ");
+        self.integers(kind, name, values);
+    }
+
     fn array(&mut self, kind: &str, name: &str, values: impl Iterator<Item = String>) {
         let (mut lines, mut line, mut count) = (String::new(), String::from("   "), 0);
         for value in values {
