@@ -9,6 +9,7 @@ mod layers;
 mod matrix;
 mod model;
 mod network;
+mod readme;
 mod text;
 mod weights;
 mod window;
