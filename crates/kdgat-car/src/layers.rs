@@ -135,7 +135,7 @@ impl Conv {
 
     /// Appends the layer's arrays, and returns the initialiser of its `kdgat_conv`. `name` is a C identifier.
     pub fn write(&self, name: &str, tables: &mut CText) -> Result<String, CarError> {
-        let mut heads = |part: &str, matrices: &[Matrix], tables: &mut CText| {
+        let heads = |part: &str, matrices: &[Matrix], tables: &mut CText| {
             let name = format!("{name}_{part}");
             let written = matrices.iter().enumerate().map(|(head, matrix)| matrix.write(&format!("{name}_{head}"), tables));
             let written = written.collect::<Result<Vec<_>, CarError>>()?;
