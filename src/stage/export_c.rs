@@ -91,7 +91,8 @@ pub fn export_c(config: &Config, options: &ExportCOptions) -> Result<ExportedC, 
     };
     // First, so that an interrupted export can be repeated.
     let precision = if options.precision == Precision::Int8 { "int8" } else { "f32" };
-    let of_c = json!({ "precision": precision, "threshold": chosen.value, "threshold_method": chosen.method, "files": names });
+    let of_c =
+        json!({ "precision": precision, "threshold": chosen.value, "threshold_method": chosen.method, "files": names });
     let mut marker = described;
     marker["format"] = FORMAT.into();
     marker["c"] = of_c;
@@ -115,7 +116,9 @@ fn expect_own(folder: &Path, names: &[&str], model: &TrainedModel) -> Result<(),
     let text = match fs::read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let Some(foreign) = names.iter().map(|name| folder.join(name)).find(|path| path.exists()) else { return Ok(()) };
+            let Some(foreign) = names.iter().map(|name| folder.join(name)).find(|path| path.exists()) else {
+                return Ok(());
+            };
             return Err(StageError::Input(format!(
                 "{} exists but {} does not: the folder has no export as C, and the file would be overwritten; name another folder with --c",
                 foreign.display(),
@@ -152,7 +155,9 @@ struct Chosen {
 fn threshold(model: &TrainedModel, asked: Option<Threshold>) -> Result<Chosen, StageError> {
     let recorded = match asked {
         Some(Threshold::Score(_)) => None,
-        Some(rule) => Some(records::recorded_by(model, rule)?.into_iter().next().ok_or_else(|| not_recorded(model, rule))?),
+        Some(rule) => {
+            Some(records::recorded_by(model, rule)?.into_iter().next().ok_or_else(|| not_recorded(model, rule))?)
+        }
         None => records::deciding(model)?,
     };
     let method = recorded.as_ref().and_then(|recorded| Threshold::parse(&recorded.method));
@@ -164,7 +169,8 @@ fn threshold(model: &TrainedModel, asked: Option<Threshold>) -> Result<Chosen, S
     let calibration_rate = rate_of(method).or(rate_of(Some(default))).unwrap_or(0.001);
     let of_rate = records::recorded_by(model, Threshold::FalsePositiveRate(calibration_rate))?;
     let least_score = of_rate.first().map(|recorded| recorded.short_profile.unwrap_or(recorded.value));
-    let chosen = |value: f64, method: String, source: String| Chosen { value, method, source, least_score, calibration_rate };
+    let chosen =
+        |value: f64, method: String, source: String| Chosen { value, method, source, least_score, calibration_rate };
     Ok(match (recorded, asked) {
         (Some(recorded), _) => {
             let source = format!("{}, recorded on {}", recorded.method, recorded.dataset);
@@ -253,7 +259,13 @@ mod tests {
         assert_eq!(frames, vector_frames(&[0x100, 0x200, 0x300], 2501));
         assert!(frames.windows(2).all(|pair| pair[0].timestamp < pair[1].timestamp));
         let has = |predicate: fn(&Frame) -> bool| frames.iter().any(predicate);
-        assert!(has(|frame| frame.can_id == 0x200) && has(|frame| frame.can_id > 0x7ff) && has(|frame| frame.payload_length == 0));
-        assert!(frames.iter().all(|frame| frame.payload[usize::from(frame.payload_length)..].iter().all(|byte| *byte == 0)));
+        assert!(
+            has(|frame| frame.can_id == 0x200)
+                && has(|frame| frame.can_id > 0x7ff)
+                && has(|frame| frame.payload_length == 0)
+        );
+        assert!(
+            frames.iter().all(|frame| frame.payload[usize::from(frame.payload_length)..].iter().all(|byte| *byte == 0))
+        );
     }
 }

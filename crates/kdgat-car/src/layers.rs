@@ -21,7 +21,10 @@ impl Affine {
     pub fn batch_norm(weights: &Weights, name: &str, columns: usize) -> Result<Self, CarError> {
         let get = |part: &str| weights.get(&format!("{name}.{part}"), &[columns]);
         let (weight, bias, mean, variance) = (get("weight")?, get("bias")?, get("running_mean")?, get("running_var")?);
-        let factor = weight.iter().zip(&variance).map(|(&weight, &variance)| f64::from(weight) / (f64::from(variance) + EPSILON).sqrt());
+        let factor = weight
+            .iter()
+            .zip(&variance)
+            .map(|(&weight, &variance)| f64::from(weight) / (f64::from(variance) + EPSILON).sqrt());
         let factor: Vec<f64> = factor.collect();
         let shift = factor.iter().zip(bias.iter().zip(&mean));
         let shift = shift.map(|(factor, (&bias, &mean))| (f64::from(bias) - f64::from(mean) * factor) as f32).collect();
@@ -137,9 +140,14 @@ impl Conv {
     pub fn write(&self, name: &str, tables: &mut CText) -> Result<String, CarError> {
         let heads = |part: &str, matrices: &[Matrix], tables: &mut CText| {
             let name = format!("{name}_{part}");
-            let written = matrices.iter().enumerate().map(|(head, matrix)| matrix.write(&format!("{name}_{head}"), tables));
+            let written =
+                matrices.iter().enumerate().map(|(head, matrix)| matrix.write(&format!("{name}_{head}"), tables));
             let written = written.collect::<Result<Vec<_>, CarError>>()?;
-            tables.line(&format!("static const kdgat_matrix {name}[{}] = {{\n    {},\n}};", written.len(), written.join(",\n    ")));
+            tables.line(&format!(
+                "static const kdgat_matrix {name}[{}] = {{\n    {},\n}};",
+                written.len(),
+                written.join(",\n    ")
+            ));
             Ok::<_, CarError>(name)
         };
         let pointers = match &self.kind {
@@ -149,7 +157,11 @@ impl Conv {
                 format!("{values}, {scores}, 0, 0, 0, 0, 0")
             }
             Kind::GatV2 { values, targets, edges, attention, output } => {
-                let names = [heads("values", values, tables)?, heads("targets", targets, tables)?, heads("edges", edges, tables)?];
+                let names = [
+                    heads("values", values, tables)?,
+                    heads("targets", targets, tables)?,
+                    heads("edges", edges, tables)?,
+                ];
                 for (part, floats) in [("attention", attention), ("scale", &output.factor), ("shift", &output.shift)] {
                     tables.local_floats(&format!("{name}_{part}"), floats);
                 }
@@ -175,7 +187,8 @@ fn gat(weights: &Weights, name: &str, shape: ConvShape, after: Affine, precision
         for (of_head, attention) in weight.chunks(channels * inputs).zip(attention.chunks(channels)) {
             let column = |input: usize| {
                 let terms = attention.iter().enumerate();
-                terms.map(|(channel, &a)| f64::from(a) * f64::from(of_head[channel * inputs + input])).sum::<f64>() as f32
+                terms.map(|(channel, &a)| f64::from(a) * f64::from(of_head[channel * inputs + input])).sum::<f64>()
+                    as f32
             };
             scores.extend((0..inputs).map(column));
         }
@@ -185,7 +198,13 @@ fn gat(weights: &Weights, name: &str, shape: ConvShape, after: Affine, precision
     Ok(Kind::Gat { values, scores })
 }
 
-fn gatv2_layer(weights: &Weights, name: &str, shape: ConvShape, output: Affine, precision: Precision) -> Result<Kind, CarError> {
+fn gatv2_layer(
+    weights: &Weights,
+    name: &str,
+    shape: ConvShape,
+    output: Affine,
+    precision: Precision,
+) -> Result<Kind, CarError> {
     let ConvShape { channels, heads, .. } = shape;
     let ones = vec![1.0; shape.outputs()];
     let map = |part: &str, inputs: usize, biased: bool| {

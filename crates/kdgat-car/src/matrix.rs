@@ -52,7 +52,10 @@ impl Matrix {
         finite(&self.bias)?;
         let scale = match self.precision {
             Precision::F32 => {
-                let folded = self.rows().zip(&self.factor).flat_map(|(row, factor)| row.iter().map(move |weight| weight * factor));
+                let folded = self
+                    .rows()
+                    .zip(&self.factor)
+                    .flat_map(|(row, factor)| row.iter().map(move |weight| weight * factor));
                 let folded = self.tiled(&folded.collect::<Vec<f32>>());
                 finite(&folded)?;
                 tables.local_floats(&format!("{name}_weight"), &folded);

@@ -1,8 +1,8 @@
 //! A trained network as constants of the C code: its configuration, its tables, and its figures.
 
 use kdgat_graph::EDGE_FEATURES;
-use kdgat_nn::{Architecture, GatConfig, InputConfig, ModelDescription, VgaeConfig};
 use kdgat_nn::id_hash::MOST_PROBES;
+use kdgat_nn::{Architecture, GatConfig, InputConfig, ModelDescription, VgaeConfig};
 
 use crate::layers::{Affine, Conv, ConvShape};
 use crate::matrix::Matrix;
@@ -74,7 +74,10 @@ impl Network {
             Architecture::Gat(config) => (config.embedding, gat(&weights, config, precision)?, &config.edge_scaling),
             Architecture::Vgae(config) => (config.embedding, vgae(&weights, config, precision)?, &config.edge_scaling),
             Architecture::Graph(_) | Architecture::Nodes(_) => {
-                return Err(CarError::Unsupported(format!("{} is no model of CAN windows; --c writes models of those", model.name)));
+                return Err(CarError::Unsupported(format!(
+                    "{} is no model of CAN windows; --c writes models of those",
+                    model.name
+                )));
             }
         };
         let most = usize::from(u16::MAX);
@@ -111,9 +114,13 @@ impl Network {
                 config.define("KDGAT_COLUMNS", format!("{}u", convs[0].shape.outputs()));
                 config.define("KDGAT_HEAD_LAYERS", format!("{}u", head.len()));
                 write_convs("kdgat_convs", "conv", convs, tables)?;
-                let head = head.iter().enumerate().map(|(layer, matrix)| matrix.write(&format!("head_{layer}"), tables));
+                let head =
+                    head.iter().enumerate().map(|(layer, matrix)| matrix.write(&format!("head_{layer}"), tables));
                 let head = head.collect::<Result<Vec<_>, _>>()?;
-                tables.line(&format!("const kdgat_matrix kdgat_head[KDGAT_HEAD_LAYERS] = {{\n    {},\n}};", head.join(",\n    ")));
+                tables.line(&format!(
+                    "const kdgat_matrix kdgat_head[KDGAT_HEAD_LAYERS] = {{\n    {},\n}};",
+                    head.join(",\n    ")
+                ));
             }
             Layers::Vgae { encoder, mean, decoder, id_classifier } => {
                 config.define("KDGAT_ENCODER_LAYERS", format!("{}u", encoder.len()));
@@ -170,7 +177,8 @@ impl Network {
             Layers::Vgae { encoder, mean, decoder, .. } => {
                 let outputs = |convs: &[Conv]| convs.iter().map(|conv| conv.shape.outputs()).collect::<Vec<_>>();
                 let columns = [outputs(encoder), vec![mean.outputs], outputs(decoder)].concat();
-                let most = |first: usize| columns.iter().skip(first).step_by(2).max().map_or(0, |columns| nodes * columns);
+                let most =
+                    |first: usize| columns.iter().skip(first).step_by(2).max().map_or(0, |columns| nodes * columns);
                 (most(0), most(1).max(embedded), 1)
             }
         };
@@ -212,7 +220,8 @@ impl Input {
         let (rows, name, id) = match &config.id_hash {
             Some(hash) => {
                 let (buckets, probes) = (hash.buckets as usize, hash.probes as usize);
-                let coefficients = (0..hash.probes).chain([MOST_PROBES]).map(|probe| hash.coefficients(probe)).collect();
+                let coefficients =
+                    (0..hash.probes).chain([MOST_PROBES]).map(|probe| hash.coefficients(probe)).collect();
                 let of_buckets = weights.get(BUCKET_WEIGHTS, &[hash.weight_rows() as usize, probes])?;
                 (buckets, BUCKETS, IdInput::Hash { probes, coefficients, weights: of_buckets })
             }
@@ -314,7 +323,13 @@ fn vgae(weights: &Weights, config: &VgaeConfig, precision: Precision) -> Result<
     Ok(Layers::Vgae { encoder, mean, decoder, id_classifier })
 }
 
-fn linear(weights: &Weights, name: &str, inputs: usize, outputs: usize, precision: Precision) -> Result<Matrix, CarError> {
+fn linear(
+    weights: &Weights,
+    name: &str,
+    inputs: usize,
+    outputs: usize,
+    precision: Precision,
+) -> Result<Matrix, CarError> {
     let weight = weights.get(&format!("{name}.weight"), &[outputs, inputs])?;
     let bias = weights.get(&format!("{name}.bias"), &[outputs])?;
     Ok(Matrix::new(inputs, outputs, weight, bias, precision))

@@ -2,8 +2,8 @@
 
 use kdgat_nn::Architecture;
 
-use crate::files::precision_name;
 use crate::CarModel;
+use crate::files::precision_name;
 
 /// The README's text. `weight_bytes` and `most_operations` as in [`CarFiles`](crate::CarFiles).
 pub fn write(model: &CarModel, weight_bytes: usize, most_operations: usize) -> String {
@@ -11,12 +11,15 @@ pub fn write(model: &CarModel, weight_bytes: usize, most_operations: usize) -> S
     let input = description.architecture.input();
     let (what, meaning) = match description.architecture {
         Architecture::Gat(_) => ("classifier (GAT)", "the probability of an attack, 0 to 1"),
-        _ => ("autoencoder (VGAE)", "the difficulty of the window, from 0: its reconstruction error and that of its IDs"),
+        _ => {
+            ("autoencoder (VGAE)", "the difficulty of the window, from 0: its reconstruction error and that of its IDs")
+        }
     };
     let loss = description.val_loss.map_or(String::new(), |loss| format!(" (validation loss {loss:.4})"));
-    let teacher = description.teacher_digest.as_ref().map_or(String::new(), |digest| {
-        format!("| teacher's weights | {} |\n", digest.get(..12).unwrap_or(digest))
-    });
+    let teacher = description
+        .teacher_digest
+        .as_ref()
+        .map_or(String::new(), |digest| format!("| teacher's weights | {} |\n", digest.get(..12).unwrap_or(digest)));
     format!(
         "# Intrusion detector for a CAN bus\n\
          \n\

@@ -113,7 +113,10 @@ mod tests {
     #[test]
     fn literals_are_exact_and_typed() {
         assert_eq!((float(0.1), float(-1.0), float(0.0)), ("1e-1f".into(), "-1e0f".into(), "0e0f".into()));
-        assert_eq!((double(1.0 / 3.0), float(f32::NEG_INFINITY)), ("3.333333333333333e-1".into(), "(-INFINITY)".into()));
+        assert_eq!(
+            (double(1.0 / 3.0), float(f32::NEG_INFINITY)),
+            ("3.333333333333333e-1".into(), "(-INFINITY)".into())
+        );
         for value in [f32::MIN_POSITIVE, f32::MAX, 1.000_000_1, 1e-45] {
             assert_eq!(float(value).trim_end_matches('f').parse(), Ok(value));
         }

@@ -65,7 +65,9 @@ pub fn as_exported(state: &StateDict, precision: Precision) -> Result<StateDict,
         let tensor = match precision {
             Precision::Int8 if is_matrix(name) && tensor.dim() == 2 => {
                 let values = rounded(&floats(tensor)?, tensor.size()[1] as usize);
-                Tensor::f_from_slice(&values).and_then(|flat| flat.f_reshape(tensor.size())).map_err(kdgat_nn::ModelError::from)?
+                Tensor::f_from_slice(&values)
+                    .and_then(|flat| flat.f_reshape(tensor.size()))
+                    .map_err(kdgat_nn::ModelError::from)?
             }
             _ => tensor.shallow_clone(),
         };
@@ -90,7 +92,11 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// Fails if the tensor is missing, has another shape, or contains a value that is not finite.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, CarError> {
-        let error = |found: String| CarError::Weight { name: name.to_owned(), found, expected: format!("finite values, {shape:?}") };
+        let error = |found: String| CarError::Weight {
+            name: name.to_owned(),
+            found,
+            expected: format!("finite values, {shape:?}"),
+        };
         let tensor = self.state.get(name).ok_or_else(|| error("no such tensor".to_owned()))?;
         if !tensor.size().iter().map(|&length| length as usize).eq(shape.iter().copied()) {
             return Err(error(format!("{:?}", tensor.size())));

@@ -13,8 +13,8 @@ use kdgat_nn::attention::Backend;
 use kdgat_nn::layers::Mode;
 use kdgat_nn::weights::{StateDict, floats};
 use kdgat_nn::{
-    Architecture, DatasetIdentity, FreshParameters, Gat, GatConfig, GivenTensors, IdHash, InputConfig, ModelDescription, Scope, Vgae,
-    VgaeConfig,
+    Architecture, DatasetIdentity, FreshParameters, Gat, GatConfig, GivenTensors, IdHash, InputConfig,
+    ModelDescription, Scope, Vgae, VgaeConfig,
 };
 use tch::{Device, Kind, Tensor};
 
@@ -76,7 +76,9 @@ fn random_state(architecture: &Architecture) -> StateDict {
 }
 
 fn scores(architecture: &Architecture, state: &StateDict, batch: &Batch) -> (Vec<f32>, Vec<f32>) {
-    let mut given = GivenTensors::new(state.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect::<Vec<_>>());
+    let mut given = GivenTensors::new(
+        state.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect::<Vec<_>>(),
+    );
     let scope = Scope::root(&mut given);
     tch::no_grad(|| match architecture {
         Architecture::Gat(config) => {
@@ -89,7 +91,8 @@ fn scores(architecture: &Architecture, state: &StateDict, batch: &Batch) -> (Vec
             let pooled = model.pool(&layers, batch).unwrap();
             let raw = margin(&pooled);
             // The log odds of each graph without each of its nodes.
-            let counts = batch.node_pointers.diff(1, -1, None::<Tensor>, None::<Tensor>).index_select(0, &batch.graph_of_node);
+            let counts =
+                batch.node_pointers.diff(1, -1, None::<Tensor>, None::<Tensor>).index_select(0, &batch.graph_of_node);
             let counts = counts.to_kind(Kind::Float).unsqueeze(1);
             let own = pooled.index_select(0, &batch.graph_of_node) * &counts;
             let others = (own - Tensor::cat(&layers, 1)) / (counts - 1.0).clamp_min(1.0);
@@ -198,7 +201,8 @@ fn compare(name: &str, architecture: Architecture, precision: Precision) {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, &file.contents).unwrap();
     }
-    let bytes = input(&columns, &batch, description.architecture.input(), description.architecture.reads_edge_features());
+    let bytes =
+        input(&columns, &batch, description.architecture.input(), description.architecture.reads_edge_features());
     let mut child = compiled(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let writer = std::thread::spawn(move || stdin.write_all(&bytes).unwrap());
@@ -206,7 +210,8 @@ fn compare(name: &str, architecture: Architecture, precision: Precision) {
     writer.join().unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<Vec<f32>> = text.lines().map(|line| line.split(' ').map(|value| value.parse().unwrap()).collect()).collect();
+    let lines: Vec<Vec<f32>> =
+        text.lines().map(|line| line.split(' ').map(|value| value.parse().unwrap()).collect()).collect();
     assert_eq!(lines.len(), raw.len());
     let (mut first, mut largest) = (0, [0.0_f32; 2]);
     for (graph, (line, raw)) in lines.iter().zip(&raw).enumerate() {
@@ -226,7 +231,10 @@ fn compare(name: &str, architecture: Architecture, precision: Precision) {
         }
     }
     assert_eq!(first, by_node.len());
-    println!("{name}: score differs by {:.1e}, nodes by {:.1e}; {} bytes", largest[0], largest[1], written.weight_bytes);
+    println!(
+        "{name}: score differs by {:.1e}, nodes by {:.1e}; {} bytes",
+        largest[0], largest[1], written.weight_bytes
+    );
 }
 
 fn gat(edges: bool, input: InputConfig, layers: i64) -> Architecture {
