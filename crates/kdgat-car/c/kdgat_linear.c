@@ -51,7 +51,8 @@ uint32_t kdgat_multiply_tile(const kdgat_matrix *matrix, const float *x, uint32_
     return count;
 }
 
-/* Sums of a tile for four rows. */
+/* Sums of a tile for four rows. The inner loop has a constant length and one sum for each output, so that compilers keep the sums of a
+ * row in vector registers. */
 static void multiply_four(const kdgat_weight *weight, uint32_t inputs, const float *const x[KDGAT_ROWS],
                           float sums[KDGAT_ROWS][KDGAT_TILE])
 {
@@ -60,12 +61,18 @@ static void multiply_four(const kdgat_weight *weight, uint32_t inputs, const flo
     uint32_t j, k;
 
     for (k = 0; k < inputs; k++) {
+        const float a0 = x0[k], a1 = x1[k], a2 = x2[k], a3 = x3[k];
         for (j = 0; j < KDGAT_TILE; j++) {
-            const float w = (float)weight[j];
-            s0[j] += x0[k] * w;
-            s1[j] += x1[k] * w;
-            s2[j] += x2[k] * w;
-            s3[j] += x3[k] * w;
+            s0[j] += a0 * (float)weight[j];
+        }
+        for (j = 0; j < KDGAT_TILE; j++) {
+            s1[j] += a1 * (float)weight[j];
+        }
+        for (j = 0; j < KDGAT_TILE; j++) {
+            s2[j] += a2 * (float)weight[j];
+        }
+        for (j = 0; j < KDGAT_TILE; j++) {
+            s3[j] += a3 * (float)weight[j];
         }
         weight += KDGAT_TILE;
     }
