@@ -2,7 +2,7 @@
  *
  * GAT sums the inputs of a node's neighbours before it multiplies by W: W (sum of w_j x_j) equals the sum of w_j W x_j, and no array
  * of values is needed. The score of an edge needs a . W x_j, which is one product with the vector W^T a made at export. */
-#include "kdgat_attention.h"
+#include "kdgat_model.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -37,22 +37,6 @@ void kdgat_link(const kdgat_graph *graph, kdgat_scratch *scratch)
         }
     }
     scratch->first_edge[graph->num_nodes] = (uint16_t)count;
-}
-
-/* Adds weight * row `node` of x to sum. */
-static void add_row(float *sum, float weight, const kdgat_rows *x, uint32_t node)
-{
-    const float *const left = x->left + (size_t)node * x->left_columns;
-    uint32_t k;
-    for (k = 0; k < x->left_columns; k++) {
-        sum[k] += weight * left[k];
-    }
-    if (x->right_columns > 0u) {
-        const float *const right = x->right + (size_t)node * x->right_columns;
-        for (k = 0; k < x->right_columns; k++) {
-            sum[x->left_columns + k] += weight * right[k];
-        }
-    }
 }
 
 /* Copies rows node to node + count - 1 of x to scratch->rows; returns their number of columns. */
@@ -210,6 +194,39 @@ void kdgat_conv_forward(const kdgat_conv *conv, const kdgat_graph *graph, const 
 
 #else
 
+/* Adds weight * row `node` of x to sum. */
+static void add_row(float *sum, float weight, const kdgat_rows *x, uint32_t node)
+{
+    const float *const left = x->left + (size_t)node * x->left_columns;
+    uint32_t k;
+    for (k = 0; k < x->left_columns; k++) {
+        sum[k] += weight * left[k];
+    }
+    if (x->right_columns > 0u) {
+        const float *const right = x->right + (size_t)node * x->right_columns;
+        for (k = 0; k < x->right_columns; k++) {
+            sum[x->left_columns + k] += weight * right[k];
+        }
+    }
+}
+
+/* Terms of the scores of a node's edges, as their source and as their target: scores[2 * heads]. */
+static void set_scores(const kdgat_conv *conv, const float *x, uint32_t columns, float *scores)
+{
+    const uint32_t terms = 2u * conv->heads;
+    const float *vectors = conv->scores;
+    uint32_t term, k;
+    for (term = 0; term < terms; term++) {
+        scores[term] = 0.0f;
+    }
+    for (k = 0; k < columns; k++) {
+        for (term = 0; term < terms; term++) {
+            scores[term] += x[k] * vectors[term];
+        }
+        vectors += terms;
+    }
+}
+
 /* Sums of a node's neighbours' inputs for one head, weighted by attention: sum[inputs]. Needs scratch->scores. */
 static void aggregate(const kdgat_conv *conv, uint32_t head, const kdgat_rows *x, uint32_t node, kdgat_scratch *scratch, float *sum)
 {
@@ -238,7 +255,9 @@ void kdgat_conv_forward(const kdgat_conv *conv, const kdgat_graph *graph, const 
 
     for (node = 0; node < nodes; node += KDGAT_ROWS) {
         const uint32_t count = smaller(nodes - node, KDGAT_ROWS), columns = gather(x, node, count, scratch);
-        kdgat_multiply(conv->scores, scratch->rows, columns, count, scratch->scores + (size_t)node * terms, terms);
+        for (row = 0; row < count; row++) {
+            set_scores(conv, scratch->rows + (size_t)row * columns, columns, scratch->scores + (size_t)(node + row) * terms);
+        }
     }
     for (head = 0; head < conv->heads; head++) {
         const kdgat_matrix *const values = &conv->values[head];

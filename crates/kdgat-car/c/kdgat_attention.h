@@ -11,8 +11,8 @@ typedef struct {
     uint32_t channels;
     /* One matrix for each head. GAT: W and the bias, batch norm included. GATv2: W_l and its bias, the values of sources. */
     const kdgat_matrix *values;
-    /* GAT: rows W^T a_source of all heads, then W^T a_target of all heads: the two terms of a score. */
-    const kdgat_matrix *scores;
+    /* GAT: [inputs][2 * heads], columns W^T a_source of all heads, then W^T a_target: the two terms of a score. Always in f32. */
+    const float *scores;
     /* GATv2, one for each head: W_r and its bias, the values of targets; W_e of the edge features. */
     const kdgat_matrix *targets;
     const kdgat_matrix *edges;

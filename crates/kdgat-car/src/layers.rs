@@ -70,8 +70,8 @@ enum Kind {
     Gat {
         /// One map for each head.
         values: Vec<Matrix>,
-        /// `Wᵀ a` of sources, then of targets.
-        scores: Matrix,
+        /// `[inputs, 2 * heads]`: columns `Wᵀ a` of sources, then of targets.
+        scores: Vec<f32>,
     },
     GatV2 {
         values: Vec<Matrix>,
@@ -107,7 +107,7 @@ impl Conv {
     /// Bytes of its constants.
     pub fn bytes(&self) -> usize {
         let floats = match &self.kind {
-            Kind::Gat { .. } => 0,
+            Kind::Gat { scores, .. } => scores.len(),
             Kind::GatV2 { .. } => 3 * self.shape.outputs(),
         };
         self.matrices().map(Matrix::bytes).sum::<usize>() + 4 * floats
@@ -118,7 +118,7 @@ impl Conv {
         let ConvShape { inputs, channels, heads } = self.shape;
         match &self.kind {
             Kind::Gat { values, scores } => {
-                let products = values.iter().map(Matrix::operations).sum::<usize>() + scores.operations();
+                let products = values.iter().map(Matrix::operations).sum::<usize>() + scores.len();
                 nodes * products + edges * heads * inputs
             }
             Kind::GatV2 { values, targets, edges: of_edges, .. } => {
@@ -131,7 +131,7 @@ impl Conv {
 
     fn matrices(&self) -> Box<dyn Iterator<Item = &Matrix> + '_> {
         match &self.kind {
-            Kind::Gat { values, scores } => Box::new(values.iter().chain([scores])),
+            Kind::Gat { values, .. } => Box::new(values.iter()),
             Kind::GatV2 { values, targets, edges, .. } => Box::new(values.iter().chain(targets).chain(edges)),
         }
     }
@@ -153,8 +153,8 @@ impl Conv {
         let pointers = match &self.kind {
             Kind::Gat { values, scores } => {
                 let values = heads("values", values, tables)?;
-                let scores = heads("scores", std::slice::from_ref(scores), tables)?;
-                format!("{values}, {scores}, 0, 0, 0, 0, 0")
+                tables.local_floats(&format!("{name}_scores"), scores);
+                format!("{values}, {name}_scores, 0, 0, 0, 0, 0")
             }
             Kind::GatV2 { values, targets, edges, attention, output } => {
                 let names = [
@@ -194,7 +194,8 @@ fn gat(weights: &Weights, name: &str, shape: ConvShape, after: Affine, precision
         }
     }
     let values = per_head(&weight, shape, &after.shift, &after.factor, precision);
-    let scores = Matrix::new(inputs, 2 * heads, scores, vec![0.0; 2 * heads], Precision::F32);
+    let terms = 2 * heads;
+    let scores = (0..inputs * terms).map(|index| scores[index % terms * inputs + index / terms]).collect();
     Ok(Kind::Gat { values, scores })
 }
 
