@@ -14,6 +14,7 @@ extern crate kdgat_base;
 
 pub use kdgat_base::{files, random, shell};
 pub use kdgat_can as can;
+pub use kdgat_car as car;
 pub use kdgat_distill as distill;
 pub use kdgat_graph as graph;
 pub use kdgat_nn as nn;

@@ -10,6 +10,7 @@ type Arrows = BTreeMap<String, BTreeSet<String>>;
 /// Names in `crate::` of the root package that stand for a crate or for a module of one (see src/lib.rs).
 const SHORT_NAMES: &[(&str, &str)] = &[
     ("can", "kdgat-can"),
+    ("car", "kdgat-car"),
     ("distill", "kdgat-distill"),
     ("files", "kdgat-base"),
     ("graph", "kdgat-graph"),

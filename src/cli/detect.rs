@@ -59,7 +59,7 @@ pub struct DetectArgs {
 }
 
 /// Parses a threshold: a finite score, or a rule.
-fn parse_threshold(text: &str) -> Result<Threshold, String> {
+pub(super) fn parse_threshold(text: &str) -> Result<Threshold, String> {
     Threshold::parse(text.trim())
         .ok_or_else(|| "expected a finite number, fpr:RATE (above 0, below 1), or youden".to_owned())
 }

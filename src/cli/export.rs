@@ -1,15 +1,18 @@
 //! `kdgat export`: writes a trained model for other programs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
 
+use super::detect::parse_threshold;
 use super::output;
 use super::settings::Settings;
-use crate::config::reads;
-use crate::stage::{self, ExportOptions};
+use crate::car::Precision;
+use crate::config::{Threshold, reads};
+use crate::shell;
+use crate::stage::{self, ExportCOptions, ExportOptions};
 
 /// Arguments of `kdgat export`, in addition to the configuration.
 #[derive(Args, Debug)]
@@ -23,6 +26,16 @@ pub struct ExportArgs {
     /// Also write the model as ONNX (classifiers only)
     #[arg(long)]
     pub onnx: bool,
+    /// Write the whole detector as C99 source code to this folder instead: windows, features, model, calibration and verdict
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["output", "onnx", "examples"])]
+    pub c: Option<PathBuf>,
+    /// With --c: store the weights in 8 bits, a quarter of the size
+    #[arg(long, requires = "c")]
+    pub int8: bool,
+    /// With --c: decision threshold, a score above which a window is an attack, or the rule of a recorded threshold (fpr:RATE or
+    /// youden) (default: the one that `kdgat detect` uses)
+    #[arg(long, value_name = "THRESHOLD", allow_negative_numbers = true, value_parser = parse_threshold, requires = "c")]
+    pub threshold: Option<Threshold>,
     /// Also write this many test graphs with the model's outputs, for testing a program that reads the export
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub examples: usize,
@@ -32,6 +45,9 @@ pub struct ExportArgs {
 
 /// Exports the model and prints the files written.
 pub fn run(args: ExportArgs) -> Result<ExitCode> {
+    if let Some(folder) = &args.c {
+        return run_c(&args, folder);
+    }
     let reads = if args.examples > 0 { &reads::EXPORT_EXAMPLES } else { &reads::EXPORT };
     // Only examples need data.
     let of_data = if args.examples > 0 { std::slice::from_ref(&args.run) } else { &[] };
@@ -49,5 +65,28 @@ pub fn run(args: ExportArgs) -> Result<ExitCode> {
         text += &format!("examples: {written} test graphs{fewer}\n");
     }
     output::write(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Exports the detector as C and prints its figures.
+fn run_c(args: &ExportArgs, folder: &Path) -> Result<ExitCode> {
+    let loaded = args.settings.load_reading_of(&reads::EXPORT, &[])?;
+    let precision = if args.int8 { Precision::Int8 } else { Precision::F32 };
+    let options =
+        ExportCOptions { run: args.run.clone(), folder: folder.to_owned(), precision, threshold: args.threshold };
+    let exported = stage::export_c(&loaded.config, &options)?;
+    output::write(&format!(
+        "written: {} files of C source in {}\n\
+         attacks: scores above {} ({})\n\
+         network: {} bytes of constants, at most {} multiply-accumulates a window\n\
+         test it: make -C {} test\n",
+        exported.files,
+        exported.folder.display(),
+        Threshold::Score(exported.threshold),
+        exported.threshold_source,
+        exported.weight_bytes,
+        exported.most_operations,
+        shell::quoted_path(&exported.folder),
+    ))?;
     Ok(ExitCode::SUCCESS)
 }

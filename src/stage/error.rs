@@ -44,6 +44,8 @@ pub enum StageError {
     Fusion(#[from] crate::fusion::FusionError),
     #[error(transparent)]
     Onnx(#[from] OnnxError),
+    #[error(transparent)]
+    Car(#[from] crate::car::CarError),
     /// A file or folder cannot be read, written or created.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
     File { path: PathBuf, action: &'static str, source: std::io::Error },
@@ -73,6 +75,7 @@ impl StageError {
             Self::Nodes(error) => error.is_input(),
             Self::File { source, .. } => files::is_about_the_path(source),
             Self::Torch(_) | Self::Model(ModelError::Torch(_)) | Self::Onnx(OnnxError::Torch(_)) => false,
+            Self::Car(crate::car::CarError::Model(ModelError::Torch(_))) => false,
             _ => true,
         }
     }

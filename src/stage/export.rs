@@ -123,7 +123,7 @@ fn foreign_id_evidence(model: &TrainedModel) -> f64 {
     model.description.foreign_ids.map_or(0.0, |counted| counted.evidence())
 }
 
-fn short(digest: &str) -> &str {
+pub(super) fn short(digest: &str) -> &str {
     digest.get(..12).unwrap_or(digest)
 }
 
@@ -140,12 +140,12 @@ fn onnx(model: &TrainedModel, description: &Value) -> Result<Vec<u8>, StageError
     Err(StageError::Input(format!("{} is {found}; only classifiers (gat) can be exported as ONNX", model.name)))
 }
 
-fn file_error(path: &Path, action: &'static str, source: io::Error) -> StageError {
+pub(super) fn file_error(path: &Path, action: &'static str, source: io::Error) -> StageError {
     StageError::File { path: path.to_owned(), action, source }
 }
 
 /// The content of `config.json`: everything that a reader needs to know.
-fn description(model: &TrainedModel) -> Result<Value, StageError> {
+pub(super) fn description(model: &TrainedModel) -> Result<Value, StageError> {
     let known = &model.description;
     let input = known.architecture.input();
     let thresholds: Vec<Value> = records::read(model)?

@@ -59,6 +59,13 @@ impl IdHash {
         Hash::number(MOST_PROBES).of(id, self.weight_rows())
     }
 
+    /// Coefficients a and b of hash function `probe`: `((a·id + b) mod (2³¹ − 1)) mod rows`. [`MOST_PROBES`] is that of the weights.
+    pub fn coefficients(&self, probe: i64) -> [u32; 2] {
+        // Both are below 2³¹.
+        let Hash { a, b } = Hash::number(probe);
+        [a as u32, b as u32]
+    }
+
     /// The hash functions for the buckets, and the one for the weights.
     pub(super) fn functions(&self) -> (Vec<Hash>, Hash) {
         ((0..self.probes).map(Hash::number).collect(), Hash::number(MOST_PROBES))

@@ -1,0 +1,109 @@
+/* Products with the model's matrices.
+ *
+ * The inner loops run over 8 neighbouring outputs, so that compilers can use vector instructions without changing the order of a
+ * sum, and without -ffast-math. */
+#include "kdgat_linear.h"
+
+static void finish(const kdgat_matrix *matrix, uint32_t first, uint32_t count, const float *sums, float *y)
+{
+    uint32_t j;
+    for (j = 0; j < count; j++) {
+#if KDGAT_INT8
+        y[j] = sums[j] * matrix->scale[first + j] + matrix->bias[first + j];
+#else
+        y[j] = sums[j] + matrix->bias[first + j];
+#endif
+    }
+}
+
+static uint32_t outputs_of_tile(const kdgat_matrix *matrix, uint32_t first)
+{
+    const uint32_t left = matrix->outputs - first;
+    return left < KDGAT_TILE ? left : KDGAT_TILE;
+}
+
+uint32_t kdgat_multiply_tile(const kdgat_matrix *matrix, const float *x, uint32_t first, float *y)
+{
+    const kdgat_weight *weight = matrix->weight + (size_t)first * matrix->inputs;
+    const uint32_t count = outputs_of_tile(matrix, first);
+    const uint32_t pairs = matrix->inputs / 2u;
+    /* Two sums for each output: an addition need not wait for the one before it. */
+    float even[KDGAT_TILE] = {0}, odd[KDGAT_TILE] = {0};
+    uint32_t j, k;
+
+    for (k = 0; k < pairs; k++) {
+        const float left = x[2u * k], right = x[2u * k + 1u];
+        for (j = 0; j < KDGAT_TILE; j++) {
+            even[j] += left * (float)weight[j];
+            odd[j] += right * (float)weight[KDGAT_TILE + j];
+        }
+        weight += 2u * KDGAT_TILE;
+    }
+    if (matrix->inputs % 2u != 0u) {
+        for (j = 0; j < KDGAT_TILE; j++) {
+            even[j] += x[matrix->inputs - 1u] * (float)weight[j];
+        }
+    }
+    for (j = 0; j < KDGAT_TILE; j++) {
+        even[j] += odd[j];
+    }
+    finish(matrix, first, count, even, y);
+    return count;
+}
+
+/* Sums of a tile for four rows. The inner loop has a constant length and one sum for each output, so that compilers keep the sums of a
+ * row in vector registers. */
+static void multiply_four(const kdgat_weight *weight, uint32_t inputs, const float *const x[KDGAT_ROWS],
+                          float sums[KDGAT_ROWS][KDGAT_TILE])
+{
+    float s0[KDGAT_TILE] = {0}, s1[KDGAT_TILE] = {0}, s2[KDGAT_TILE] = {0}, s3[KDGAT_TILE] = {0};
+    const float *const x0 = x[0], *const x1 = x[1], *const x2 = x[2], *const x3 = x[3];
+    uint32_t j, k;
+
+    for (k = 0; k < inputs; k++) {
+        const float a0 = x0[k], a1 = x1[k], a2 = x2[k], a3 = x3[k];
+        for (j = 0; j < KDGAT_TILE; j++) {
+            s0[j] += a0 * (float)weight[j];
+        }
+        for (j = 0; j < KDGAT_TILE; j++) {
+            s1[j] += a1 * (float)weight[j];
+        }
+        for (j = 0; j < KDGAT_TILE; j++) {
+            s2[j] += a2 * (float)weight[j];
+        }
+        for (j = 0; j < KDGAT_TILE; j++) {
+            s3[j] += a3 * (float)weight[j];
+        }
+        weight += KDGAT_TILE;
+    }
+    for (j = 0; j < KDGAT_TILE; j++) {
+        sums[0][j] = s0[j];
+        sums[1][j] = s1[j];
+        sums[2][j] = s2[j];
+        sums[3][j] = s3[j];
+    }
+}
+
+void kdgat_multiply(const kdgat_matrix *matrix, const float *x, size_t x_stride, uint32_t rows, float *y, size_t y_stride)
+{
+    const float *of_row[KDGAT_ROWS];
+    float sums[KDGAT_ROWS][KDGAT_TILE];
+    uint32_t first, row;
+
+    if (rows == 1u) {
+        for (first = 0; first < matrix->outputs; first += KDGAT_TILE) {
+            (void)kdgat_multiply_tile(matrix, x, first, y + first);
+        }
+        return;
+    }
+    /* With two or three rows, the last one is computed again in place of those that are missing. */
+    for (row = 0; row < KDGAT_ROWS; row++) {
+        of_row[row] = x + x_stride * (row < rows ? row : rows - 1u);
+    }
+    for (first = 0; first < matrix->outputs; first += KDGAT_TILE) {
+        multiply_four(matrix->weight + (size_t)first * matrix->inputs, matrix->inputs, of_row, sums);
+        for (row = 0; row < rows; row++) {
+            finish(matrix, first, outputs_of_tile(matrix, first), sums[row], y + y_stride * row + first);
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! A trained detector as C99 source code: everything between a CAN frame and its verdict, without libtorch, without allocation.
+//!
+//! The C sources in `c/` are the same for every model. An export adds the two files that differ: `kdgat_config.h` (sizes and
+//! choices of the model, which the sources are compiled for) and `kdgat_tables.c` (weights, vocabulary, statistics).
+
+mod error;
+mod files;
+mod layers;
+mod matrix;
+mod model;
+mod network;
+mod readme;
+mod text;
+mod weights;
+mod window;
+
+pub use error::CarError;
+pub use files::{CarFile, CarFiles, Vectors, VectorResult, write};
+pub use model::CarModel;
+pub use text::CText;
+pub use weights::{Precision, as_exported};

@@ -1,0 +1,68 @@
+//! Constants of the C code that turns frames into the graph of a window, and of a car's calibration.
+
+use kdgat_graph::FeatureSet;
+use kdgat_nn::Architecture;
+
+use crate::text::{double, float};
+use crate::{CText, CarError, CarModel};
+
+/// Largest number of vocabulary rows: rows are counted in 16 bits.
+const MOST_ROWS: usize = 1 << 16;
+/// Longest window: nodes, edges and positions are counted in 16 bits, and the frame after the window counts.
+const LONGEST_WINDOW: usize = u16::MAX as usize - 1;
+
+/// Appends the constants of windows, features and calibration: `#define`s to `config` (kdgat_config.h), arrays to `tables`
+/// (kdgat_tables.c).
+///
+/// # Errors
+/// Fails if the C code does not support the model's features, window or vocabulary.
+pub fn write(model: &CarModel, config: &mut CText, tables: &mut CText) -> Result<(), CarError> {
+    let description = model.description;
+    let input = description.architecture.input();
+    let unsupported = |what: String| Err(CarError::Unsupported(format!("{}: {what}", model.name)));
+    if input.features() == FeatureSet::Profile {
+        return unsupported(
+            "export as C does not support the profile features yet; train with `--features window` or `--features rich`".to_owned(),
+        );
+    }
+    if !(2..=LONGEST_WINDOW).contains(&description.window) || model.stride == 0 || model.stride > u32::MAX as usize {
+        return unsupported(format!(
+            "windows of {} frames, {} frames apart; export as C supports 2 to {LONGEST_WINDOW} frames",
+            description.window, model.stride
+        ));
+    }
+    let vocabulary = &description.vocabulary;
+    if vocabulary.len() > MOST_ROWS {
+        return unsupported(format!("{} known IDs; export as C supports {}", vocabulary.len() - 1, MOST_ROWS - 1));
+    }
+    config.define("KDGAT_VOCABULARY", format!("{}u", vocabulary.len()));
+    tables.integers("uint32_t", "kdgat_vocabulary", vocabulary.ids().iter().map(|&id| i64::from(id)));
+    if let Some(scaling) = &input.node_scaling {
+        config.line("extern const float kdgat_node_mean[KDGAT_NODE_COLUMNS];");
+        config.line("extern const float kdgat_node_deviation[KDGAT_NODE_COLUMNS];");
+        tables.floats("kdgat_node_mean", &scaling.mean);
+        tables.floats("kdgat_node_deviation", &scaling.deviation);
+    }
+    // Only classifiers use a list of known IDs.
+    let list = description.foreign_ids.filter(|_| matches!(description.architecture, Architecture::Gat(_)));
+    config.define("KDGAT_ID_LIST", u8::from(list.is_some()));
+    if let Some(counted) = list {
+        config.define("KDGAT_FOREIGN_EVIDENCE", float(counted.evidence() as f32));
+        config.define("KDGAT_FOREIGN_OF_ATTACKS", double(counted.of_attacks));
+    }
+    config.define("KDGAT_CALIBRATION_RATE", double(model.calibration_rate));
+    Ok(())
+}
+
+/// C files of this part, by name.
+pub const FILES: &[(&str, &str)] = &[
+    ("kdgat_window.h", include_str!("../../c/kdgat_window.h")),
+    ("kdgat_window.c", include_str!("../../c/kdgat_window.c")),
+    ("kdgat_features.c", include_str!("../../c/kdgat_features.c")),
+    ("kdgat_rich.c", include_str!("../../c/kdgat_rich.c")),
+    ("kdgat_calibration.h", include_str!("../../c/kdgat_calibration.h")),
+    ("kdgat_calibration.c", include_str!("../../c/kdgat_calibration.c")),
+    ("kdgat_calibrate.h", include_str!("../../c/kdgat_calibrate.h")),
+    ("kdgat_calibrate.c", include_str!("../../c/kdgat_calibrate.c")),
+    ("kdgat_saved.c", include_str!("../../c/kdgat_saved.c")),
+];
