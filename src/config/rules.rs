@@ -343,6 +343,12 @@ pub const RULES: &[Rule] = &[
         remedy: "add --fanouts or --clusters, or drop it",
     },
     Rule {
+        fields: &["features_from"],
+        is_read: |config, _| config.nodes.position_columns == 0,
+        because: "features with positions are in memory",
+        remedy: "drop it or --position-columns",
+    },
+    Rule {
         fields: &["hot_rows", "node_validation"],
         is_read: |config, _| config.nodes.fanouts.is_some(),
         because: "it belongs to sampled neighbours",

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
+use tch::Device;
 
 use super::StageError;
 use super::node_data;
@@ -39,22 +40,13 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     // What the new model reads; the teacher may have been trained without positions.
     let read = Arc::new(with_positions(&visible, config.nodes.position_columns)?);
     let found = teacher::find_for_nodes(config, &data, &architecture, &split)?;
-    let mut inputs = Map::new();
-    inputs.insert(
-        "split".into(),
-        json!({
-            "origin": split.origin,
-            "test_digest": split.test_digest(),
-            "nodes": [split.training.len(), split.validation.len(), split.test.len(), split.hidden.len()],
-        }),
-    );
-    let run = Run::open(config, STAGE, data.origin(), found.as_ref().map(FoundTeacher::identity), inputs)?;
+    let run =
+        Run::open(config, STAGE, data.origin(), found.as_ref().map(FoundTeacher::identity), split_inputs(&split))?;
 
     let seeds = Seeds::of(&split, visible.num_nodes(), found.is_some());
     let reach = reach(config, &architecture, &visible)?;
     let mut plan = NodePlan::new(config, &seeds, &split, &reach);
-    plan.samples_validation =
-        samples_validation(config, visible.num_nodes(), visible.num_edges(), visible.features.columns());
+    plan.samples_validation = samples_validation(config, read.num_nodes(), read.num_edges(), read.features.columns());
     let degrees = architecture.needs_source_degrees();
     let batches = |reach, labels| {
         let options = BatchOptions { reach, seed: config.training.seed, degrees };
@@ -69,11 +61,7 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let loader =
         |batches| Loader::over(Arc::new(batches), config.training.num_workers, config.training.prefetch_batches);
 
-    let (parameters, model) = retry_on_oom(Meter::new(data.device), || {
-        let mut parameters = FreshParameters::new(config.training.seed, data.device);
-        let model = NodeGnn::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
-        Ok::<_, StageError>((parameters, model))
-    })?;
+    let (parameters, model) = new_model(config, &architecture, data.device)?;
     let distillation = found
         .is_some()
         .then(|| NodeDistillation { loss: training::logit_loss(config), alpha: config.distillation.kd_alpha });
@@ -91,7 +79,7 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
             directory: run.directory(),
             loader: &loader(training.with_labels(Arc::new(training_labels(&visible, &split)))?),
             seeds: &seeds.nodes,
-            array_bytes: array_bytes(visible.num_nodes(), seeds.nodes.len()),
+            array_bytes: array_bytes(visible.num_nodes(), seeds.nodes.len()) + position_bytes(config, &read),
             validation_bytes: match plan.samples_validation {
                 true => 0.0,
                 false => whole_forward_bytes(&architecture, visible.num_nodes() as f64),
@@ -117,12 +105,11 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
             }
             _ => None,
         };
-        let ChosenRows { rows, notes: lines } = node_features::choose(config, &visible, free_bytes, sampled)?;
+        let ChosenRows { rows, notes: lines } = node_features::choose(config, &read, free_bytes, sampled)?;
         notes.extend(lines);
         (training, validation) = (training.reading(Arc::clone(&rows)), validation.reading(Arc::clone(&rows)));
         read_rows = Some(rows);
     }
-    let hidden = if split.hidden.is_empty() { String::new() } else { format!(", {} hidden", split.hidden.len()) };
     let prepared = Prepared {
         training_loader: loader(training),
         validation_loader: loader(validation),
@@ -130,17 +117,43 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
         recomputes: false,
         description: run.description(Architecture::Nodes(architecture), Vocabulary::from_ids([])),
         batch_graphs: plan.batch_nodes,
-        amounts: format!(
-            "{} training nodes ({} with labels), {} validation and {} test nodes{hidden}",
-            seeds.nodes.len(),
-            split.training.len(),
-            split.validation.len(),
-            split.test.len()
-        ),
+        amounts: amounts(&seeds, &split),
         notes,
         closing: Box::new(move || read_rows.iter().filter_map(|rows| node_features::summary(rows)).collect()),
     };
     run.fit(student, trainable, &mut plan, prepared)
+}
+
+/// The division into sets, for the run's file of inputs.
+fn split_inputs(split: &NodeSplit) -> Map<String, Value> {
+    let sizes = [split.training.len(), split.validation.len(), split.test.len(), split.hidden.len()];
+    let entry = json!({ "origin": split.origin, "test_digest": split.test_digest(), "nodes": sizes });
+    Map::from_iter([("split".to_owned(), entry)])
+}
+
+/// A model with initial weights.
+fn new_model(
+    config: &Config,
+    architecture: &NodeGnnConfig,
+    device: Device,
+) -> Result<(FreshParameters, NodeGnn), StageError> {
+    retry_on_oom(Meter::new(device), || {
+        let mut parameters = FreshParameters::new(config.training.seed, device);
+        let model = NodeGnn::new(Scope::root(&mut parameters), architecture, training::attention_kernel(config))?;
+        Ok((parameters, model))
+    })
+}
+
+/// The line on the sizes of the sets.
+fn amounts(seeds: &Seeds, split: &NodeSplit) -> String {
+    let hidden = if split.hidden.is_empty() { String::new() } else { format!(", {} hidden", split.hidden.len()) };
+    format!(
+        "{} training nodes ({} with labels), {} validation and {} test nodes{hidden}",
+        seeds.nodes.len(),
+        split.training.len(),
+        split.validation.len(),
+        split.test.len()
+    )
 }
 
 /// The nodes that a training computes outputs for.
@@ -277,6 +290,14 @@ pub(super) fn samples_validation(config: &Config, num_nodes: usize, num_edges: u
 /// Bytes of arrays that are no tensors: labels of all nodes for training and for validation, the seeds, and the batches of an epoch.
 pub(super) fn array_bytes(num_nodes: usize, num_seeds: usize) -> f64 {
     (2 * size_of::<i64>() * num_nodes + 3 * size_of::<u64>() * num_seeds) as f64
+}
+
+/// Bytes of features in memory because positions were added to them, `graph` being the graph with them.
+fn position_bytes(config: &Config, graph: &NodeGraph) -> f64 {
+    match config.nodes.position_columns {
+        0 => 0.0,
+        _ => graph.features.bytes() as f64,
+    }
 }
 
 /// All that the model reads: the whole graph, or the nodes alone.

@@ -112,6 +112,17 @@ impl Features {
             Self::Dense { columns, .. } | Self::Half { columns, .. } | Self::Sparse { columns, .. } => *columns,
         }
     }
+
+    /// Bytes of all values, and of their places if they are sparse.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Dense { values, .. } => values.len() * size_of::<f32>(),
+            Self::Half { values, .. } => values.len() * size_of::<u16>(),
+            Self::Sparse { row_pointers, column_index, values, .. } => {
+                row_pointers.len() * size_of::<u64>() + (column_index.len() + values.len()) * size_of::<f32>()
+            }
+        }
+    }
 }
 
 /// Meaning of the labels of a graph's nodes.
