@@ -14,3 +14,12 @@ pub use sampler::{Bin, Choice, Sampler, Selection};
 pub use schedule::{Pace, Schedule};
 pub use scorer::Scorer;
 pub use scores::{GraphScore, Scores};
+
+/// Columns that a curriculum adds to `metrics.csv`.
+pub const CURRICULUM_COLUMNS: &[&str] = &[
+    "curriculum_ratio",
+    "curriculum_percentile",
+    "curriculum_normals",
+    "curriculum_topped_up",
+    "curriculum_difficulty",
+];

@@ -12,7 +12,7 @@ use super::setup::{self, Data};
 use super::teacher;
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, CurriculumKind};
-use crate::curriculum::{Choice, Sampler, Schedule, Scorer, Scores, Selection};
+use crate::curriculum::{CURRICULUM_COLUMNS, Choice, Sampler, Schedule, Scorer, Scores, Selection};
 use crate::graph::{Split, Store};
 use crate::memory::{Meter, retry_on_oom};
 use crate::train::fit::BatchPlan;
@@ -23,15 +23,6 @@ use crate::train::run_directory::RunDirectory;
 const RUN_SCORES: &str = "last/difficulty.safetensors";
 /// The log of difficulties and of the graphs that epochs chose.
 const CHOICES: &str = "curriculum.csv";
-
-/// Columns that a curriculum adds to `metrics.csv`.
-pub const CURRICULUM_COLUMNS: &[&str] = &[
-    "curriculum_ratio",
-    "curriculum_percentile",
-    "curriculum_normals",
-    "curriculum_topped_up",
-    "curriculum_difficulty",
-];
 
 /// The batch plan of a curriculum: each epoch has all attacks, and normal graphs chosen by the curriculum.
 pub struct CurriculumEpochs {

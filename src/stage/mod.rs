@@ -42,7 +42,6 @@ mod validation;
 pub use autoencoder::autoencoder;
 pub use classifier::{curriculum, normal};
 pub use compare::{CompareOptions, Comparison, compare};
-pub use curriculum::CURRICULUM_COLUMNS;
 pub use error::StageError;
 pub use evaluate::{EvaluateOptions, evaluate};
 pub use evaluate_graphs::evaluate_graphs;

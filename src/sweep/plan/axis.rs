@@ -150,7 +150,7 @@ fn choices(entry: &AxisEntry, field: Option<&'static str>, draws: bool) -> Resul
     if let Some(datasets) = &entry.datasets {
         let choice = |name: &String| {
             // The simulated dataset has a name in results, but no folder.
-            let text = if name == crate::stage::SIMULATED { "none" } else { name };
+            let text = if name == crate::can::catalogue::SIMULATED { "none" } else { name };
             Choice { label: name.clone(), ..Choice::setting("data", text.to_owned()) }
         };
         return Ok(Choices::Listed(datasets.iter().map(choice).collect()));

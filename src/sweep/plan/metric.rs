@@ -5,7 +5,7 @@ use crate::config::nearest;
 use crate::distill::objective;
 use crate::evaluate::metrics::METRICS;
 use crate::fusion;
-use crate::stage::CURRICULUM_COLUMNS;
+use crate::curriculum::CURRICULUM_COLUMNS;
 use crate::sweep::early::EarlyStopping;
 use crate::train::metrics::metrics_header;
 

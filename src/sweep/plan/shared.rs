@@ -8,7 +8,7 @@ pub fn store(config: &Config) -> Task {
     let reduced = Config { data: config.data.clone(), ..Config::default() };
     let dataset = match &config.data.data {
         Some(path) => path.display().to_string(),
-        None => crate::stage::SIMULATED.to_owned(),
+        None => crate::can::catalogue::SIMULATED.to_owned(),
     };
     Task::new(TaskKind::Store, "store", format!("data={dataset}"), reduced, Vec::new(), Vec::new())
 }
