@@ -31,7 +31,7 @@ fn the_binary_carries_every_preset_of_the_folder() {
         .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
         .collect();
     let built_in: BTreeSet<String> = BUILT_IN_PRESETS.iter().map(|(name, _)| name.to_string()).collect();
-    assert_eq!(files, built_in, "presets/ (left) and BUILT_IN of src/config/presets.rs (right) differ");
+    assert_eq!(files, built_in, "presets/ (left) and BUILT_IN of crates/kdgat-config/src/presets.rs (right) differ");
     for (name, text) in BUILT_IN_PRESETS {
         assert_eq!(fs::read_to_string(preset_folder().join(format!("{name}.toml"))).unwrap(), *text, "{name}");
     }

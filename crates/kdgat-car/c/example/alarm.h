@@ -1,6 +1,6 @@
 /* The alarm layer of `kdgat detect --alarms` in C: verdicts of windows in, begin and end of episodes out.
  *
- * The rules are those of kdgat's src/detect/alarm/mod.rs. In short:
+ * The rules are those of kdgat's crates/kdgat-detect/src/alarm/mod.rs. In short:
  * - `needed` attack windows among the last `among` raise an alarm; `clear` windows without an attack in a row end it.
  * - Within `cooldown_seconds` after the end of an alarm none is raised; an attack that outlasts them raises it then.
  * - Seconds are counted on a clock of the windows' times: a step back counts 0, a step of more than a day counts a day, and a time

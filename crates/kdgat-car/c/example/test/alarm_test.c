@@ -1,4 +1,4 @@
-/* Tests of the alarm layer: the cases of kdgat's own tests (src/detect/alarm/episode.rs). */
+/* Tests of the alarm layer: the cases of kdgat's own tests (crates/kdgat-detect/src/alarm/episode.rs). */
 #include "../alarm.h"
 
 #include <math.h>

@@ -1,0 +1,209 @@
+//! Presets: TOML files named by `--preset`, from `presets/` in the working directory or from the binary.
+//! A file that sets `model` is a model preset and may define sizes (`[size.student]`); any other is an overlay.
+
+use std::path::Path;
+
+use super::error::{ConfigError, Problem};
+use kdgat_base::nearest;
+
+use super::layer::Layer;
+use super::origin::Origin;
+use super::text::{Entry, Node, Table, parse_toml};
+
+/// Presets compiled into the binary: name and content. A test compares the list with the folder.
+pub const BUILT_IN: &[(&str, &str)] = &[
+    ("appnp", include_str!("../../../presets/appnp.toml")),
+    ("dqn", include_str!("../../../presets/dqn.toml")),
+    ("gat", include_str!("../../../presets/gat.toml")),
+    ("gcn", include_str!("../../../presets/gcn.toml")),
+    ("gin", include_str!("../../../presets/gin.toml")),
+    ("gpu-12gb", include_str!("../../../presets/gpu-12gb.toml")),
+    ("gpu-141gb", include_str!("../../../presets/gpu-141gb.toml")),
+    ("gpu-16gb", include_str!("../../../presets/gpu-16gb.toml")),
+    ("gpu-24gb", include_str!("../../../presets/gpu-24gb.toml")),
+    ("gpu-4gb", include_str!("../../../presets/gpu-4gb.toml")),
+    ("gpu-40gb", include_str!("../../../presets/gpu-40gb.toml")),
+    ("gpu-8gb", include_str!("../../../presets/gpu-8gb.toml")),
+    ("gpu-80gb", include_str!("../../../presets/gpu-80gb.toml")),
+    ("mlp", include_str!("../../../presets/mlp.toml")),
+    ("profile", include_str!("../../../presets/profile.toml")),
+    ("quick", include_str!("../../../presets/quick.toml")),
+    ("sage", include_str!("../../../presets/sage.toml")),
+    ("vgae", include_str!("../../../presets/vgae.toml")),
+];
+
+/// A parsed preset file.
+pub struct Preset {
+    pub name: String,
+    /// The file's path, for origins and errors.
+    pub file: String,
+    pub shared: Table,
+    pub sizes: Vec<(String, Table)>,
+    /// Fields that replace those of a size when the data is one large graph: `[nodes.teacher]`.
+    pub on_nodes: Vec<(String, Table)>,
+}
+
+impl Preset {
+    fn parse(name: &str, file: String, text: &str) -> Result<Preset, Box<Problem>> {
+        let mut shared = parse_toml(&file, text)?;
+        let sizes = named_tables(&mut shared, "size", &file)?;
+        let on_nodes = named_tables(&mut shared, ON_NODES, &file)?;
+        Ok(Preset { name: name.to_string(), file, shared, sizes, on_nodes })
+    }
+
+    pub fn is_model(&self) -> bool {
+        let sets_model = |entry: &Entry| match &entry.node {
+            Node::Value(_) => entry.key == "model",
+            Node::Table(fields) => entry.key == "model" && fields.iter().any(|field| field.key == "model"),
+        };
+        !self.sizes.is_empty() || self.shared.iter().any(sets_model)
+    }
+}
+
+/// The table with a size's fields for one large graph.
+const ON_NODES: &str = "size-on-nodes";
+
+/// Takes the tables `[name.KEY]` out of `table`.
+fn named_tables(table: &mut Table, name: &str, file: &str) -> Result<Vec<(String, Table)>, Box<Problem>> {
+    let found = table.extract_if(.., |entry| entry.key == name && matches!(entry.node, Node::Table(_)));
+    let mut tables = Vec::new();
+    for Entry { node, .. } in found {
+        if let Node::Table(entries) = node {
+            tables.extend(entries);
+        }
+    }
+    let fields_of = |Entry { key, line, node }: Entry| match node {
+        Node::Table(fields) => Ok((key, fields)),
+        Node::Value(_) => {
+            let message = format!("{name}.{key} must be a table of fields: [{name}.{key}]");
+            Err(Box::new(Problem::Syntax { file: file.to_owned(), line, message }))
+        }
+    };
+    tables.into_iter().map(fields_of).collect()
+}
+
+/// All available presets: those in the folder `presets/` first, then those in the binary.
+pub fn available(working_folder: &Path) -> Result<(Vec<Preset>, Vec<Problem>), ConfigError> {
+    let mut presets: Vec<Preset> = Vec::new();
+    let mut problems = Vec::new();
+    let mut add = |name: &str, file: String, text: &str| match Preset::parse(name, file, text) {
+        Ok(preset) => presets.push(preset),
+        Err(problem) => problems.push(*problem),
+    };
+    let mut found = Vec::new();
+    for path in toml_files(&working_folder.join("presets"))? {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let text =
+            std::fs::read_to_string(&path).map_err(|source| ConfigError::Unreadable { path: path.clone(), source })?;
+        add(&name, format!("presets/{name}.toml"), &text);
+        found.push(name);
+    }
+    for (name, text) in BUILT_IN {
+        if !found.iter().any(|found| found == name) {
+            add(name, format!("built-in presets/{name}.toml"), text);
+        }
+    }
+    Ok((presets, problems))
+}
+
+fn toml_files(folder: &Path) -> Result<Vec<std::path::PathBuf>, ConfigError> {
+    let unreadable = |source| ConfigError::Unreadable { path: folder.to_path_buf(), source };
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        entries => entries.map_err(unreadable)?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(unreadable)?.path();
+        if path.extension().is_some_and(|extension| extension == "toml") && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The layers of a list of presets such as `vgae,student,quick`, left to right. `on_nodes` is set if the data is one large graph.
+pub fn layers(
+    names: &[String],
+    working_folder: &Path,
+    on_nodes: bool,
+    problems: &mut Vec<Problem>,
+) -> Result<Vec<Layer>, ConfigError> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (presets, mut unparsed) = available(working_folder)?;
+    problems.append(&mut unparsed);
+    let mut layers = Vec::new();
+    let (mut model, mut size): (Option<&Preset>, Option<&str>) = (None, None);
+    for name in names {
+        if let Some(preset) = presets.iter().find(|preset| &preset.name == name) {
+            if preset.is_model() {
+                if let Some(first) = model {
+                    problems.push(conflict("models", &first.name, name));
+                }
+                model = Some(preset);
+            }
+            layers.push(layer(preset, name, &preset.shared, problems));
+        } else if let Some((size_name, fields)) =
+            model.and_then(|model| model.sizes.iter().find(|size| &size.0 == name))
+        {
+            if let Some(first) = size {
+                problems.push(conflict("sizes", first, name));
+            }
+            size = Some(size_name);
+            if let Some(model) = model {
+                let origin = format!("{},{name}", model.name);
+                layers.push(layer(model, &origin, fields, problems));
+                let replaced = model.on_nodes.iter().find(|size| on_nodes && size.0 == *name);
+                layers.extend(replaced.map(|(_, fields)| layer(model, &origin, fields, problems)));
+            }
+        } else {
+            problems.push(unknown(name, &presets, model));
+        }
+    }
+    Ok(layers)
+}
+
+fn layer(preset: &Preset, name: &str, fields: &Table, problems: &mut Vec<Problem>) -> Layer {
+    let origin_at = |line| Origin::Preset { preset: name.to_string(), file: preset.file.clone(), line };
+    Layer::from_table(fields, &origin_at, problems)
+}
+
+fn conflict(what: &'static str, first: &str, second: &str) -> Problem {
+    Problem::PresetConflict { what, first: first.to_string(), second: second.to_string() }
+}
+
+fn unknown(name: &str, presets: &[Preset], model: Option<&Preset>) -> Problem {
+    let has_size = |preset: &&Preset| preset.sizes.iter().any(|size| size.0 == name);
+    match (presets.iter().rev().find(has_size), model) {
+        (Some(owner), None) => {
+            return Problem::SizeBeforeModel { size: name.to_string(), model: owner.name.clone() };
+        }
+        (Some(_), Some(model)) if !model.sizes.is_empty() => {
+            let sizes: Vec<&str> = model.sizes.iter().map(|size| size.0.as_str()).collect();
+            return Problem::UnknownSize {
+                model: model.name.clone(),
+                size: name.to_string(),
+                nearest: nearest(name, sizes.iter().copied()).to_string(),
+                known: sizes.join(", "),
+            };
+        }
+        _ => {}
+    }
+    let mut known: Vec<&str> = Vec::new();
+    for preset in presets {
+        known.push(&preset.name);
+        known.extend(preset.sizes.iter().map(|size| size.0.as_str()));
+    }
+    known.sort_unstable();
+    known.dedup();
+    Problem::UnknownPreset {
+        name: name.to_string(),
+        nearest: nearest(name, known.iter().copied()).to_string(),
+        known: known.join(", "),
+    }
+}

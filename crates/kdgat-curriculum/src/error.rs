@@ -1,0 +1,81 @@
+//! Errors of difficulty scoring.
+
+use std::io;
+use std::path::PathBuf;
+
+use kdgat_base::files;
+use kdgat_graph::StoreError;
+use kdgat_nn::ModelError;
+use kdgat_torch::device::DeviceError;
+use kdgat_train::checkpoint::CheckpointError;
+use kdgat_train::objective::ObjectiveError;
+
+/// An error while scoring graphs or storing scores.
+#[derive(Debug, thiserror::Error)]
+pub enum CurriculumError {
+    /// The scoring model is not a VGAE.
+    #[error("difficulty needs a vgae, but the model in {path} is a {found}; name a vgae with --difficulty-model",
+        path = path.display())]
+    NoVgae { path: PathBuf, found: &'static str },
+    /// A score is infinite or NaN.
+    #[error(
+        "the difficulty of graph {graph} is {value}; the scoring model's weights are damaged or diverged; use another"
+    )]
+    NotFinite { graph: u64, value: f32 },
+    /// Ctrl-C or a termination signal.
+    #[error("interrupted while scoring difficulty ({done} of {total} graphs done)")]
+    Interrupted { done: usize, total: usize },
+    /// A file of scores cannot be written.
+    #[error("{path}: cannot write the scores: {source}", path = path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    File(#[from] CheckpointError),
+}
+
+impl CurriculumError {
+    /// True if the user's input is at fault.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::NoVgae { .. } | Self::NotFinite { .. } => true,
+            Self::Store(error) => error.is_input(),
+            Self::Model(ModelError::Torch(_)) => false,
+            Self::Model(_) => true,
+            Self::File(error) => error.is_input(),
+            Self::Write { source, .. } => files::is_about_the_path(source),
+            Self::Interrupted { .. } | Self::Device(_) => false,
+        }
+    }
+}
+
+impl From<tch::TchError> for CurriculumError {
+    fn from(error: tch::TchError) -> Self {
+        ModelError::from(error).into()
+    }
+}
+
+impl From<CurriculumError> for ObjectiveError {
+    fn from(error: CurriculumError) -> Self {
+        let is_input = error.is_input();
+        Self::new(error, is_input)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kdgat_train::fit::FitError;
+
+    #[test]
+    fn a_failed_epoch_tells_whether_the_scoring_model_caused_it() {
+        let no_vgae = CurriculumError::NoVgae { path: "model".into(), found: "gat" };
+        assert!(FitError::Objective(no_vgae.into()).is_input());
+        let interrupted = CurriculumError::Interrupted { done: 1, total: 2 };
+        assert!(!FitError::Objective(interrupted.into()).is_input());
+    }
+}

@@ -1,0 +1,503 @@
+//! Episodes of alarms from the verdicts of windows; the [module](super) defines the rules.
+
+use std::collections::VecDeque;
+
+use super::event::{Alarm, AlarmEnd, Cause, Ending, Event};
+use super::{Clock, Severity, SeverityScale};
+use crate::{Detection, NamedCulprit};
+
+/// Different IDs kept for an episode.
+pub const MOST_TRACKED: usize = 32;
+/// IDs listed in an event.
+pub const MOST_LISTED: usize = 5;
+
+/// Rule for begin and end of an episode.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AlarmRule {
+    /// Attack windows that raise an alarm, at least 1.
+    pub needed: usize,
+    /// Last windows among which they are counted, at least `needed`.
+    pub among: usize,
+    /// Windows without an attack in a row that end the episode, at least 1.
+    pub clear: u64,
+    /// Seconds after the end of an alarm in which no other begins.
+    pub cooldown_seconds: f64,
+}
+
+/// The verdict on a window.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// Number of the window.
+    pub window: u64,
+    /// Time of its first frame, in seconds.
+    pub time: f64,
+    pub attack: bool,
+    pub score: f64,
+    pub deviations: Option<f64>,
+    /// Severity, if it is an attack.
+    pub severity: Severity,
+    /// IDs that the window names, if it is an attack.
+    pub culprits: Vec<NamedCulprit>,
+}
+
+impl Verdict {
+    /// The verdict of a detection, with its severity on this scale.
+    pub fn new(detection: Detection, scale: &SeverityScale) -> Self {
+        let attack = detection.is_attack();
+        let severity = if attack { scale.grade(&detection) } else { Severity::Low };
+        let Detection { window, time, score, deviations, id, mut culprits, .. } = detection;
+        if attack && culprits.is_empty() {
+            culprits.push(NamedCulprit { id, unusual: Vec::new() });
+        }
+        Self { window, time, attack, score, deviations, severity, culprits }
+    }
+}
+
+/// The state machine of episodes.
+#[derive(Debug)]
+pub struct Alarms {
+    rule: AlarmRule,
+    clock: Clock,
+    /// Windows seen.
+    windows: u64,
+    /// Time of the last window.
+    last_time: f64,
+    /// Attack windows among the last [`AlarmRule::among`], outside an episode.
+    recent: VecDeque<Attack>,
+    state: State,
+    /// Clock at the end of the last alarm.
+    ended_at: Option<f64>,
+    raised: u64,
+    suppressed: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    Quiet,
+    Alarm(Episode),
+    /// An episode within the cooldown.
+    Suppressed {
+        /// Windows without an attack since its last attack window.
+        quiet: u64,
+    },
+}
+
+/// An attack window with its position among all windows, from 1, and the clock at it.
+#[derive(Debug)]
+struct Attack {
+    position: u64,
+    clock: f64,
+    verdict: Verdict,
+}
+
+/// An open episode.
+#[derive(Debug)]
+struct Episode {
+    /// Position and clock of the first attack window.
+    position: u64,
+    clock: f64,
+    /// Windows without an attack since the last attack window.
+    quiet: u64,
+    merged: Merged,
+}
+
+impl Alarms {
+    /// Creates the machine in its quiet state.
+    pub fn new(rule: AlarmRule) -> Self {
+        let rule = AlarmRule { needed: rule.needed.max(1), clear: rule.clear.max(1), ..rule };
+        Self {
+            rule,
+            clock: Clock::default(),
+            windows: 0,
+            last_time: f64::NAN,
+            recent: VecDeque::new(),
+            state: State::Quiet,
+            ended_at: None,
+            raised: 0,
+            suppressed: 0,
+        }
+    }
+
+    /// Takes the verdict on the next window; returns the event that it causes.
+    pub fn push(&mut self, verdict: Verdict) -> Option<Event> {
+        self.windows += 1;
+        self.last_time = verdict.time;
+        let clock = self.clock.advance(verdict.time);
+        match &mut self.state {
+            State::Alarm(episode) if verdict.attack => {
+                episode.quiet = 0;
+                episode.merged.add(verdict);
+                None
+            }
+            State::Alarm(episode) => {
+                episode.quiet += 1;
+                if episode.quiet < self.rule.clear { None } else { self.end(Ending::Clear) }
+            }
+            State::Suppressed { quiet } if !verdict.attack => {
+                *quiet += 1;
+                if *quiet >= self.rule.clear {
+                    self.suppressed += 1;
+                    self.recent.clear();
+                    self.state = State::Quiet;
+                }
+                None
+            }
+            State::Quiet if !verdict.attack => None,
+            State::Quiet | State::Suppressed { .. } => self.attack(clock, verdict),
+        }
+    }
+
+    /// Ends the stream: an open episode ends, a suppressed one is counted.
+    pub fn finish(&mut self) -> Option<Event> {
+        match self.state {
+            State::Alarm(_) => self.end(Ending::End),
+            State::Suppressed { .. } => {
+                self.suppressed += 1;
+                self.state = State::Quiet;
+                None
+            }
+            State::Quiet => None,
+        }
+    }
+
+    /// Windows seen.
+    pub fn windows(&self) -> u64 {
+        self.windows
+    }
+
+    /// Alarms raised.
+    pub fn raised(&self) -> u64 {
+        self.raised
+    }
+
+    /// Alarms suppressed by the cooldown.
+    pub fn suppressed(&self) -> u64 {
+        self.suppressed
+    }
+
+    /// Takes an attack window outside an episode.
+    fn attack(&mut self, clock: f64, verdict: Verdict) -> Option<Event> {
+        let oldest = (self.windows + 1).saturating_sub(self.rule.among as u64);
+        while self.recent.front().is_some_and(|attack| attack.position < oldest) {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(Attack { position: self.windows, clock, verdict });
+        let is_cooling = self.ended_at.is_some_and(|end| clock - end < self.rule.cooldown_seconds);
+        match &mut self.state {
+            _ if self.recent.len() >= self.rule.needed && !is_cooling => self.raise(),
+            State::Suppressed { quiet } => {
+                *quiet = 0;
+                None
+            }
+            _ if self.recent.len() >= self.rule.needed => {
+                self.state = State::Suppressed { quiet: 0 };
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Begins an episode with the recent attacks.
+    fn raise(&mut self) -> Option<Event> {
+        let (first, last) = (self.recent.front()?, self.recent.back()?);
+        let (position, clock, since) = (first.position, first.clock, first.verdict.time);
+        let Verdict { window, time, score, deviations, .. } = last.verdict;
+        let mut merged = Merged::default();
+        self.recent.drain(..).for_each(|attack| merged.add(attack.verdict));
+        self.raised += 1;
+        let event = Event::Alarm(Alarm {
+            alarm: self.raised,
+            time,
+            since,
+            window,
+            score,
+            deviations,
+            severity: merged.severity,
+            attack_windows: merged.attack_windows,
+            culprits: merged.causes(),
+        });
+        self.state = State::Alarm(Episode { position, clock, quiet: 0, merged });
+        Some(event)
+    }
+
+    /// Ends the open episode.
+    fn end(&mut self, ended_by: Ending) -> Option<Event> {
+        let State::Alarm(episode) = std::mem::replace(&mut self.state, State::Quiet) else { return None };
+        let clock = self.clock.seconds();
+        self.ended_at = Some(clock);
+        Some(Event::AlarmEnd(AlarmEnd {
+            alarm: self.raised,
+            time: self.last_time,
+            duration_seconds: clock - episode.clock,
+            windows: self.windows + 1 - episode.position,
+            attack_windows: episode.merged.attack_windows,
+            highest_score: episode.merged.score,
+            highest_deviations: episode.merged.deviations,
+            severity: episode.merged.severity,
+            culprits: episode.merged.causes(),
+            ended_by,
+        }))
+    }
+}
+
+/// Attack windows of an episode, merged.
+#[derive(Debug)]
+struct Merged {
+    attack_windows: u64,
+    /// Highest score; NaN before the first window.
+    score: f64,
+    deviations: Option<f64>,
+    severity: Severity,
+    /// Named IDs, in the order in which they were first named.
+    causes: Vec<Tracked>,
+}
+
+/// A named ID, and the highest score of the windows that name it.
+#[derive(Debug)]
+struct Tracked {
+    cause: Cause,
+    score: f64,
+}
+
+impl Default for Merged {
+    fn default() -> Self {
+        Self { attack_windows: 0, score: f64::NAN, deviations: None, severity: Severity::Low, causes: Vec::new() }
+    }
+}
+
+impl Merged {
+    fn add(&mut self, verdict: Verdict) {
+        let Verdict { score, deviations, severity, culprits, .. } = verdict;
+        self.attack_windows += 1;
+        // `max` of NaN and a number is the number.
+        self.score = self.score.max(score);
+        self.deviations = deviations.map(|value| self.deviations.map_or(value, |highest| highest.max(value)));
+        self.severity = self.severity.max(severity);
+        for NamedCulprit { id, unusual } in culprits {
+            let is_full = self.causes.len() >= MOST_TRACKED;
+            match self.causes.iter_mut().find(|tracked| tracked.cause.id == id) {
+                Some(tracked) => {
+                    tracked.cause.windows += 1;
+                    if score > tracked.score {
+                        (tracked.score, tracked.cause.unusual) = (score, unusual);
+                    }
+                }
+                None if !is_full => {
+                    self.causes.push(Tracked { cause: Cause { id, windows: 1, unusual }, score });
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// The IDs named by most windows.
+    fn causes(&self) -> Vec<Cause> {
+        let mut order: Vec<&Cause> = self.causes.iter().map(|tracked| &tracked.cause).collect();
+        order.sort_by_key(|cause| std::cmp::Reverse(cause.windows));
+        order.into_iter().take(MOST_LISTED).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RULE: AlarmRule = AlarmRule { needed: 1, among: 1, clear: 2, cooldown_seconds: 0.0 };
+
+    fn verdict(window: u64, time: f64, attack: bool) -> Verdict {
+        let culprits =
+            if attack { vec![NamedCulprit { id: "123".to_owned(), unusual: Vec::new() }] } else { Vec::new() };
+        let score = if attack { 0.9 } else { 0.1 };
+        Verdict { window, time, attack, score, deviations: None, severity: Severity::Low, culprits }
+    }
+
+    /// Events of windows a quarter of a second apart, `A` an attack: `+` a begin, `-` an end by clearing, at the window of the event;
+    /// `$` an end by the end of the stream. Then the number of suppressed alarms.
+    fn drawn(rule: AlarmRule, text: &str) -> (String, u64) {
+        let mut alarms = Alarms::new(rule);
+        let mut drawn = String::new();
+        for (window, letter) in text.chars().enumerate() {
+            drawn.push(match alarms.push(verdict(window as u64, 0.25 * window as f64, letter == 'A')) {
+                Some(Event::Alarm(_)) => '+',
+                Some(Event::AlarmEnd(_)) => '-',
+                Some(other) => panic!("{other:?}"),
+                None => '.',
+            });
+        }
+        if alarms.finish().is_some() {
+            drawn.push('$');
+        }
+        (drawn, alarms.suppressed())
+    }
+
+    #[test]
+    fn an_episode_begins_with_k_of_n_and_ends_when_clear() {
+        for (needed, among, text, expected) in [
+            (1, 1, "..AA.A..A.", "..+....-+.$"),
+            (2, 2, "..A.AA....", ".....+.-.."),
+            (2, 3, "A..A.A..AA", ".....+.-.+$"),
+        ] {
+            let rule = AlarmRule { needed, among, ..RULE };
+            assert_eq!(drawn(rule, text), (expected.to_owned(), 0), "{needed}/{among}");
+        }
+    }
+
+    #[test]
+    fn attacks_before_an_end_do_not_count_towards_the_next_alarm() {
+        let rule = AlarmRule { needed: 3, among: 10, ..RULE };
+        assert_eq!(drawn(rule, "AAA..A....AA"), ("..+.-......+$".to_owned(), 0));
+    }
+
+    #[test]
+    fn the_cooldown_suppresses_short_alarms_and_delays_long_ones() {
+        let rule = AlarmRule { cooldown_seconds: 2.0, ..RULE };
+        // The first alarm ends at 0.5 s; the second, at 1 s, is over before 2.5 s.
+        assert_eq!(drawn(rule, "A...A.......A"), ("+.-.........+$".to_owned(), 1));
+        assert_eq!(drawn(rule, "A..AAAAAAAAA.."), ("+.-.......+..-".to_owned(), 0), "raised when the cooldown is over");
+        assert_eq!(drawn(rule, "A..A"), ("+.-.".to_owned(), 1), "the end of the stream");
+        let forever = AlarmRule { cooldown_seconds: 1e9, ..RULE };
+        assert_eq!(drawn(forever, "A..A..A..A.A"), ("+.-.........".to_owned(), 3));
+    }
+
+    fn named(id: &str, reason: &str) -> NamedCulprit {
+        NamedCulprit { id: id.to_owned(), unusual: vec![reason.to_owned()] }
+    }
+
+    #[test]
+    fn events_have_the_figures_of_their_windows() {
+        let mut alarms = Alarms::new(AlarmRule { needed: 2, among: 3, ..RULE });
+        let first = Verdict {
+            score: 0.8,
+            deviations: Some(7.0),
+            severity: Severity::High,
+            culprits: vec![named("002", "early"), named("7DF", "new")],
+            ..verdict(10, 100.0, true)
+        };
+        assert_eq!(alarms.push(first), None);
+        assert_eq!(alarms.push(verdict(11, 100.25, false)), None);
+        let second = Verdict {
+            score: 0.9,
+            deviations: Some(4.0),
+            severity: Severity::Low,
+            culprits: vec![named("7DF", "often")],
+            ..verdict(12, 100.5, true)
+        };
+        let begin = alarms.push(second).unwrap();
+        assert_eq!(
+            serde_json::to_string(&begin).unwrap(),
+            concat!(
+                r#"{"event":"alarm","alarm":1,"time":100.5,"since":100.0,"window":12,"score":0.9,"deviations":4.0,"#,
+                r#""severity":"high","attack_windows":2,"culprits":[{"id":"7DF","windows":2,"unusual":["often"]},"#,
+                r#"{"id":"002","windows":1,"unusual":["early"]}]}"#
+            )
+        );
+        assert_eq!(alarms.push(verdict(13, 100.75, false)), None);
+        let end = alarms.push(verdict(14, 101.0, false)).unwrap();
+        assert_eq!(
+            serde_json::to_string(&end).unwrap(),
+            concat!(
+                r#"{"event":"alarm-end","alarm":1,"time":101.0,"duration_seconds":1.0,"windows":5,"attack_windows":2,"#,
+                r#""highest_score":0.9,"highest_deviations":7.0,"severity":"high","culprits":["#,
+                r#"{"id":"7DF","windows":2,"unusual":["often"]},{"id":"002","windows":1,"unusual":["early"]}],"ended_by":"clear"}"#
+            )
+        );
+        assert_eq!(alarms.finish(), None);
+    }
+
+    #[test]
+    fn an_episode_keeps_a_limited_number_of_ids() {
+        let mut alarms = Alarms::new(RULE);
+        let ids = (0..200).chain([150, 3, 3, 7]);
+        for (window, id) in ids.enumerate() {
+            let culprits = vec![NamedCulprit { id: format!("{id:03X}"), unusual: Vec::new() }];
+            alarms.push(Verdict { culprits, ..verdict(window as u64, window as f64, true) });
+        }
+        let Some(Event::AlarmEnd(end)) = alarms.finish() else { panic!("an alarm is open") };
+        let found: Vec<(&str, u64)> = end.culprits.iter().map(|cause| (cause.id.as_str(), cause.windows)).collect();
+        assert_eq!(found, [("003", 3), ("007", 2), ("000", 1), ("001", 1), ("002", 1)]);
+        assert_eq!((end.attack_windows, end.ended_by), (204, Ending::End));
+    }
+
+    #[test]
+    fn bad_times_have_defined_results() {
+        let rule = AlarmRule { cooldown_seconds: 5.0, ..RULE };
+        let mut alarms = Alarms::new(rule);
+        let mut events = Vec::new();
+        let times = [9e9, f64::NAN, f64::INFINITY, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
+        for (window, time) in times.into_iter().enumerate() {
+            // The alarm ends at the third window; the clock is 5 s later at time 6.
+            events.extend(alarms.push(verdict(window as u64, time, window == 0 || window > 2)));
+        }
+        let found: Vec<(&str, Option<f64>)> = events.iter().map(|event| (event.name(), event.time())).collect();
+        assert_eq!(found, [("alarm", Some(9e9)), ("alarm-end", Some(f64::INFINITY)), ("alarm", Some(6.0))]);
+    }
+
+    fn rules() -> impl Strategy<Value = AlarmRule> {
+        (1usize..5, 0usize..5, 1u64..4, prop::sample::select(vec![0.0, 0.3, 2.0])).prop_map(
+            |(needed, more, clear, cooldown_seconds)| AlarmRule {
+                needed,
+                among: needed + more,
+                clear,
+                cooldown_seconds,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn begins_and_ends_alternate_outside_the_cooldown(
+            rule in rules(),
+            windows in prop::collection::vec((any::<bool>(), -0.2f64..0.5), 0..200),
+        ) {
+            let mut alarms = Alarms::new(rule);
+            let (mut clock, mut time) = (Clock::default(), 0.0);
+            let (mut open, mut begun, mut ended_at) = (false, 0u64, None::<f64>);
+            for (window, (attack, step)) in windows.iter().enumerate() {
+                time += step;
+                let now = clock.advance(time);
+                match alarms.push(verdict(window as u64, time, *attack)) {
+                    Some(Event::Alarm(alarm)) => {
+                        begun += 1;
+                        prop_assert!(!open && *attack && alarm.alarm == begun);
+                        prop_assert!(ended_at.is_none_or(|end| now - end >= rule.cooldown_seconds));
+                        // The rule holds for the windows themselves.
+                        let last = &windows[(window + 1).saturating_sub(rule.among)..=window];
+                        prop_assert!(last.iter().filter(|(attack, _)| *attack).count() >= rule.needed);
+                        prop_assert!(alarm.attack_windows >= rule.needed as u64);
+                        open = true;
+                    }
+                    Some(Event::AlarmEnd(end)) => {
+                        let quiet = &windows[window + 1 - rule.clear as usize..=window];
+                        prop_assert!(open && quiet.iter().all(|(attack, _)| !attack) && end.alarm == begun);
+                        prop_assert!(end.windows >= end.attack_windows + rule.clear && end.duration_seconds >= 0.0);
+                        (open, ended_at) = (false, Some(now));
+                    }
+                    Some(other) => prop_assert!(false, "{other:?}"),
+                    None => {}
+                }
+            }
+            prop_assert_eq!(alarms.finish().is_some(), open);
+            prop_assert!(alarms.finish().is_none());
+            prop_assert_eq!((alarms.raised(), alarms.windows()), (begun, windows.len() as u64));
+            if rule.cooldown_seconds == 0.0 {
+                prop_assert_eq!(alarms.suppressed(), 0);
+            }
+        }
+
+        /// With 1/1 and no cooldown, each attack window belongs to exactly one episode.
+        #[test]
+        fn every_attack_window_is_in_an_episode(clear in 1u64..5, attacks in prop::collection::vec(any::<bool>(), 0..200)) {
+            let mut alarms = Alarms::new(AlarmRule { clear, ..RULE });
+            let windows = attacks.iter().enumerate();
+            let mut events: Vec<Event> =
+                windows.filter_map(|(at, attack)| alarms.push(verdict(at as u64, at as f64, *attack))).collect();
+            events.extend(alarms.finish());
+            let counted: u64 = events
+                .iter()
+                .map(|event| if let Event::AlarmEnd(end) = event { end.attack_windows } else { 0 })
+                .sum();
+            prop_assert_eq!(counted, attacks.iter().filter(|attack| **attack).count() as u64);
+        }
+    }
+}

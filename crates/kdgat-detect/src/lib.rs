@@ -1,0 +1,321 @@
+//! Online detection in the car: scores a stream of frames window by window with one trained model.
+//!
+//! Frames pass through the same windowing, features and forward pass as the graphs of a store in an evaluation, one window at a
+//! time; only one window and one graph are in memory. A window is scored when the frame after it has arrived, because its last
+//! edge leads to that frame.
+
+#[macro_use]
+extern crate kdgat_base;
+
+pub mod alarm;
+pub mod duration;
+mod live;
+pub mod source;
+
+use serde::Serialize;
+use tch::Device;
+
+use kdgat_can::Frame;
+use kdgat_evaluate::operator::{Cut, JudgedWindow, OperatorFigures, Watch};
+use kdgat_evaluate::scores::Profiled;
+use kdgat_evaluate::{CarScale, EvaluateError, ScoreKind, Scorer, TrainedModel};
+use kdgat_graph::assemble::Assembler;
+use kdgat_graph::features::LONGEST_WINDOW;
+use kdgat_graph::graph_stream::ReadyWindow;
+use kdgat_graph::{AssembleOptions, Columns, Culprit, GraphStream};
+use kdgat_nn::attention::Backend;
+use kdgat_train::interrupt;
+use kdgat_train::memory::{Meter, by_halves, retry_on_oom};
+
+pub use duration::Duration;
+pub use source::FrameStream;
+
+/// Stride, threshold and calibration of a detection.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DetectOptions {
+    /// Frames from one window to the next.
+    pub stride: usize,
+    /// Threshold above which windows are called attacks.
+    pub threshold: AttackAbove,
+    /// The car's own scale, if the model was calibrated for it.
+    pub car: Option<CarScale>,
+}
+
+/// Threshold above which windows are called attacks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum AttackAbove {
+    /// Threshold on the score.
+    Score(f64),
+    /// Threshold on the deviations on the car's own scale, or on the score without such a scale.
+    Deviations(f64),
+}
+
+/// Result for one window: a line of output.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Detection {
+    /// Number of the window, from 0.
+    pub window: u64,
+    /// Position of its first frame in the stream.
+    pub first_frame: u64,
+    /// Timestamp of its first frame, in seconds.
+    pub time: f64,
+    /// P(attack), or the difficulty.
+    pub score: f64,
+    /// `attack` or `normal`.
+    pub label: &'static str,
+    /// CAN ID that contributes most, in hexadecimal.
+    pub id: String,
+    /// Contribution of that ID: see [`Explained`](kdgat_evaluate::scores::Explained).
+    pub contribution: f32,
+    /// Robust deviations above what is usual for the car, if the model was calibrated for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deviations: Option<f64>,
+    /// For an alarm of a model of the profile set: the IDs that differ most from the car's profile, at most [`MOST_CULPRITS`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub culprits: Vec<NamedCulprit>,
+}
+
+impl Detection {
+    /// True if the window was called an attack.
+    pub fn is_attack(&self) -> bool {
+        self.label == ATTACK
+    }
+}
+
+/// Label of a window that was called an attack.
+const ATTACK: &str = "attack";
+
+/// Culprits named for an alarm.
+const MOST_CULPRITS: usize = 3;
+
+/// An ID that differs from the car's profile.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NamedCulprit {
+    /// The ID in hexadecimal.
+    pub id: String,
+    /// Its unusual events, the most surprising first.
+    pub unusual: Vec<String>,
+}
+
+/// Share of right alarms whose first culprit sent attack frames, by the labels of the traffic.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CulpritHits {
+    /// Alarms for windows with an attack, of a model of the profile set.
+    pub alarms: u64,
+    /// Those whose first culprit sent an attack frame.
+    pub first_is_attacker: u64,
+}
+
+impl From<Culprit> for NamedCulprit {
+    fn from(culprit: Culprit) -> Self {
+        Self { id: format!("{:03X}", culprit.can_id), unusual: culprit.reasons }
+    }
+}
+
+/// Scores a stream with one model.
+#[derive(Debug)]
+pub struct Detector {
+    scorer: Scorer,
+    kind: ScoreKind,
+    options: DetectOptions,
+    assemble: AssembleOptions,
+    graphs: GraphStream,
+    columns: Columns,
+    assembler: Assembler,
+    watch: Watch,
+    scored: u64,
+    foreign: u64,
+    culprit_hits: CulpritHits,
+}
+
+impl Detector {
+    /// Creates a detector with the model's own window and vocabulary.
+    ///
+    /// # Errors
+    /// Fails if the weights do not fit, or the model does not state its window length.
+    pub fn new(model: &TrainedModel, options: DetectOptions, device: Device) -> Result<Self, EvaluateError> {
+        let window = model.description.window;
+        if !(2..=LONGEST_WINDOW).contains(&window) || options.stride == 0 {
+            return Err(EvaluateError::Input(format!(
+                "{}: its windows have {window} frames, {} apart; expected 2 to {LONGEST_WINDOW} frames, \
+                 at least 1 apart",
+                model.name, options.stride
+            )));
+        }
+        let scorer = Scorer::new(model, device, Backend::Auto)?;
+        let features = scorer.features();
+        let mut assemble = scorer.assemble_options();
+        if let Some(profile) = options.car.as_ref().and_then(CarScale::profile) {
+            assemble.profile = Some(profile.clone());
+        }
+        Ok(Self {
+            kind: scorer.kind(),
+            assemble,
+            columns: Columns::new(features),
+            scorer,
+            graphs: GraphStream::new(features, window, options.stride),
+            assembler: Assembler::default(),
+            watch: Watch::new(Cut { window, stride: options.stride }),
+            options,
+            scored: 0,
+            foreign: 0,
+            culprit_hits: CulpritHits::default(),
+        })
+    }
+
+    /// Processes the next frames of the stream and calls `each` for every window that they complete.
+    ///
+    /// # Errors
+    /// Returns the first error of `each` or of libtorch.
+    pub fn push<E: From<EvaluateError>>(
+        &mut self,
+        frames: &[Frame],
+        mut each: impl FnMut(Detection) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Self { scorer, kind, options, assemble, graphs, columns, assembler, watch, scored, foreign, culprit_hits } =
+            self;
+        graphs.push(frames, |mut window| {
+            columns.clear();
+            window.append_to(0, columns);
+            let assembled = || Ok::<_, EvaluateError>(assembler.assemble_columns(columns, assemble)?);
+            let batch = retry_on_oom(Meter::new(Device::Cpu), assembled)?;
+            let explained = retry_on_oom(Meter::new(scorer.device()), || scorer.explain(&batch, options.car.as_ref()))?;
+            let score = kind.score(explained.window.raw);
+            let deviations = options.car.as_ref().map(|car| car.deviations(&explained.window));
+            let is_attack = match options.threshold {
+                AttackAbove::Score(threshold) => score > threshold,
+                AttackAbove::Deviations(threshold) => deviations.unwrap_or(score) > threshold,
+            };
+            *scored += 1;
+            let unlisted = scorer.id_list().zip(explained.window.unlisted.as_ref());
+            *foreign += u64::from(unlisted.is_some_and(|(list, window)| list.of_window(&window.can_ids) > 0.0));
+            let (start, attack) = (window.frames[0].timestamp, columns.labels.last() == Some(&1));
+            watch.push(JudgedWindow { start, attack, alarm: is_attack, counted: true });
+            let culprits = match &assemble.profile {
+                Some(profile) if is_attack => profile.culprits(&columns.graph(0), MOST_CULPRITS),
+                _ => Vec::new(),
+            };
+            if attack && is_attack && assemble.profile.is_some() {
+                culprit_hits.alarms += 1;
+                culprit_hits.first_is_attacker +=
+                    u64::from(culprits.first().is_some_and(|first| first.attack_frames > 0));
+            }
+            each(Detection {
+                window: *scored - 1,
+                first_frame: window.first_frame,
+                time: start,
+                score,
+                label: if is_attack { ATTACK } else { "normal" },
+                id: format!("{:03X}", explained.can_id),
+                contribution: explained.contribution,
+                deviations,
+                culprits: culprits.into_iter().map(NamedCulprit::from).collect(),
+            })
+        })
+    }
+
+    /// Meaning of its scores.
+    pub fn kind(&self) -> ScoreKind {
+        self.kind
+    }
+
+    /// Number of scored windows to which the classifier's own ID list adds evidence of an attack, even if a car's list decided.
+    pub fn windows_with_unknown_ids(&self) -> u64 {
+        self.foreign
+    }
+
+    /// Share of right alarms whose first culprit sent attack frames.
+    pub fn culprit_hits(&self) -> CulpritHits {
+        self.culprit_hits
+    }
+
+    /// True if it uses a car's own scale.
+    pub fn is_calibrated(&self) -> bool {
+        self.options.car.is_some()
+    }
+
+    /// Number of windows scored so far.
+    pub fn windows(&self) -> u64 {
+        self.scored
+    }
+
+    /// Operator figures of the stream, which has ended. Without labels all its traffic counts as attack-free.
+    pub fn into_figures(self) -> OperatorFigures {
+        self.watch.finish()
+    }
+}
+
+/// Scores and profiles of the windows of a stream, from which a calibration is made, and for each window whether it has an
+/// attack. Counts the duration of the traffic and stops when the count is full.
+///
+/// # Errors
+/// Fails if the stream cannot be read, or on errors of libtorch.
+pub fn profiled(
+    scorer: &Scorer,
+    window: usize,
+    stride: usize,
+    stream: &mut FrameStream,
+    duration: &mut Duration,
+) -> Result<(Vec<Profiled>, Vec<bool>), EvaluateError> {
+    let mut assembler = Assembler::default();
+    let options = scorer.assemble_options();
+    let (mut scored, mut attacks) = (Vec::new(), Vec::new());
+    let mut flush = |columns: &mut Columns| -> Result<(), EvaluateError> {
+        if columns.num_graphs() > 0 {
+            let assembled = || Ok::<_, EvaluateError>(assembler.assemble_columns(columns, &options)?);
+            let batch = retry_on_oom(Meter::new(Device::Cpu), assembled)?;
+            scored.extend(by_halves(Meter::new(scorer.device()), &batch, &mut |batch| scorer.profiled(batch))?);
+            attacks.extend(columns.labels.iter().map(|label| *label != 0));
+            columns.clear();
+        }
+        Ok(())
+    };
+    let mut columns = Columns::new(scorer.features());
+    each_window(GraphStream::new(scorer.features(), window, stride), stream, duration, |mut window| {
+        window.append_to(0, &mut columns);
+        if columns.num_graphs() == kdgat_evaluate::scores::BATCH_GRAPHS { flush(&mut columns) } else { Ok(()) }
+    })?;
+    flush(&mut columns)?;
+    Ok((scored, attacks))
+}
+
+/// Appends the windows of a stream to `columns`, at most `most` in all, to learn a car's profile from; returns true if there were more.
+/// Counts the duration like [`profiled`].
+///
+/// # Errors
+/// Fails if the stream cannot be read.
+pub fn collect_windows(
+    columns: &mut Columns,
+    most: usize,
+    window: usize,
+    stride: usize,
+    stream: &mut FrameStream,
+    duration: &mut Duration,
+) -> Result<bool, EvaluateError> {
+    let mut has_more = false;
+    each_window(GraphStream::new(columns.features, window, stride), stream, duration, |mut window| {
+        has_more = columns.num_graphs() >= most;
+        if !has_more {
+            window.append_to(0, columns);
+        }
+        Ok(())
+    })?;
+    Ok(has_more)
+}
+
+fn each_window(
+    mut graphs: GraphStream,
+    stream: &mut FrameStream,
+    duration: &mut Duration,
+    mut each: impl FnMut(ReadyWindow<'_>) -> Result<(), EvaluateError>,
+) -> Result<(), EvaluateError> {
+    let (mut frames, mut more) = (Vec::new(), true);
+    duration.next_log();
+    // A live bus never ends, so a stop request ends its traffic.
+    while more && !duration.is_full() && !interrupt::requested() {
+        more = stream.read(&mut frames)?;
+        frames.truncate(duration.count(&frames));
+        graphs.push(&frames, &mut each)?;
+    }
+    Ok(())
+}

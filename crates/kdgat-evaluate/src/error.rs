@@ -1,0 +1,60 @@
+//! Errors of evaluation and detection.
+
+use std::path::PathBuf;
+
+use kdgat_base::files;
+use kdgat_can::CanError;
+use kdgat_distill::RegistryError;
+use kdgat_distill::frozen::NoModel;
+use kdgat_graph::StoreError;
+use kdgat_nn::ModelError;
+use kdgat_train::checkpoint::CheckpointError;
+
+/// An error of module `evaluate` or `detect`.
+#[derive(Debug, thiserror::Error)]
+pub enum EvaluateError {
+    #[error(transparent)]
+    Can(#[from] CanError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// A file cannot be read or written.
+    #[error("{path}: cannot {action}: {source}", path = path.display())]
+    File { path: PathBuf, action: &'static str, source: std::io::Error },
+    /// A file of a run has invalid content.
+    #[error("{path}: {reason}", path = path.display())]
+    Content { path: PathBuf, reason: String },
+    /// The request cannot be met with this model or data.
+    #[error("{0}")]
+    Input(String),
+}
+
+impl EvaluateError {
+    /// True if the user's input is at fault (exit code 2) rather than the machine or the program (exit code 1).
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_input(),
+            Self::Checkpoint(error) => error.is_input(),
+            Self::File { source, .. } => files::is_about_the_path(source),
+            Self::Model(ModelError::Torch(_)) => false,
+            _ => true,
+        }
+    }
+}
+
+impl From<tch::TchError> for EvaluateError {
+    fn from(error: tch::TchError) -> Self {
+        Self::Model(error.into())
+    }
+}
+
+impl From<NoModel> for EvaluateError {
+    fn from(error: NoModel) -> Self {
+        Self::Input(error.to_string())
+    }
+}

@@ -1,0 +1,80 @@
+//! Finds validation windows that a model was not trained on, in a store cut differently from the model's own.
+//!
+//! A store splits each training log into blocks of windows. Another stride, window or validation fraction moves the block
+//! boundaries, so validation windows of one store overlap training blocks of the other. A threshold chosen on such windows is
+//! too low, because the model has trained on them.
+
+use std::ops::Range;
+
+use super::{EvaluateError, TrainedModel};
+use kdgat_graph::Store;
+use kdgat_graph::split::{FileSplit, frames_of};
+use kdgat_graph::window::count_windows;
+
+/// Windowing and split of the store that a model was trained on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TrainedSplit {
+    pub window: usize,
+    pub stride: usize,
+    pub validation_fraction: f64,
+}
+
+impl TrainedSplit {
+    /// Frame ranges of a log that the training windows read: their own frames and the one after each window.
+    pub fn training_frames(&self, frames: u64) -> Vec<Range<u64>> {
+        let (window, stride) = (self.window as u64, self.stride as u64);
+        let graphs = count_windows(frames, window, stride);
+        let split = FileSplit::new(graphs, self.window, self.stride, self.validation_fraction);
+        split.train.iter().map(|stretch| frames_of(stretch, self.window, self.stride)).collect()
+    }
+}
+
+/// Returns for each graph of training logs (`graphs`, ascending) whether it shares no frame with a training window of the model.
+///
+/// All graphs are held out for a model of another dataset, and for a model trained on this very store, whose own split holds
+/// them out. Returns `None` if the logs are those of the model's training but its split is unknown.
+///
+/// # Errors
+/// Fails if a graph cannot be read.
+pub fn held_out(model: &TrainedModel, store: &Store, graphs: &[u64]) -> Result<Option<Vec<bool>>, EvaluateError> {
+    let (own, manifest) = (&model.description.dataset, store.manifest());
+    if own.digest == store.digest() || own.name != manifest.dataset {
+        return Ok(Some(vec![true; graphs.len()]));
+    }
+    let Some(split) = model.split else { return Ok(None) };
+    let window = manifest.options.window as u64;
+    let (mut log, mut trained) = (None, Vec::new());
+    let mut held_out = Vec::with_capacity(graphs.len());
+    for &graph in graphs {
+        let entry = store.log_of(graph);
+        if log != Some(entry.first_graph) {
+            log = Some(entry.first_graph);
+            // Synthetic logs have the frames of their source, and training windows only where the source has some.
+            trained =
+                split.training_frames(entry.synthetic.as_ref().map_or(entry.report.frames, |origin| origin.frames));
+        }
+        let first = store.try_graph(graph)?.first_frame;
+        let own = first..first + window + 1;
+        let frames = entry.synthetic.as_ref().map_or(own.clone(), |origin| origin.source_of(&own));
+        held_out.push(trained.iter().all(|part| frames.end <= part.start || part.end <= frames.start));
+    }
+    Ok(Some(held_out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn training_windows_reach_as_far_as_their_last_edge() {
+        let ends = |stride: usize, validation_fraction: f64, frames: u64| {
+            let split = TrainedSplit { window: 100, stride, validation_fraction };
+            split.training_frames(frames).into_iter().map(|part| (part.start, part.end)).collect::<Vec<_>>()
+        };
+        // 10 windows: the last two are for validation, the one before them is a gap.
+        assert_eq!(ends(100, 0.2, 1001), [(0, 701)]);
+        assert_eq!(ends(25, 0.2, 1001), [(0, 726)]);
+        assert_eq!(ends(100, 0.0, 1001), [(0, 1001)]);
+        assert_eq!(ends(100, 0.2, 100), []);
+    }
+}

@@ -1,0 +1,136 @@
+//! Choice of the score above which a window is called an attack, on validation data.
+
+use kdgat_config::Threshold;
+
+/// Distance of a chosen threshold above the score it was chosen at, in units in the last place, so that rounding to decimal
+/// digits and back cannot move it below that score.
+const GUARD: u64 = 4;
+
+/// Chooses a threshold from validation scores; windows with a higher score are called attacks.
+///
+/// - `fpr:RATE`: the smallest score exceeded by at most that share of the benign scores.
+/// - `youden`: between the two neighbouring scores where true-positive minus false-positive rate is largest
+///   (Youden 1950).
+/// - a number: that number.
+///
+/// # Errors
+/// Says which windows are missing.
+pub fn choose(method: Threshold, scores: &[f64], labels: &[bool]) -> Result<f64, String> {
+    match method {
+        Threshold::Score(value) => Ok(value),
+        Threshold::FalsePositiveRate(rate) => {
+            let benign = scores.iter().zip(labels).filter(|(_, attack)| !**attack).map(|(score, _)| *score);
+            at_false_positive_rate(benign.collect(), rate)
+                .ok_or_else(|| format!("{method} needs attack-free windows, and there are none"))
+        }
+        Threshold::Youden => {
+            youden(scores, labels).ok_or_else(|| format!("{method} needs windows with and without attacks"))
+        }
+    }
+}
+
+/// The smallest of the scores that at most a share `rate` of them exceeds.
+pub fn at_false_positive_rate(mut benign: Vec<f64>, rate: f64) -> Option<f64> {
+    let exceeding = (rate * benign.len() as f64).floor() as usize;
+    let place = exceeding.min(benign.len().checked_sub(1)?);
+    let (_, score, _) = benign.select_nth_unstable_by(place, |a, b| b.total_cmp(a));
+    Some(guarded(*score))
+}
+
+/// The smallest false-positive rate that `windows` attack-free windows can resolve (one of them), in two significant digits.
+pub fn smallest_rate(windows: u64) -> f64 {
+    let exact = 1.0 / windows as f64;
+    let rounded = |exact: f64| format!("{exact:.1e}").parse().unwrap_or(exact);
+    let (nearest, step) = (rounded(exact), 10f64.powi(exact.log10().floor() as i32 - 1));
+    if nearest >= exact { nearest } else { rounded(exact + step) }
+}
+
+fn youden(scores: &[f64], labels: &[bool]) -> Option<f64> {
+    let mut ordered: Vec<(f64, bool)> = scores.iter().copied().zip(labels.iter().copied()).collect();
+    ordered.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+    let attacks = labels.iter().filter(|attack| **attack).count();
+    let benign = labels.len() - attacks;
+    if attacks == 0 || benign == 0 {
+        return None;
+    }
+    let (mut true_positives, mut false_positives) = (0, 0);
+    // Above the highest score no window is called an attack, and the index is 0.
+    let (mut best, mut threshold) = (0.0, ordered[0].0);
+    for (place, &(score, attack)) in ordered.iter().enumerate() {
+        true_positives += usize::from(attack);
+        false_positives += usize::from(!attack);
+        let Some(&(next, _)) = ordered.get(place + 1) else { break };
+        let index = true_positives as f64 / attacks as f64 - false_positives as f64 / benign as f64;
+        if next < score && index > best {
+            best = index;
+            threshold = next + 0.5 * (score - next);
+        }
+    }
+    Some(guarded(threshold))
+}
+
+fn guarded(score: f64) -> f64 {
+    if !score.is_finite() || score == 0.0 {
+        return score;
+    }
+    let bits = score.to_bits();
+    f64::from_bits(if score > 0.0 { bits.saturating_add(GUARD) } else { bits - GUARD.min(bits) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn above(scores: &[f64], threshold: f64) -> usize {
+        scores.iter().filter(|score| **score > threshold).count()
+    }
+
+    #[test]
+    fn a_false_positive_rate_is_kept() {
+        let benign: Vec<f64> = (0..1000).map(|index| f64::from(index) / 1000.0).collect();
+        for (rate, expected) in [(0.05, 50), (0.01, 10), (0.001, 1), (0.0005, 0)] {
+            let threshold = at_false_positive_rate(benign.clone(), rate).unwrap();
+            assert_eq!(above(&benign, threshold), expected, "rate {rate}");
+        }
+    }
+
+    #[test]
+    fn the_smallest_rate_is_one_window() {
+        for (windows, expected) in [(3660, 0.00028), (1000, 0.001), (999, 0.0011), (640, 0.0016), (1, 1.0), (7, 0.15)] {
+            let rate = smallest_rate(windows);
+            assert_eq!(rate, expected, "{windows} windows");
+            assert!(rate * windows as f64 >= 1.0);
+        }
+    }
+
+    #[test]
+    fn ties_never_raise_the_rate() {
+        let benign = vec![0.5; 100];
+        let threshold = at_false_positive_rate(benign.clone(), 0.1).unwrap();
+        assert_eq!(above(&benign, threshold), 0);
+        assert_eq!(at_false_positive_rate(Vec::new(), 0.1), None);
+    }
+
+    #[test]
+    fn youden_separates_what_can_be_separated() {
+        let scores = [0.1, 0.2, 0.3, 0.8, 0.9];
+        let labels = [false, false, false, true, true];
+        let threshold = choose(Threshold::Youden, &scores, &labels).unwrap();
+        assert!((threshold - 0.55).abs() < 1e-9, "{threshold}");
+        assert!(choose(Threshold::Youden, &scores, &[true; 5]).is_err());
+        assert_eq!(choose(Threshold::Score(0.25), &scores, &labels), Ok(0.25));
+    }
+
+    #[test]
+    fn a_threshold_survives_its_file() {
+        let mut state = 7u64;
+        for _ in 0..2000 {
+            state = kdgat_base::random::mix(state);
+            let score = f64::from_bits((state >> 12) | 0x3FE0_0000_0000_0000) * 10f64.powi((state % 30) as i32 - 28);
+            let threshold = guarded(score);
+            let read: f64 = serde_json::from_str(&serde_json::to_string(&threshold).unwrap()).unwrap();
+            assert!(read >= score, "{score:e} was read back as {read:e}");
+            assert!((threshold - score) / score < 1e-14);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Errors of training a fusion agent.
+
+use std::path::PathBuf;
+
+use kdgat_base::files;
+use kdgat_evaluate::EvaluateError;
+use kdgat_graph::StoreError;
+use kdgat_nn::ModelError;
+use kdgat_train::checkpoint::CheckpointError;
+use kdgat_train::logs::LogError;
+use kdgat_train::run_directory::RunError;
+
+/// An error of module `fusion`.
+#[derive(Debug, thiserror::Error)]
+pub enum FusionError {
+    #[error(transparent)]
+    Evaluate(#[from] EvaluateError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A file-system operation failed.
+    #[error("{path}: cannot {action}: {source}", path = path.display())]
+    File { path: PathBuf, action: &'static str, source: std::io::Error },
+    /// A file of states is corrupt or incomplete.
+    #[error("{path}: {reason}; delete it to recompute the states", path = path.display())]
+    Damaged { path: PathBuf, reason: String },
+    /// The computation of the states was interrupted; finished chunks stay on disk.
+    #[error("interrupted with the states of {done} of {total} graphs; run the same command again to continue")]
+    Interrupted { done: u64, total: u64 },
+    /// The run on disk was made from other data or settings.
+    #[error(
+        "{path}: the run was started with other settings, models or data (identity {found}, now {expected}); \
+         resume with its own config.json, or start a new run",
+        path = path.display()
+    )]
+    OtherIdentity { path: PathBuf, found: String, expected: String },
+    /// The loss became infinite or not a number.
+    #[error("the loss is {loss} in epoch {epoch}; lower --lr, or check the states of the graphs for NaN and infinity")]
+    NotFinite { loss: f64, epoch: u64 },
+    /// The request cannot be met with this data.
+    #[error("{0}")]
+    Input(String),
+}
+
+impl FusionError {
+    /// True if the user's input is at fault (exit code 2) rather than the machine or the program (exit code 1).
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::Evaluate(error) => error.is_input(),
+            Self::Store(error) => error.is_input(),
+            Self::Checkpoint(error) => error.is_input(),
+            Self::Run(error) => error.is_input(),
+            Self::Log(error) => error.is_input(),
+            Self::File { source, .. } => files::is_about_the_path(source),
+            Self::Damaged { .. } | Self::Input(_) | Self::OtherIdentity { .. } => true,
+            Self::Model(_) | Self::Interrupted { .. } | Self::NotFinite { .. } => false,
+        }
+    }
+}
+
+impl From<tch::TchError> for FusionError {
+    fn from(error: tch::TchError) -> Self {
+        Self::Model(error.into())
+    }
+}

@@ -1,0 +1,80 @@
+//! The file of an evaluation on a dataset of graphs: `graph_metrics.json`.
+
+use std::path::{Path, PathBuf};
+
+use super::run::read_json;
+use crate::ReportError;
+use kdgat_evaluate::graph_runs::RunResult;
+
+const FILE: &str = "graph_metrics.json";
+const FORMAT_VERSION: u64 = 1;
+
+/// An evaluation of runs of `kdgat train`.
+#[derive(Debug, Clone)]
+pub struct GraphEvaluation {
+    pub folder: PathBuf,
+    pub dataset: String,
+    pub runs: Vec<RunResult>,
+}
+
+impl GraphEvaluation {
+    /// True if the folder has an evaluation on a dataset of graphs.
+    pub fn is_at(folder: &Path) -> bool {
+        folder.join(FILE).is_file()
+    }
+
+    /// Reads an evaluation from a folder that [has one](GraphEvaluation::is_at).
+    ///
+    /// # Errors
+    /// If the file is damaged or of another version.
+    pub fn read(folder: &Path) -> Result<Self, ReportError> {
+        let path = folder.join(FILE);
+        let mut content = read_json(&path)?;
+        if content["format_version"] != FORMAT_VERSION {
+            let found = &content["format_version"];
+            let reason = format!("has format version {found}, this program reads {FORMAT_VERSION}; evaluate again");
+            return Err(ReportError::input(&path, reason));
+        }
+        let runs = serde_json::from_value(content["models"].take()).map_err(|error| {
+            ReportError::input(&path, format!("is not a valid evaluation: {error}; evaluate again"))
+        })?;
+        let dataset = content["dataset"].as_str().unwrap_or("").to_owned();
+        Ok(Self { folder: folder.to_owned(), dataset, runs })
+    }
+
+    /// Path of the file.
+    pub fn path(&self) -> PathBuf {
+        self.folder.join(FILE)
+    }
+
+    /// Keeps only the runs with these names.
+    pub fn keep(&mut self, names: &[&str]) {
+        self.runs.retain(|run| names.contains(&run.model.as_str()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_this_version_is_read_and_damage_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!GraphEvaluation::is_at(folder.path()));
+        let read = |text: &str| {
+            std::fs::write(folder.path().join(FILE), text).unwrap();
+            GraphEvaluation::read(folder.path()).map_err(|error| error.to_string())
+        };
+        // As written before there were comparisons: what they need is missing, and no value is null.
+        let run = r#"{"model": "a/1", "group": "a", "parameters": 3, "fold": "fold 0 of 10", "seed": 42, "test_graphs": 9,
+                      "metrics": [{"name": "accuracy", "value": null, "interval": null}]}"#;
+        let mut found = read(&format!(r#"{{"format_version": 1, "dataset": "d", "models": [{run}]}}"#)).unwrap();
+        assert_eq!((found.dataset.as_str(), found.runs.len(), found.runs[0].distilled), ("d", 1, false));
+        assert!(found.runs[0].value("accuracy").is_nan());
+        found.keep(&["b/1"]);
+        assert!(found.runs.is_empty());
+        assert!(read(r#"{"format_version": 2}"#).unwrap_err().contains("format version 2"));
+        assert!(read(r#"{"format_version": 1, "models": [{}]}"#).unwrap_err().contains("evaluate again"));
+        assert!(read("{").unwrap_err().contains("graph_metrics.json: is damaged"));
+    }
+}
