@@ -85,7 +85,7 @@ impl GnnConfig {
     }
 
     /// Columns of the input of layer `index`.
-    pub(super) fn input_columns(&self, index: i64) -> i64 {
+    pub fn input_columns(&self, index: i64) -> i64 {
         match (index, self.kind) {
             // The degree is a feature there.
             (0, GnnKind::Mlp) => self.node_features + 1,

@@ -112,6 +112,7 @@ pub struct TensorData {
 pub mod element {
     pub const FLOAT: i32 = 1;
     pub const INT64: i32 = 7;
+    pub const DOUBLE: i32 = 11;
 }
 
 /// `ValueInfoProto`.

@@ -1,5 +1,7 @@
 //! Builds an ONNX graph operator by operator.
 
+use prost::Message;
+
 use super::message::{
     Attribute, Dimension, Entry, Graph, Model, Node, OperatorSet, Shape, TensorData, TensorType, ValueInfo, ValueType,
     attribute, element,
@@ -25,7 +27,19 @@ pub enum Size {
 #[derive(Clone, Copy, Debug)]
 pub enum Element {
     Float,
+    Double,
     Int64,
+}
+
+impl Element {
+    /// Its number in the file.
+    pub fn number(self) -> i32 {
+        match self {
+            Self::Float => element::FLOAT,
+            Self::Double => element::DOUBLE,
+            Self::Int64 => element::INT64,
+        }
+    }
 }
 
 /// An attribute of an operator.
@@ -37,8 +51,10 @@ pub enum Content<'a> {
     Float(f32),
     Integer(i64),
     Text(&'a str),
-    /// A tensor of one element.
+    /// A tensor of one element, f32.
     Scalar(f32),
+    /// A tensor of one element, f64.
+    WideScalar(f64),
 }
 
 /// A graph under construction.
@@ -57,14 +73,30 @@ impl Builder {
     /// Adds a constant f32 tensor.
     pub fn floats(&mut self, name: &str, dimensions: &[i64], values: &[f32]) -> Value {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.constant(name.to_owned(), element::FLOAT, dimensions, bytes)
+        self.constant(name.to_owned(), Element::Float, dimensions, bytes)
+    }
+
+    /// Adds a constant f32 number without dimensions.
+    pub fn number(&mut self, value: f32) -> Value {
+        let name = self.constant_name();
+        self.floats(&name, &[], &[value])
+    }
+
+    /// Adds a constant f64 tensor.
+    pub fn wide(&mut self, dimensions: &[i64], values: &[f64]) -> Value {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.constant(self.constant_name(), Element::Double, dimensions, bytes)
     }
 
     /// Adds a constant vector of integers.
     pub fn integers(&mut self, values: &[i64]) -> Value {
-        let name = format!("integers.{}", self.graph.initializers.len());
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.constant(name, element::INT64, &[values.len() as i64], bytes)
+        self.constant(self.constant_name(), Element::Int64, &[values.len() as i64], bytes)
+    }
+
+    /// Adds a constant integer without dimensions.
+    pub fn integer(&mut self, value: i64) -> Value {
+        self.constant(self.constant_name(), Element::Int64, &[], value.to_le_bytes().to_vec())
     }
 
     /// Adds `operator` applied to `inputs` and returns its output.
@@ -80,14 +112,8 @@ impl Builder {
         Value(name)
     }
 
-    /// Finishes the model: `value` becomes the output `name`; `metadata` is stored with it.
-    pub fn finish(
-        mut self,
-        value: &Value,
-        name: &str,
-        (element, sizes): (Element, &[Size]),
-        metadata: &[(&str, String)],
-    ) -> Model {
+    /// Makes a value the output `name` of the graph.
+    pub fn output(&mut self, value: &Value, name: &str, element: Element, sizes: &[Size]) {
         self.graph.nodes.push(Node {
             inputs: vec![value.0.clone()],
             outputs: vec![name.to_owned()],
@@ -96,22 +122,31 @@ impl Builder {
             attributes: Vec::new(),
         });
         self.graph.outputs.push(value_info(name, element, sizes));
+    }
+
+    /// The model as bytes; `metadata` is stored with it.
+    pub fn finish(mut self, metadata: &[(&str, String)]) -> Vec<u8> {
         self.graph.name = Some("kdgat".to_owned());
         let entry = |(key, value): &(&str, String)| Entry { key: Some((*key).to_owned()), value: Some(value.clone()) };
-        Model {
+        let model = Model {
             ir_version: Some(IR_VERSION),
             producer_name: Some("kdgat".to_owned()),
             producer_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             graph: Some(self.graph),
             opset_import: vec![OperatorSet { domain: Some(String::new()), version: Some(OPSET) }],
             metadata: metadata.iter().map(entry).collect(),
-        }
+        };
+        model.encode_to_vec()
     }
 
-    fn constant(&mut self, name: String, element: i32, dimensions: &[i64], bytes: Vec<u8>) -> Value {
+    fn constant_name(&self) -> String {
+        format!("constant.{}", self.graph.initializers.len())
+    }
+
+    fn constant(&mut self, name: String, element: Element, dimensions: &[i64], bytes: Vec<u8>) -> Value {
         self.graph.initializers.push(TensorData {
             dimensions: dimensions.to_vec(),
-            element: Some(element),
+            element: Some(element.number()),
             name: Some(name.clone()),
             bytes: Some(bytes),
         });
@@ -135,24 +170,27 @@ fn attribute_of(name: &str, content: Content<'_>) -> Attribute {
             attribute::TEXT
         }
         Content::Scalar(value) => {
-            let bytes = Some(value.to_le_bytes().to_vec());
-            made.tensor = Some(TensorData { dimensions: vec![1], element: Some(element::FLOAT), name: None, bytes });
+            made.tensor = Some(scalar(Element::Float, value.to_le_bytes().to_vec()));
+            attribute::TENSOR
+        }
+        Content::WideScalar(value) => {
+            made.tensor = Some(scalar(Element::Double, value.to_le_bytes().to_vec()));
             attribute::TENSOR
         }
     });
     made
 }
 
+fn scalar(element: Element, bytes: Vec<u8>) -> TensorData {
+    TensorData { dimensions: vec![1], element: Some(element.number()), name: None, bytes: Some(bytes) }
+}
+
 fn value_info(name: &str, element: Element, sizes: &[Size]) -> ValueInfo {
-    let element = match element {
-        Element::Float => element::FLOAT,
-        Element::Int64 => element::INT64,
-    };
     let dimension = |size: &Size| match *size {
         Size::Fixed(size) => Dimension { size: Some(size), name: None },
         Size::Any(name) => Dimension { size: None, name: Some(name.to_owned()) },
     };
     let shape = Some(Shape { dimensions: sizes.iter().map(dimension).collect() });
-    let tensor = Some(TensorType { element: Some(element), shape });
+    let tensor = Some(TensorType { element: Some(element.number()), shape });
     ValueInfo { name: Some(name.to_owned()), value_type: Some(ValueType { tensor }) }
 }
