@@ -3,6 +3,8 @@
 
 #[path = "graph_support/mod.rs"]
 mod graph_support;
+#[path = "support/python.rs"]
+mod python;
 mod stage_support;
 
 use std::fs;
@@ -11,6 +13,7 @@ use std::process::Command;
 
 use graph_support::write_log;
 use kdgat::can::Frame;
+use python::python_with;
 use serde_json::Value;
 use stage_support::Workplace;
 
@@ -166,7 +169,7 @@ fn an_exported_autoencoder_has_its_examples_and_says_what_reads_it() {
     let said = place.run(&["export", run, "--examples", "999999"]);
     assert!(said.contains("all that the dataset has (999999 were requested)"), "{said}");
     let refusal = place.refused(&["export", run, "--onnx", "--output", "onnx"]);
-    assert!(refusal.contains("only classifiers (gat) can be exported as ONNX"), "{refusal}");
+    assert!(refusal.contains("an autoencoder cannot be exported as ONNX"), "{refusal}");
     assert!(!place.path("onnx").exists(), "something was written before the refusal");
     let refusal =
         place.refused(&["export", run, "--examples", "3", "--window", "50", "--stride", "50", "--output", "other"]);
@@ -289,20 +292,4 @@ fn an_id_of_the_next_window_is_none_of_this_one() {
             assert!(difference < 1e-4, "{said}");
         }
     }
-}
-
-/// Python with `modules`: the system's, or that of the environment `name`, which clones share.
-fn python_with(modules: &str, name: &str, remedy: &str) -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let shared = cache.map(|cache| cache.join("kdgat").join(name).join("bin/python"));
-    let has_modules = |python: &PathBuf| {
-        let tried = Command::new(python).args(["-c", &format!("import {modules}")]).output();
-        tried.is_ok_and(|output| output.status.success())
-    };
-    let found = [PathBuf::from("python3")].into_iter().chain(shared).find(has_modules);
-    if found.is_none() {
-        println!("skipped: what Python makes of the exported model: no Python has {modules} ({remedy})");
-    }
-    found
 }

@@ -23,7 +23,7 @@ pub struct ExportArgs {
     /// Folder for the files (default: `export` in the run's folder)
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
-    /// Also write the model as ONNX (classifiers only)
+    /// Also write the model as ONNX (not for autoencoders)
     #[arg(long)]
     pub onnx: bool,
     /// Write the whole detector as C99 source code to this folder instead: windows, features, model, calibration and verdict
@@ -36,7 +36,7 @@ pub struct ExportArgs {
     /// youden) (default: the one that `kdgat detect` uses)
     #[arg(long, value_name = "THRESHOLD", allow_negative_numbers = true, value_parser = parse_threshold, requires = "c")]
     pub threshold: Option<Threshold>,
-    /// Also write this many test graphs with the model's outputs, for testing a program that reads the export
+    /// Also write this many test graphs or nodes with the model's outputs, for testing a program that reads the export
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub examples: usize,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub fn run(args: ExportArgs) -> Result<ExitCode> {
         } else {
             String::new()
         };
-        text += &format!("examples: {written} test graphs{fewer}\n");
+        text += &format!("examples: {written} test {}s{fewer}\n", exported.unit);
     }
     output::write(&text)?;
     Ok(ExitCode::SUCCESS)

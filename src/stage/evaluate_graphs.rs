@@ -82,8 +82,9 @@ struct FrozenDistillation {
 }
 
 /// The records of a run that its evaluation needs.
-struct Recorded {
-    division: FoldOptions,
+pub(super) struct Recorded {
+    /// Division into sets.
+    pub division: FoldOptions,
     /// The file with the outputs of its teacher, if the run names one.
     targets_file: Option<PathBuf>,
 }
@@ -101,7 +102,7 @@ struct FrozenData {
 }
 
 /// The division that a run was trained with, and its targets; `None` for weights without the configuration of a run.
-fn records_of(model: &TrainedModel) -> Result<Option<Recorded>, StageError> {
+pub(super) fn records_of(model: &TrainedModel) -> Result<Option<Recorded>, StageError> {
     let sections: Option<FrozenSections> = sections_of(model)?;
     Ok(sections.map(|FrozenSections { graphs, data, distillation }| Recorded {
         division: FoldOptions {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::evaluate_graphs::write_results;
 use super::node_data::{self, NodeData};
@@ -57,20 +57,63 @@ struct FrozenTraining {
     seed: u64,
 }
 
-/// The division that a run was trained with; `None` for weights without the configuration of a run.
-fn recorded_split(
-    config: &Config,
-    model: &TrainedModel,
-    graph: &NodeGraph,
-) -> Result<Option<SplitOptions>, StageError> {
+/// The configuration with a run's own options of the graph and of its division; `None` for weights without the configuration of a run.
+pub(super) fn recorded_nodes(config: &Config, model: &TrainedModel) -> Result<Option<Config>, StageError> {
     let sections: Option<FrozenSections> = sections_of(model)?;
     Ok(sections.map(|FrozenSections { nodes, data, training }| {
         let mut config = config.clone();
         config.nodes = nodes;
         config.data.validation_fraction = data.validation_fraction;
         config.training.seed = training.seed;
-        node_data::split_options(&config, graph)
+        config
     }))
+}
+
+/// The division that a run was trained with; `None` for weights without the configuration of a run.
+fn recorded_split(
+    config: &Config,
+    model: &TrainedModel,
+    graph: &NodeGraph,
+) -> Result<Option<SplitOptions>, StageError> {
+    Ok(recorded_nodes(config, model)?.map(|config| node_data::split_options(&config, graph)))
+}
+
+/// Refuses a model that was trained on another graph.
+///
+/// # Errors
+/// Names the model and the options that may differ.
+pub(super) fn expect_graph(model: &TrainedModel, graph: &NodeGraph) -> Result<(), StageError> {
+    if model.description.dataset.digest == graph.digest {
+        return Ok(());
+    }
+    Err(StageError::Input(format!(
+        "{} was trained on another graph than {} is now, with other nodes or options; give the options of that run \
+         (--largest-component, --undirected, --row-normalized)",
+        model.name, graph.name
+    )))
+}
+
+/// Outputs of a model for all nodes of a graph, computed layer by layer.
+///
+/// # Errors
+/// Weights that do not fit the architecture, or too little memory or disk for the activations.
+pub(super) fn outputs_of(
+    config: &Config,
+    device: Device,
+    model: &TrainedModel,
+    architecture: &NodeGnnConfig,
+    graph: &Arc<NodeGraph>,
+) -> Result<ActivationRows, StageError> {
+    let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(device)?));
+    let tensors = model.state.iter().map(on_device).collect::<Result<Vec<_>, ModelError>>()?;
+    let mut given = GivenTensors::new(tensors);
+    let place: ActivationPlace = activation_place(config, &config.data.stores_dir)?;
+    let kernel = training::attention_kernel(config);
+    let read = Arc::new(with_positions(graph, architecture.positions as usize)?);
+    let outputs = outputs_of_all_nodes(read, architecture, &mut given, kernel, device, place)
+        .map_err(crate::distill::TeacherError::from)?;
+    given.check_all_used(|_| false)?;
+    Ok(outputs)
 }
 
 /// The task as that of many graphs is described.
@@ -103,21 +146,16 @@ impl Scorer<'_> {
                 model.description.architecture.model_name()
             )));
         };
-        let graph = Arc::clone(&self.data.graph);
-        if model.description.dataset.digest != graph.digest {
-            return Err(StageError::Input(format!(
-                "{} was trained on another graph than {} is now, with other nodes or options; give the options of that run \
-                 (--largest-component, --undirected, --row-normalized)",
-                model.name, graph.name
-            )));
-        }
+        let (graph, device) = (Arc::clone(&self.data.graph), self.data.device);
+        expect_graph(model, &graph)?;
         let split = NodeSplit::of(&graph, options)?;
         let visible = node_data::visible_part(&graph, &split)?;
-        let seen = self.outputs(model, architecture, &visible)?;
+        let seen = outputs_of(self.config, device, model, architecture, &visible)?;
         let mut outputs = probabilities(&seen, &split.test)?;
         if !split.hidden.is_empty() {
             // Hidden nodes appear now, with their edges.
-            outputs.extend(probabilities(&self.outputs(model, architecture, &graph)?, &split.hidden)?);
+            outputs
+                .extend(probabilities(&outputs_of(self.config, device, model, architecture, &graph)?, &split.hidden)?);
         }
         let test: Vec<u32> = split.test.iter().chain(&split.hidden).copied().collect();
         let truth = |nodes: &[u32]| nodes.iter().map(|&node| vec![f64::from(graph.labels[node as usize])]).collect();
@@ -145,26 +183,6 @@ impl Scorer<'_> {
             propagated,
             fold: split.division,
         })
-    }
-
-    /// Outputs of a model for all nodes of a graph.
-    fn outputs(
-        &self,
-        model: &TrainedModel,
-        architecture: &NodeGnnConfig,
-        graph: &Arc<NodeGraph>,
-    ) -> Result<ActivationRows, StageError> {
-        let device = self.data.device;
-        let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(device)?));
-        let tensors = model.state.iter().map(on_device).collect::<Result<Vec<_>, ModelError>>()?;
-        let mut given = GivenTensors::new(tensors);
-        let place: ActivationPlace = activation_place(self.config, &self.config.data.stores_dir)?;
-        let kernel = training::attention_kernel(self.config);
-        let read = Arc::new(with_positions(graph, architecture.positions as usize)?);
-        let outputs = outputs_of_all_nodes(read, architecture, &mut given, kernel, device, place)
-            .map_err(crate::distill::TeacherError::from)?;
-        given.check_all_used(|_| false)?;
-        Ok(outputs)
     }
 
     /// Metrics of label propagation from the training nodes over the visible edges. A hidden node is alone, so every class is as likely.

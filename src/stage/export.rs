@@ -5,18 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use tch::{Device, Kind, Tensor};
+use tch::Device;
 
-use super::evaluate::expect_fit;
-use super::run_data::warn_of_other;
-use super::{StageError, setup, training};
+use super::export_examples::examples;
+use super::{StageError, setup};
 use crate::config::Config;
-use crate::evaluate::{Scorer, TrainedModel, records};
+use crate::evaluate::{TrainedModel, records};
 use crate::files;
-use crate::graph::{Batch, Split, assemble};
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::Architecture;
-use crate::nn::weights::StateDict;
 use crate::onnx;
 use crate::train::checkpoint;
 
@@ -35,9 +32,9 @@ pub struct ExportOptions {
     pub run: PathBuf,
     /// Folder for the files; none: `export` in the run's folder.
     pub output: Option<PathBuf>,
-    /// Also write the model as ONNX (classifiers only).
+    /// Also write the model as ONNX (no autoencoders).
     pub onnx: bool,
-    /// Number of test graphs to write with the model's outputs.
+    /// Number of test graphs or nodes to write with the model's outputs.
     pub examples: usize,
 }
 
@@ -47,8 +44,10 @@ pub struct Exported {
     pub folder: PathBuf,
     /// Names of the files written.
     pub names: Vec<&'static str>,
-    /// Number of test graphs among the examples.
+    /// Number of test graphs or nodes among the examples.
     pub examples: usize,
+    /// Name of one of them: "graph" or "node".
+    pub unit: &'static str,
 }
 
 /// Exports a model. Writes nothing before all contents are computed.
@@ -61,10 +60,7 @@ pub fn export(config: &Config, options: &ExportOptions) -> Result<Exported, Stag
     let onnx = options.onnx.then(|| onnx(&model, &description)).transpose()?;
     let examples = match options.examples {
         0 => None,
-        count => {
-            expect_fit(config, &model)?;
-            Some(retry_on_oom(Meter::new(Device::Cpu), || examples(config, &model, count))?)
-        }
+        count => Some(retry_on_oom(Meter::new(Device::Cpu), || examples(config, &model, count))?),
     };
 
     fs::create_dir_all(&folder).map_err(|source| file_error(&folder, "make", source))?;
@@ -80,11 +76,15 @@ pub fn export(config: &Config, options: &ExportOptions) -> Result<Exported, Stag
         names.push(ONNX);
     }
     if let Some(examples) = &examples {
-        checkpoint::write(&folder.join(EXAMPLES), examples, &json!({ "weights_digest": model.weights_digest }))?;
+        checkpoint::write(
+            &folder.join(EXAMPLES),
+            &examples.tensors,
+            &json!({ "weights_digest": model.weights_digest }),
+        )?;
         names.push(EXAMPLES);
     }
-    let examples = examples.map_or(0, |examples| examples["label"].numel());
-    Ok(Exported { folder, names, examples })
+    let (examples, unit) = examples.map_or((0, "graph"), |examples| (examples.count, examples.unit));
+    Ok(Exported { folder, names, examples, unit })
 }
 
 /// Refuses a folder with the export of other weights, whose optional files would remain next to the new ones, and a folder whose
@@ -128,16 +128,17 @@ pub(super) fn short(digest: &str) -> &str {
 }
 
 fn onnx(model: &TrainedModel, description: &Value) -> Result<Vec<u8>, StageError> {
-    let found = match &model.description.architecture {
-        Architecture::Gat(architecture) => {
-            let labels = [("kdgat", description.to_string())];
-            return Ok(onnx::classifier(architecture, model.description.foreign_ids, &model.state, &labels)?);
+    let labels = [("kdgat", description.to_string())];
+    let (known, state) = (&model.description, &model.state);
+    Ok(match &known.architecture {
+        Architecture::Gat(architecture) => onnx::classifier(architecture, known.foreign_ids, state, &labels)?,
+        Architecture::Graph(architecture) => onnx::graph_network(architecture, state, &labels)?,
+        Architecture::Nodes(architecture) => onnx::node_network(architecture, state, &labels)?,
+        Architecture::Vgae(_) => {
+            let text = "an autoencoder cannot be exported as ONNX; its safetensors and JSON files can be read";
+            return Err(StageError::Input(format!("{}: {text}", model.name)));
         }
-        Architecture::Vgae(_) => "an autoencoder",
-        Architecture::Graph(_) => "a network for other graphs than CAN windows",
-        Architecture::Nodes(_) => "a network for the nodes of one graph",
-    };
-    Err(StageError::Input(format!("{} is {found}; only classifiers (gat) can be exported as ONNX", model.name)))
+    })
 }
 
 pub(super) fn file_error(path: &Path, action: &'static str, source: io::Error) -> StageError {
@@ -168,42 +169,4 @@ pub(super) fn description(model: &TrainedModel) -> Result<Value, StageError> {
         "weights_digest": model.weights_digest,
         "teacher_digest": known.teacher_digest,
     }))
-}
-
-/// The first test graphs as input tensors, with the model's outputs: logits (gat) or difficulties (vgae).
-fn examples(config: &Config, model: &TrainedModel, count: usize) -> Result<StateDict, StageError> {
-    let store = setup::open_store(config)?;
-    warn_of_other(model, &store);
-    let graphs: Vec<u64> = store.select(Split::Test, None).into_iter().take(count).collect();
-    if graphs.is_empty() {
-        let dataset = &store.manifest().dataset;
-        return Err(StageError::Input(format!("dataset {dataset} has no test graph to write as an example")));
-    }
-    let scorer = Scorer::new(model, Device::Cpu, training::attention_kernel(config))?;
-    let batch = assemble(&store, &graphs, &scorer.assemble_options())?;
-    let name = match model.description.architecture {
-        Architecture::Gat(_) => "logits",
-        Architecture::Vgae(_) => "difficulty",
-        Architecture::Graph(_) | Architecture::Nodes(_) => "outputs",
-    };
-    let mut examples = inputs(&batch)?;
-    examples.insert(name.to_owned(), scorer.answers(&batch)?);
-    Ok(examples)
-}
-
-/// The tensors of a batch, under the names used in the documentation.
-fn inputs(batch: &Batch) -> Result<StateDict, StageError> {
-    let long = |tensor: &Tensor| tensor.f_to_kind(Kind::Int64);
-    let mut inputs = StateDict::from([
-        ("id".to_owned(), batch.id_input.shallow_clone()),
-        ("continuous".to_owned(), batch.continuous.shallow_clone()),
-        ("source".to_owned(), long(&batch.adjacency.sources)?),
-        ("target".to_owned(), long(&batch.adjacency.targets)?),
-        ("graph".to_owned(), batch.graph_of_node.shallow_clone()),
-        ("label".to_owned(), batch.labels.shallow_clone()),
-    ]);
-    if let Some(attributes) = &batch.edge_attributes {
-        inputs.insert("edge_attributes".to_owned(), attributes.shallow_clone());
-    }
-    Ok(inputs)
 }

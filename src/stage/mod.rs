@@ -12,6 +12,7 @@ mod evaluate_graphs;
 mod evaluate_nodes;
 mod export;
 mod export_c;
+mod export_examples;
 mod foreign;
 mod fusion;
 mod fusion_models;
