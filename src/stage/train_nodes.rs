@@ -10,6 +10,7 @@ use super::node_data;
 use super::node_features::{self, ChosenRows, SampledBatches};
 use super::node_plan::whole_forward_bytes;
 use super::node_sizing::{Fitted, NodeSizing, planned_bytes};
+use super::node_targets::NodeTargets;
 use super::outcome::Outcome;
 use super::run::{Prepared, Run};
 use super::teacher::{self, FoundTeacher, TeacherUse};
@@ -25,6 +26,7 @@ use crate::nodes::{
     BatchOptions, Clusters, Fanout, NodeBatches, NodeGraph, NodeSplit, Reach, cluster_batches, partition,
     with_positions,
 };
+use crate::random::{self, Purpose};
 use crate::train::fit::BatchPlan;
 use crate::train::trainable::Trainable;
 
@@ -38,7 +40,16 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let architecture = node_gnn_config(config, &data.graph)?;
     // What the new model reads; the teacher may have been trained without positions.
     let read = Arc::new(with_positions(&visible, config.nodes.position_columns)?);
-    let found = teacher::find_for_nodes(config, &data, &architecture, &split)?;
+    let mut found = teacher::find_for_nodes(config, &data, &architecture, &split)?;
+    let seeds = Seeds::of(config, &split, visible.num_nodes(), found.is_some());
+    if let (Some(_), Some(teacher)) = (&config.nodes.teacher_fanouts, found.take()) {
+        let targets = NodeTargets::new(config, &data, &visible, teacher, seeds.with_validation(&split))?;
+        if !targets.is_complete()? && targets.fill(None)?.interrupted {
+            let text = "interrupted while the teacher's targets were computed; run the same command again to continue";
+            return Err(StageError::Input(text.to_owned()));
+        }
+        found = Some(targets.into_found());
+    }
     let mut inputs = Map::new();
     inputs.insert(
         "split".into(),
@@ -50,7 +61,6 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     );
     let run = Run::open(config, STAGE, data.origin(), found.as_ref().map(FoundTeacher::identity), inputs)?;
 
-    let seeds = Seeds::of(&split, visible.num_nodes(), found.is_some());
     let reach = reach(config, &architecture, &visible)?;
     let mut plan = NodePlan::new(config, &seeds, &split, &reach);
     plan.samples_validation =
@@ -96,6 +106,7 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
                 true => 0.0,
                 false => whole_forward_bytes(&architecture, visible.num_nodes() as f64),
             },
+            validation: if plan.samples_validation { plan.validation.len() } else { 0 },
             wanted: plan.batch_nodes,
             decided: run.decided().and_then(|decided| decided.batch_graphs),
         };
@@ -113,11 +124,12 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     if !matches!(reach, Reach::Whole { .. }) {
         let sampled = match &reach {
             Reach::Sampled(fanouts) => {
-                Some(SampledBatches { seeds: &seeds.nodes, batch_nodes: plan.batch_nodes, fanouts })
+                let validation = if plan.samples_validation { plan.validation.as_slice() } else { &[] };
+                Some(SampledBatches { seeds: &seeds.nodes, validation, batch_nodes: plan.batch_nodes, fanouts })
             }
             _ => None,
         };
-        let ChosenRows { rows, notes: lines } = node_features::choose(config, &visible, free_bytes, sampled)?;
+        let ChosenRows { rows, notes: lines } = node_features::choose(config, &read, free_bytes, sampled)?;
         notes.extend(lines);
         (training, validation) = (training.reading(Arc::clone(&rows)), validation.reading(Arc::clone(&rows)));
         read_rows = Some(rows);
@@ -144,24 +156,47 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
 }
 
 /// The nodes that a training computes outputs for.
-struct Seeds {
+pub(super) struct Seeds {
+    /// Ascending, if a teacher has targets for them.
     nodes: Vec<u64>,
     /// Share of them that have a label to learn from.
     labelled_share: f64,
 }
 
 impl Seeds {
-    /// The labelled training nodes; with a teacher all visible nodes, since its outputs need no label.
-    fn of(split: &NodeSplit, num_nodes: usize, taught: bool) -> Self {
-        let labelled = split.training.len() as f64;
+    /// The labelled training nodes; with a teacher all visible nodes, since its outputs need no label, or `kd_nodes_per_label` times as many
+    /// as have one.
+    pub(super) fn of(config: &Config, split: &NodeSplit, num_nodes: usize, taught: bool) -> Self {
+        let labelled = split.training.len();
         let nodes: Vec<u64> = if taught {
             let visible = split.visible(num_nodes);
-            let is_visible = |node: &u64| visible.as_ref().is_none_or(|visible| visible[*node as usize]);
-            (0..num_nodes as u64).filter(is_visible).collect()
+            let is_visible = |node: u64| visible.as_ref().is_none_or(|visible| visible[node as usize]);
+            let visible = (0..num_nodes as u64).filter(|&node| is_visible(node));
+            match config.nodes.kd_nodes_per_label {
+                None => visible.collect(),
+                Some(per_label) => {
+                    let others = (num_nodes - split.hidden.len() - labelled).max(1);
+                    let share = ((per_label - 1) * labelled) as f64 / others as f64;
+                    let mut is_labelled = vec![false; num_nodes];
+                    split.training.iter().for_each(|&node| is_labelled[node as usize] = true);
+                    // The same nodes for students with other seeds, which share the cache of targets.
+                    let is_drawn = |node: u64| random::unit(0, Purpose::Taught, 0, node) < share;
+                    visible.filter(|&node| is_labelled[node as usize] || is_drawn(node)).collect()
+                }
+            }
         } else {
             split.training.iter().map(|&node| u64::from(node)).collect()
         };
-        Self { labelled_share: labelled / nodes.len().max(1) as f64, nodes }
+        Self { labelled_share: labelled as f64 / nodes.len().max(1) as f64, nodes }
+    }
+
+    /// The seeds and the validation nodes, ascending.
+    pub(super) fn with_validation(&self, split: &NodeSplit) -> Vec<u64> {
+        let mut nodes = self.nodes.clone();
+        nodes.extend(split.validation.iter().map(|&node| u64::from(node)));
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
     }
 }
 
