@@ -8,18 +8,19 @@ use clap::Args;
 
 use super::data::describe;
 use super::output;
+use super::part_runs;
 use super::settings::Settings;
-use super::sweep::{Executor, requests};
+use super::sweep::Executor;
 use crate::config::{self, Config, reads};
 use crate::graph::Share;
 use crate::graph::store::{Gathered, Gathering};
 use crate::interrupt;
 use crate::memory::limits::PROCESS_BYTES;
 use crate::stage::{self, StageError};
+use crate::sweep::parts;
 use crate::sweep::plan::{JobsFile, Plan};
 use crate::sweep::run::{self, Ended, Slots, Wish};
 use crate::sweep::state::SweepFolder;
-use crate::sweep::{parts, ray, slurm};
 
 /// Arguments of `kdgat data build`.
 #[derive(Args, Debug)]
@@ -92,7 +93,7 @@ fn in_parts(args: &BuildArgs, config: &Config, count: usize) -> Result<ExitCode>
     if args.dry_run {
         let (folder, name) = stage::gather_notes(config, count)?;
         let plan = parts::plan(&name, config, count, &jobs);
-        return print(args.executor, &SweepFolder::at(&folder)?, &plan, &run::slots(&plan, &wish)?);
+        return part_runs::print(args.executor, &SweepFolder::at(&folder)?, &plan, &run::slots(&plan, &wish)?);
     }
     interrupt::listen()?;
     match stage::gather_store(config, count)? {
@@ -105,58 +106,11 @@ fn in_parts(args: &BuildArgs, config: &Config, count: usize) -> Result<ExitCode>
     }
 }
 
-fn print(executor: Executor, folder: &SweepFolder, plan: &Plan, slots: &Slots) -> Result<ExitCode> {
-    let texts = match (executor, slots.grants.first()) {
-        (Executor::Local, Some(grant)) => {
-            output::write(&format!("{}\n", slots.reason))?;
-            let line = |task| Ok(run::command_line(folder, plan, task, grant)? + "\n");
-            plan.tasks.iter().map(line).collect::<Result<Vec<String>>>()?
-        }
-        _ => requests(executor, folder, plan)?,
-    };
-    texts.iter().try_for_each(|text| output::write(text))?;
-    Ok(ExitCode::SUCCESS)
-}
-
 fn build_and_merge(executor: Executor, gathering: Gathering, plan: &Plan, slots: &Slots) -> Result<ExitCode> {
     let folder = SweepFolder::at(&gathering.folder())?;
-    requests(executor, &folder, plan)?;
-    let membership = folder.join(plan, "# The parts of a graph store: one task per part, no trials.\n")?;
-    let there = parts::agree(&folder, plan, |share| gathering.has(share))?;
-    let place = folder.path().display();
-    eprint!("store {} in {} parts, {there} of them done; states and logs: {place}; ", plan.name, plan.tasks.len());
-    let ended = match executor {
-        Executor::Local => {
-            eprintln!("{}", slots.reason);
-            run::run_here(&folder, plan, slots)?
-        }
-        Executor::Slurm => {
-            eprintln!("on Slurm");
-            slurm::run(&folder, plan)?
-        }
-        Executor::Ray => {
-            eprintln!("on Ray");
-            ray::run(&folder, plan)?
-        }
-    };
-    match ended {
-        Ended::Done => {
-            drop(membership);
-            describe(&stage::merge_gathered(gathering)?)
-        }
-        Ended::Failed => {
-            let failures = parts::failures(&folder, plan)?;
-            failures.iter().for_each(|line| eprintln!("{line}"));
-            eprintln!(
-                "error: {} of {} parts failed; run the same command again to retry them",
-                failures.len(),
-                plan.tasks.len()
-            );
-            Ok(ExitCode::FAILURE)
-        }
-        Ended::Interrupted | Ended::Cancelled => {
-            eprintln!("interrupted; run the same command again to continue");
-            Ok(ExitCode::FAILURE)
-        }
+    let what = format!("store {}", plan.name);
+    match part_runs::run(executor, &folder, plan, slots, &what, |share| gathering.has(share))? {
+        Ended::Done => describe(&stage::merge_gathered(gathering)?),
+        ended => part_runs::report(ended, &folder, plan),
     }
 }

@@ -19,6 +19,7 @@ use super::report::ReportArgs;
 use super::settings::Settings;
 use super::simulate::SimulateArgs;
 use super::sweep::SweepArgs;
+use super::teachers::CacheArgs;
 
 /// Trains large graph networks on CAN traffic and distils them into small ones, on machines too small to hold both
 #[derive(Debug, Parser)]
@@ -166,7 +167,7 @@ pub enum TeachersCommand {
         settings: Settings,
     },
     /// Compute and cache a teacher's outputs for a dataset before training
-    Cache(Settings),
+    Cache(CacheArgs),
 }
 
 #[derive(Args, Debug)]

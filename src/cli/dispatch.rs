@@ -100,10 +100,10 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Teachers(TeachersCommand::Verify { settings, teachers }) => {
             teachers::verify(&settings.load_reading(&reads::TEACHERS)?.config, &teachers)
         }
-        Command::Teachers(TeachersCommand::Cache(settings)) => {
-            let loaded = settings.load_reading(&reads::CACHE)?;
-            start(&loaded.config)?;
-            teachers::cache(&loaded.config)
+        Command::Teachers(TeachersCommand::Cache(args)) => {
+            let config = teachers::cache_config(&args)?;
+            start(&config)?;
+            teachers::cache(&config, &args)
         }
         Command::Doctor { json, threads } => doctor::print(json, threads),
     }

@@ -34,7 +34,7 @@ const COMMANDS: &[(&str, Listed)] = &[
     ("teachers list", Listed::Reading(&[reads::TEACHERS])),
     ("teachers show", Listed::Reading(&[reads::TEACHERS])),
     ("teachers verify", Listed::Reading(&[reads::TEACHERS])),
-    ("teachers cache", Listed::Reading(&[reads::CACHE])),
+    ("teachers cache", Listed::Reading(&[reads::CACHE, reads::CACHE_NODES])),
     ("memory plan", Listed::Reading(&[reads::PLAN])),
 ];
 

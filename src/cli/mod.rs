@@ -21,6 +21,7 @@ mod log_format;
 mod memory;
 pub mod output;
 mod parse;
+mod part_runs;
 mod pipeline;
 mod reference;
 mod report;

@@ -53,10 +53,14 @@ pub struct NodeQuestion {
     pub degrees: Degrees,
     /// Fan-outs from the seeds outwards; empty without sampling.
     pub fanouts: Vec<f64>,
-    /// Measured on batches of the expected sizes, by the number of seeds.
+    /// Measured on batches of the expected sizes, by the number of seeds, with a full queue of the loader.
     pub budget: MemoryBudget,
+    /// Batches of a full queue.
+    pub waiting_batches: usize,
     /// Seeds of an epoch.
     pub seeds: usize,
+    /// Seeds of a sampled validation; 0 if it reads the whole graph.
+    pub validation: usize,
     /// Wanted seeds of a batch.
     pub wanted: usize,
     /// True if a step always takes all wanted seeds.
@@ -98,13 +102,20 @@ impl NodeQuestion {
         self.degrees.batch(seeds as f64, &self.fanouts)
     }
 
+    /// The budget of batches of so many seeds: an epoch of few steps never fills the queue.
+    fn budget_of(&self, seeds: usize) -> MemoryBudget {
+        let steps = self.seeds.max(self.validation).div_ceil(seeds.max(1));
+        self.budget.with_queue_of_epoch(self.waiting_batches, steps)
+    }
+
     /// The settings that a training chooses within a limit for tensors.
     pub fn settings(&self, limit_bytes: f64) -> Settings {
         let (worst, wanted) = (self.worst(), self.wanted.min(self.seeds).max(1));
         let target = self.safety_factor * limit_bytes;
-        let peak = |seeds: usize| self.budget.peak_bytes(worst.shape(seeds));
+        let peak = |seeds: usize| self.budget_of(seeds).peak_bytes(worst.shape(seeds));
         let batch = match self.is_fixed {
             true => Some(wanted).filter(|&seeds| peak(seeds) <= limit_bytes),
+            false if peak(wanted) <= target => Some(wanted),
             false => self.budget.largest_batch(&worst, target, wanted),
         };
         let seeds = batch.unwrap_or(wanted);
@@ -152,7 +163,7 @@ impl NodeQuestion {
             );
         }
         self.describe_files(&mut text, settings);
-        let _ = writeln!(text, "\n{}", self.budget.table_of("nodes", seeds, &self.worst()).trim_end());
+        let _ = writeln!(text, "\n{}", self.budget_of(seeds).table_of("nodes", seeds, &self.worst()).trim_end());
         let mut row = |name: &str, bytes: f64| {
             let _ = writeln!(text, "{name:<28} {:>47}", gibibytes(bytes));
         };

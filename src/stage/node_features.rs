@@ -18,9 +18,29 @@ pub struct ChosenRows {
 
 /// The sampled batches of a training.
 pub struct SampledBatches<'a> {
+    /// Seeds of an epoch.
     pub seeds: &'a [u64],
+    /// Seeds whose neighbours are sampled after each epoch; empty if validation reads the whole graph.
+    pub validation: &'a [u64],
     pub batch_nodes: usize,
     pub fanouts: &'a [Fanout],
+}
+
+impl SampledBatches<'_> {
+    /// `[num_nodes]`: probability that a batch of an epoch, of training or validation, reads each node.
+    fn visits(&self, graph: &NodeGraph) -> Vec<f32> {
+        let of = |seeds: &[u64]| {
+            let seeds = seeds.iter().map(|&seed| seed as u32);
+            visit_probabilities(graph, seeds, self.batch_nodes, self.fanouts)
+        };
+        let mut likely = of(self.seeds);
+        if !self.validation.is_empty() {
+            let share = self.validation.len() as f32 / (self.seeds.len() + self.validation.len()) as f32;
+            let also = of(self.validation);
+            likely.iter_mut().zip(also).for_each(|(likely, also)| *likely += share * (also - *likely));
+        }
+        likely
+    }
 }
 
 /// Chooses the place by the configuration and by the memory that is free for features, and fills the hot rows. `sampled` is `None` for
@@ -61,15 +81,14 @@ pub fn choose(
         };
         notes.push(format!("features: {} {way}{method}: {reason}", gibibytes(bytes)));
     }
-    if let Some(SampledBatches { seeds, batch_nodes, fanouts }) = sampled {
+    if let Some(sampled) = sampled {
         let wanted = match (config.memory.hot_rows, access) {
             (Some(wanted), _) => wanted,
             (None, RowAccess::Direct) => room_for_rows(free_bytes, row_bytes, graph.num_nodes()),
             (None, _) => 0,
         };
         if wanted > 0 {
-            let seeds = seeds.iter().map(|&seed| seed as u32);
-            let likely = visit_probabilities(graph, seeds, batch_nodes, fanouts);
+            let likely = sampled.visits(graph);
             let hot = HotNodes::most_likely(&likely, wanted);
             let sum = |values: &mut dyn Iterator<Item = f32>| values.map(f64::from).sum::<f64>();
             let expected = sum(&mut hot.iter().map(|node| likely[node as usize])) / sum(&mut likely.iter().copied());

@@ -102,7 +102,9 @@ pub fn plan_nodes(config: &Config, size: Option<PlannedGraph>) -> Result<String,
         degrees: planned.degrees,
         fanouts,
         budget,
+        waiting_batches: waiting_batches(config),
         seeds: planned.seeds,
+        validation: if planned.samples_validation { planned.validation } else { 0 },
         wanted,
         is_fixed: is_whole || !config.training.optimize_batch_size,
         safety_factor: config.memory.safety_factor,
@@ -127,10 +129,7 @@ fn of_graph(config: &Config) -> Result<Planned, StageError> {
     let split = NodeSplit::of(graph, &node_data::split_options(config, graph))?;
     let row_bytes = FeatureRows::mapped(&graph.features).row_bytes();
     let columns = graph.features.columns();
-    let seeds = match config.distillation.use_kd {
-        true => graph.num_nodes() - split.hidden.len(),
-        false => split.training.len(),
-    };
+    let seeds = num_seeds(config, graph.num_nodes() - split.hidden.len(), split.training.len());
     Ok(Planned {
         size: GraphSize {
             nodes: graph.num_nodes() as f64,
@@ -166,11 +165,20 @@ fn of_size(config: &Config, size: PlannedGraph) -> Result<Planned, StageError> {
             row_bytes: (columns * if half { 2 } else { 4 }) as f64,
         },
         degrees: Degrees::assumed(nodes as f64, edges as f64, config.nodes.undirected),
-        seeds: if config.distillation.use_kd { nodes } else { labelled.min(nodes) }.max(1),
+        seeds: num_seeds(config, nodes, labelled.min(nodes)).max(1),
         validation: labelled.min(nodes) / 4,
         samples_validation: samples_validation(config, nodes, edges, columns),
         architecture: node_gnn_config(config, &shape)?,
     })
+}
+
+/// Nodes that a training computes outputs for, of so many that are visible and have a label to train on.
+fn num_seeds(config: &Config, visible: usize, labelled: usize) -> usize {
+    match (config.distillation.use_kd, config.nodes.kd_nodes_per_label) {
+        (true, None) => visible,
+        (true, Some(per_label)) => (per_label * labelled).min(visible),
+        (false, _) => labelled,
+    }
 }
 
 /// Measures training steps on batches of the planned sizes.
@@ -252,7 +260,8 @@ fn add_the_rest(
     add(budget, "teacher's weights", Moment::Always, weights + buffers);
     let widest = (0..teacher.num_layers()).map(|layer| teacher.output_columns(layer)).max().unwrap_or(0) as f64;
     let limit = host_limit(config.memory.memory_limit.map(|size| size.0)).bytes as f64;
-    let of_layer = 4.0 * nodes * widest;
+    // Sampled targets are computed before the training, without outputs of all nodes.
+    let of_layer = if config.nodes.teacher_fanouts.is_some() { 0.0 } else { 4.0 * nodes * widest };
     let in_memory = of_layer <= limit / 4.0;
     if in_memory {
         add(budget, "teacher's outputs of a layer", Moment::Visit, 2.0 * of_layer);

@@ -29,6 +29,8 @@ pub struct NodeSizing<'a> {
     pub array_bytes: f64,
     /// Peak bytes of a validation on the whole graph, beside its features and edges; 0 if it reads samples.
     pub validation_bytes: f64,
+    /// Seeds of a sampled validation; 0 if it reads the whole graph.
+    pub validation: usize,
     /// Wanted seeds of a batch.
     pub wanted: usize,
     /// Seeds of a batch in a run that is resumed: they stay, because the losses depend on them.
@@ -85,13 +87,22 @@ impl NodeSizing<'_> {
         }
         let target = planned_bytes(self.config, &limit);
         let fixed = !self.config.training.optimize_batch_size;
-        let peak = |nodes: usize| budget.peak_bytes(worst.shape(nodes));
-        let batch_nodes = match (self.decided, budget.largest_batch(&worst, target, available)) {
+        // An epoch of few steps never fills the queue.
+        let budget_of = |nodes: usize| {
+            let steps = self.seeds.len().max(self.validation).div_ceil(nodes.max(1));
+            budget.with_queue_of_epoch(waiting_batches(self.config), steps)
+        };
+        let peak = |nodes: usize| budget_of(nodes).peak_bytes(worst.shape(nodes));
+        let largest = match peak(available) <= target {
+            true => Some(available),
+            false => budget.largest_batch(&worst, target, available),
+        };
+        let batch_nodes = match (self.decided, largest) {
             (Some(decided), _) => decided.min(available),
             (None, _) if fixed && peak(available) <= limit.bytes as f64 => available,
             (None, Some(nodes)) if !fixed => nodes,
             (None, None) if !fixed && peak(1) <= limit.bytes as f64 => 1,
-            (None, found) => return Err(self.does_not_fit(&budget, &worst, &limit, available, found)),
+            (None, found) => return Err(self.does_not_fit(&budget_of(available), &worst, &limit, available, found)),
         };
         let mut notes = Vec::new();
         if self.decided.is_none() {
@@ -110,7 +121,7 @@ impl NodeSizing<'_> {
                 ));
             }
             let written = WrittenBudget {
-                budget: &budget,
+                budget: &budget_of(batch_nodes),
                 limit_bytes: limit.bytes,
                 limit_source: limit.source.to_string(),
                 planned_bytes: target as u64,

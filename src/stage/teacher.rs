@@ -8,15 +8,16 @@ use serde_json::Map;
 use tch::Device;
 
 use super::node_data::NodeData;
+use super::node_targets::joined;
 use super::setup::Data;
 use super::{Outcome, StageError, training};
 use crate::config::{self, CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
-use crate::distill::frozen::{self, ActivationPlace, Asked, FrozenNodes, LoadedModel, TeacherVocabulary};
+use crate::distill::frozen::{self, ActivationPlace, Asked, CachedNodes, FrozenNodes, LoadedModel, TeacherVocabulary};
 use crate::distill::objective::TeacherLink;
 use crate::distill::registry::{self, Registry, TeacherConfig, TrainedOn};
 use crate::distill::{
-    CacheMode, CacheOptions, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherError, TeacherOptions,
-    Weights,
+    CacheMode, CacheOptions, FrozenModel, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherError,
+    TeacherOptions, Weights,
 };
 use crate::graph::dataset::GraphSplit;
 use crate::memory::{self, Meter, retry_on_oom};
@@ -337,19 +338,21 @@ pub fn start_for_nodes(
     let graph = Arc::new(with_positions(graph, architecture.positions as usize)?);
     let dataset = DatasetIdentity { name: graph.name.clone(), digest: graph.digest.clone() };
     let options = teacher_options(config, &found, device, &dataset, usage.batches_per_epoch);
-    let shape = StoreShape {
-        dataset_digest: graph.digest.clone(),
-        node_counts: vec![1; graph.num_nodes()],
-        used: Some(usage.graphs),
+    let shape = node_shape(&graph, Some(usage.graphs));
+    let model: Box<dyn FrozenModel> = match config.nodes.teacher_fanouts {
+        Some(_) => Box::new(CachedNodes::new(architecture)),
+        None => {
+            let place = activation_place(config, &settings.teacher_cache_dir)?;
+            Box::new(FrozenNodes::new(architecture, graph, training::attention_kernel(config), place))
+        }
     };
-    let model = FrozenNodes::new(
-        architecture,
-        graph,
-        training::attention_kernel(config),
-        activation_place(config, &settings.teacher_cache_dir)?,
-    );
-    let teacher = Teacher::start(Box::new(model), found.weights, &options, &shape)?;
+    let teacher = Teacher::start(model, found.weights, &options, &shape)?;
     Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
+}
+
+/// The nodes of a graph as a store whose graphs have one node each.
+pub fn node_shape(graph: &NodeGraph, used: Option<Vec<u64>>) -> StoreShape {
+    StoreShape { dataset_digest: graph.digest.clone(), node_counts: vec![1; graph.num_nodes()], used }
 }
 
 /// Memory for the activations of all nodes at one layer: 1/4 of what is free; beyond it they lie in a file in `folder`.
@@ -398,7 +401,9 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
         CachePrecision::F16 => Precision::F16,
     };
     let hints = if found.asked == Asked::OutputsAndHints { "-hints" } else { "" };
-    let kept = format!("{}{hints}.targets", precision.as_str());
+    let fanouts = config.nodes.teacher_fanouts.as_deref().map(joined);
+    let sampled = fanouts.as_ref().map(|text| format!("-sampled-{}", text.replace(',', "-"))).unwrap_or_default();
+    let kept = format!("{}{hints}{sampled}.targets", precision.as_str());
     let name = format!("{}-{digest}-{}-{kept}", dataset.name, &dataset.digest[..12]);
     let mode = match settings.cache() {
         TeacherCache::Auto => CacheMode::Auto,
@@ -412,9 +417,10 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
         path: Some(settings.teacher_cache_dir.join(name)),
         ram_budget_bytes: memory::available_bytes().min(limit.bytes) / CACHE_SHARE_OF_FREE_MEMORY,
         architecture: found.architecture.to_json().to_string(),
-        features: match found.vocabulary {
-            TeacherVocabulary::Hidden => "IDs hidden".to_owned(),
-            _ => format!("vocabulary {}", found.vocabulary_digest),
+        features: match (&found.vocabulary, fanouts) {
+            (TeacherVocabulary::Hidden, _) => "IDs hidden".to_owned(),
+            (_, None) => format!("vocabulary {}", found.vocabulary_digest),
+            (_, Some(fanouts)) => format!("{fanouts} sampled neighbours"),
         },
     }
 }

@@ -37,11 +37,11 @@ const LINE_INTERVAL: Duration = Duration::from_secs(10);
 pub struct Cached {
     /// The cache file.
     pub path: PathBuf,
-    /// Graphs whose targets are in the file now.
+    /// Graphs or nodes whose targets are in the file now.
     pub filled: u64,
-    /// Graphs that training will request.
+    /// Graphs or nodes that training will request.
     pub wanted: u64,
-    /// Graphs whose targets were computed by this command.
+    /// Graphs or nodes whose targets were computed by this command.
     pub computed: u64,
     /// Size of all targets, in bytes.
     pub bytes: u64,
@@ -61,7 +61,8 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
         ModelKind::Vgae => Stage::Autoencoder,
         ModelKind::Gat => Stage::Normal,
         ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp | ModelKind::Appnp => {
-            let text = "targets of `kdgat train` are cached while it trains; `kdgat teachers cache` is for models of CAN windows";
+            let text = "targets of many graphs are cached while `kdgat train` trains; `kdgat teachers cache` is for models of CAN windows \
+                        and of the nodes of one large graph";
             return Err(StageError::Input(text.into()));
         }
         ModelKind::Dqn => {
@@ -82,14 +83,7 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
     let (summary, interrupted) = fill(config, &data, link, batches, edge_features)?;
     let cache = summary.cache.unwrap_or_default();
     if !interrupted && cache.filled_graphs < cache.used_graphs {
-        return Err(StageError::Input(format!(
-            "{}: only {} of {} graphs could be cached; the disk has {} free. \
-             Free some space and run the same command again to continue",
-            path.display(),
-            cache.filled_graphs,
-            cache.used_graphs,
-            free_text(&path),
-        )));
+        return Err(refuse_full_disk(&path, cache.filled_graphs, cache.used_graphs));
     }
     Ok(Cached {
         path,
@@ -102,8 +96,18 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
     })
 }
 
+/// The error of a disk that became full.
+pub(super) fn refuse_full_disk(path: &Path, filled: u64, wanted: u64) -> StageError {
+    StageError::Input(format!(
+        "{}: only {filled} of {wanted} targets could be cached; the disk has {} free. Free some space and run the same command again to \
+         continue",
+        path.display(),
+        free_text(path),
+    ))
+}
+
 /// Turns on the teacher and its cache on disk, whatever the student's preset says.
-fn on_disk(config: &Config) -> Result<Config, StageError> {
+pub(super) fn on_disk(config: &Config) -> Result<Config, StageError> {
     let mut config = config.clone();
     match config.distillation.cache() {
         TeacherCache::Auto | TeacherCache::Disk => {}
@@ -161,22 +165,28 @@ fn announce_size(config: &Config, found: &FoundTeacher, data: &Data, graphs: &[u
         path.display(),
         free_text(&path)
     );
-    if !path.exists() && free_bytes(&path).is_some_and(|free| free < bytes) {
+    expect_room(&path, bytes, &size)?;
+    Ok(path)
+}
+
+/// Refuses a file that the disk has no room for; one that exists needs no more for its filled records.
+pub(super) fn expect_room(path: &Path, bytes: u64, size: &str) -> Result<(), StageError> {
+    if !path.exists() && free_bytes(path).is_some_and(|free| free < bytes) {
         return Err(StageError::Input(format!(
             "{size}, but the disk of {} has {} free; free some space, use --teacher-cache-precision f16, \
              or choose another disk with --teacher-cache-dir",
             path.display(),
-            free_text(&path)
+            free_text(path)
         )));
     }
-    Ok(path)
+    Ok(())
 }
 
 fn free_bytes(path: &Path) -> Option<u64> {
     free_disk_bytes(path.parent().unwrap_or(Path::new(".")))
 }
 
-fn free_text(path: &Path) -> String {
+pub(super) fn free_text(path: &Path) -> String {
     free_bytes(path).map_or("an unknown amount".to_owned(), format_bytes)
 }
 
@@ -192,7 +202,7 @@ fn fill(
     let total = batches.iter().map(Vec::len).sum::<usize>() as u64;
     let vocabulary = Arc::new(data.store.vocabulary().clone());
     let (_, loader) = training::loaders(config, &data.store, &vocabulary, edge_features);
-    let mut progress = Progress::new(total);
+    let mut progress = Progress::new(total, "graphs");
     let mut waiting = std::collections::VecDeque::new();
     let mut uploader = Uploader::new(data.device).map_err(FitError::from)?;
     for batch in loader.epoch(batches, 0) {
@@ -221,36 +231,44 @@ fn fill(
 }
 
 /// Progress display: a bar on a terminal, else a line every [`LINE_INTERVAL`].
-struct Progress {
+pub(super) struct Progress {
     bar: Option<ProgressBar>,
+    unit: &'static str,
     total: u64,
     done: u64,
     last_line: Instant,
 }
 
 impl Progress {
-    fn new(total: u64) -> Self {
+    /// Progress of `total` units, named in the plural.
+    pub(super) fn new(total: u64, unit: &'static str) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
-            let style = ProgressStyle::with_template("targets [{bar:24}] {pos}/{len} graphs {per_sec} {eta} left");
+            let template = format!("targets [{{bar:24}}] {{pos}}/{{len}} {unit} {{per_sec}} {{eta}} left");
+            let style = ProgressStyle::with_template(&template);
             // The template is a constant; the default style would do as well.
             ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         });
-        Self { bar, total, done: 0, last_line: Instant::now() }
+        Self { bar, unit, total, done: 0, last_line: Instant::now() }
     }
 
-    fn add(&mut self, graphs: u64) {
-        self.done += graphs;
+    /// Units that are done.
+    pub(super) fn done(&self) -> u64 {
+        self.done
+    }
+
+    pub(super) fn add(&mut self, more: u64) {
+        self.done += more;
         match &self.bar {
             Some(bar) => bar.set_position(self.done),
             None if self.last_line.elapsed() >= LINE_INTERVAL => {
                 self.last_line = Instant::now();
-                eprintln!("{} of {} graphs", self.done, self.total);
+                eprintln!("{} of {} {}", self.done, self.total, self.unit);
             }
             None => {}
         }
     }
 
-    fn finish(&self) {
+    pub(super) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }

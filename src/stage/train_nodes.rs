@@ -11,6 +11,7 @@ use super::node_data;
 use super::node_features::{self, ChosenRows, SampledBatches};
 use super::node_plan::whole_forward_bytes;
 use super::node_sizing::{Fitted, NodeSizing, planned_bytes};
+use super::node_targets::NodeTargets;
 use super::outcome::Outcome;
 use super::run::{Prepared, Run};
 use super::teacher::{self, FoundTeacher, TeacherUse};
@@ -26,6 +27,7 @@ use crate::nodes::{
     BatchOptions, Clusters, Fanout, NodeBatches, NodeGraph, NodeSplit, Reach, cluster_batches, partition,
     with_positions,
 };
+use crate::random::{self, Purpose};
 use crate::train::fit::BatchPlan;
 use crate::train::trainable::Trainable;
 
@@ -39,11 +41,17 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let architecture = node_gnn_config(config, &data.graph)?;
     // What the new model reads; the teacher may have been trained without positions.
     let read = Arc::new(with_positions(&visible, config.nodes.position_columns)?);
-    let found = teacher::find_for_nodes(config, &data, &architecture, &split)?;
+    let mut found = teacher::find_for_nodes(config, &data, &architecture, &split)?;
+    let seeds = Seeds::of(config, &split, visible.num_nodes(), found.is_some());
+    if config.nodes.teacher_fanouts.is_some()
+        && let Some(teacher) = found.take()
+    {
+        let targets = NodeTargets::new(config, &data, &visible, teacher, seeds.with_validation(&split))?;
+        found = Some(filled(targets)?);
+    }
     let run =
         Run::open(config, STAGE, data.origin(), found.as_ref().map(FoundTeacher::identity), split_inputs(&split))?;
 
-    let seeds = Seeds::of(&split, visible.num_nodes(), found.is_some());
     let reach = reach(config, &architecture, &visible)?;
     let mut plan = NodePlan::new(config, &seeds, &split, &reach);
     plan.samples_validation = samples_validation(config, read.num_nodes(), read.num_edges(), read.features.columns());
@@ -84,6 +92,7 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
                 true => 0.0,
                 false => whole_forward_bytes(&architecture, visible.num_nodes() as f64),
             },
+            validation: if plan.samples_validation { plan.validation.len() } else { 0 },
             wanted: plan.batch_nodes,
             decided: run.decided().and_then(|decided| decided.batch_graphs),
         };
@@ -101,7 +110,8 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     if !matches!(reach, Reach::Whole { .. }) {
         let sampled = match &reach {
             Reach::Sampled(fanouts) => {
-                Some(SampledBatches { seeds: &seeds.nodes, batch_nodes: plan.batch_nodes, fanouts })
+                let validation = if plan.samples_validation { plan.validation.as_slice() } else { &[] };
+                Some(SampledBatches { seeds: &seeds.nodes, validation, batch_nodes: plan.batch_nodes, fanouts })
             }
             _ => None,
         };
@@ -122,6 +132,15 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
         closing: Box::new(move || read_rows.iter().filter_map(|rows| node_features::summary(rows)).collect()),
     };
     run.fit(student, trainable, &mut plan, prepared)
+}
+
+/// The teacher with all its targets in the cache, computed if they are not there.
+fn filled(targets: NodeTargets) -> Result<FoundTeacher, StageError> {
+    if !targets.is_complete()? && targets.fill(None)?.interrupted {
+        let text = "interrupted while the teacher's targets were computed; run the same command again to continue";
+        return Err(StageError::Input(text.to_owned()));
+    }
+    Ok(targets.into_found())
 }
 
 /// The division into sets, for the run's file of inputs.
@@ -157,24 +176,47 @@ fn amounts(seeds: &Seeds, split: &NodeSplit) -> String {
 }
 
 /// The nodes that a training computes outputs for.
-struct Seeds {
+pub(super) struct Seeds {
+    /// Ascending, if a teacher has targets for them.
     nodes: Vec<u64>,
     /// Share of them that have a label to learn from.
     labelled_share: f64,
 }
 
 impl Seeds {
-    /// The labelled training nodes; with a teacher all visible nodes, since its outputs need no label.
-    fn of(split: &NodeSplit, num_nodes: usize, taught: bool) -> Self {
-        let labelled = split.training.len() as f64;
+    /// The labelled training nodes; with a teacher all visible nodes, since its outputs need no label, or `kd_nodes_per_label` times as many
+    /// as have one.
+    pub(super) fn of(config: &Config, split: &NodeSplit, num_nodes: usize, taught: bool) -> Self {
+        let labelled = split.training.len();
         let nodes: Vec<u64> = if taught {
             let visible = split.visible(num_nodes);
-            let is_visible = |node: &u64| visible.as_ref().is_none_or(|visible| visible[*node as usize]);
-            (0..num_nodes as u64).filter(is_visible).collect()
+            let is_visible = |node: u64| visible.as_ref().is_none_or(|visible| visible[node as usize]);
+            let visible = (0..num_nodes as u64).filter(|&node| is_visible(node));
+            match config.nodes.kd_nodes_per_label {
+                None => visible.collect(),
+                Some(per_label) => {
+                    let others = (num_nodes - split.hidden.len() - labelled).max(1);
+                    let share = ((per_label - 1) * labelled) as f64 / others as f64;
+                    let mut is_labelled = vec![false; num_nodes];
+                    split.training.iter().for_each(|&node| is_labelled[node as usize] = true);
+                    // The same nodes for students with other seeds, which share the cache of targets.
+                    let is_drawn = |node: u64| random::unit(0, Purpose::Taught, 0, node) < share;
+                    visible.filter(|&node| is_labelled[node as usize] || is_drawn(node)).collect()
+                }
+            }
         } else {
             split.training.iter().map(|&node| u64::from(node)).collect()
         };
-        Self { labelled_share: labelled / nodes.len().max(1) as f64, nodes }
+        Self { labelled_share: labelled as f64 / nodes.len().max(1) as f64, nodes }
+    }
+
+    /// The seeds and the validation nodes, ascending.
+    pub(super) fn with_validation(&self, split: &NodeSplit) -> Vec<u64> {
+        let mut nodes = self.nodes.clone();
+        nodes.extend(split.validation.iter().map(|&node| u64::from(node)));
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
     }
 }
 

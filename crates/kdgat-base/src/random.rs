@@ -33,6 +33,8 @@ pub enum Purpose {
     Citations = 12,
     /// Random projection of nodes onto position features.
     Positions = 13,
+    /// Nodes without a label that a student learns from.
+    Taught = 14,
 }
 
 /// 2^64 divided by the golden ratio, odd: its bits look random.

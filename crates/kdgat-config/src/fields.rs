@@ -254,6 +254,12 @@ config_fields! {
         /// Neighbours sampled for each node in training, from the seeds outwards: one number for each layer. none: the whole graph in each
         /// step.
         fanouts: Option<Vec<usize>> = None, AtLeast(1.0);
+        /// Neighbours that the teacher reads for a target, from the node outwards: one number for each of its layers that reads neighbours.
+        /// Targets are then computed before the training, into the cache on disk. none: all neighbours of all nodes, layer by layer.
+        teacher_fanouts: Option<Vec<usize>> = None, AtLeast(1.0);
+        /// Nodes that a student learns from, for each labelled training node: these nodes and others drawn at random (1: labelled ones
+        /// alone). none: all visible nodes.
+        kd_nodes_per_label: Option<usize> = None, AtLeast(1.0);
         /// Validation after each epoch of training on sampled neighbours.
         node_validation: NodeValidation = NodeValidation::Auto;
         /// Parts that the graph is divided into for training on clusters (ClusterGCN). none: no clusters.

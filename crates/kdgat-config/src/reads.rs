@@ -89,6 +89,31 @@ pub const CACHE: Reads = Reads {
         "gpu_memory_limit",
     ],
 };
+/// `kdgat teachers cache` for one large graph.
+pub const CACHE_NODES: Reads = Reads {
+    command: "teachers cache",
+    sections: &["data", "model", "nodes"],
+    fields: &[
+        "seed",
+        "batch_size",
+        "threads",
+        "num_workers",
+        "prefetch_batches",
+        "device",
+        "use_kd",
+        "teacher_path",
+        "teachers_dir",
+        "use_teacher_cache",
+        "teacher_cache",
+        "teacher_cache_precision",
+        "teacher_cache_dir",
+        "memory_limit",
+        "gpu_memory_limit",
+        "safety_factor",
+        "features_from",
+        "hot_rows",
+    ],
+};
 pub const SCORE: Reads = Reads {
     command: "curriculum --score-only",
     sections: &["data"],
@@ -183,6 +208,7 @@ mod tests {
             CHECK,
             TEACHERS,
             CACHE,
+            CACHE_NODES,
             SCORE,
             EVALUATE,
             EXPORT,

@@ -153,6 +153,8 @@ const NODE_FIELDS: &[&str] = &[
     "hidden_fraction",
     "position_columns",
     "fanouts",
+    "teacher_fanouts",
+    "kd_nodes_per_label",
     "node_validation",
     "features_from",
     "hot_rows",
@@ -427,6 +429,7 @@ pub const RULES: &[Rule] = &[
         remedy: "add --fusion bandit or drop it",
     },
     distilled(DISTILLATION_FIELDS),
+    distilled(&["teacher_fanouts", "kd_nodes_per_label"]),
     distilled(COMPUTING_TEACHER_FIELDS),
     Rule {
         fields: &["kd_temperature", "kd_loss", "task_loss", "focal_gamma", "layers", "fc_layers", "foreign_ids"],

@@ -1,4 +1,5 @@
-//! Distributed build of a graph store: a plan with one task per part and no trials, run by the executors of sweeps.
+//! Distributed build of a graph store or of a teacher's targets: a plan with one task per part and no trials, run by the executors of
+//! sweeps.
 
 use super::SweepError;
 use super::plan::{Direction, JobsFile, Plan, Task, TaskKind};
@@ -10,9 +11,18 @@ use kdgat_graph::Share;
 pub fn plan(name: &str, config: &Config, parts: usize, jobs: &JobsFile) -> Plan {
     let mut reduced = Config { data: config.data.clone(), ..Config::default() };
     reduced.training.threads = config.training.threads;
+    in_parts(name, TaskKind::Part, &reduced, parts, jobs)
+}
+
+/// Returns the plan for the targets `name` of a teacher for the nodes of one large graph, with one task per part.
+pub fn plan_of_targets(name: &str, config: &Config, parts: usize, jobs: &JobsFile) -> Plan {
+    in_parts(name, TaskKind::TargetsPart, config, parts, jobs)
+}
+
+fn in_parts(name: &str, kind: fn(Share) -> TaskKind, config: &Config, parts: usize, jobs: &JobsFile) -> Plan {
     let task = |part| {
         let share = Share { part, parts };
-        Task::new(TaskKind::Part(share), "part", share.to_string(), reduced.clone(), Vec::new(), Vec::new())
+        Task::new(kind(share), "part", share.to_string(), config.clone(), Vec::new(), Vec::new())
     };
     Plan {
         name: name.to_owned(),
@@ -35,7 +45,7 @@ pub fn plan(name: &str, config: &Config, parts: usize, jobs: &JobsFile) -> Plan 
 pub fn agree(folder: &SweepFolder, plan: &Plan, has: impl Fn(Share) -> bool) -> Result<usize, SweepError> {
     let mut there = 0;
     for task in &plan.tasks {
-        let TaskKind::Part(share) = task.kind else { continue };
+        let Some(share) = task.kind.share() else { continue };
         let Some(claim) = folder.claim(task)? else { continue };
         let state = folder.state(task)?;
         let is_there = has(share);

@@ -29,7 +29,7 @@ use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights};
 pub use gat::FrozenGat;
 pub use graph::FrozenGraph;
 pub use loaded::LoadedModel;
-pub use nodes::{ActivationPlace, FrozenNodes, outputs_of_all_nodes};
+pub use nodes::{ActivationPlace, CachedNodes, FrozenNodes, outputs_of_all_nodes};
 pub use vgae::FrozenVgae;
 pub use weight_file::{NoModel, TEACHER_WEIGHTS, weight_file};
 

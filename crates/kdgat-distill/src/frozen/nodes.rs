@@ -186,9 +186,7 @@ impl FrozenModel for FrozenNodes {
     }
 
     fn layers(&self) -> Vec<LayerSpec> {
-        let layer =
-            |index| LayerSpec { name: format!("layer {index}"), tensors: NodeLayer::tensor_names(&self.config, index) };
-        (0..self.config.layers).map(layer).collect()
+        layers_of(&self.config)
     }
 
     fn forward_layer(
@@ -211,6 +209,42 @@ impl FrozenModel for FrozenNodes {
             _ => Ok(LayerState::new()),
         }
     }
+}
+
+/// A network for nodes whose targets were cached before: a student's batch does not have the neighbours that they were computed from.
+#[derive(Debug)]
+pub struct CachedNodes(NodeGnnConfig);
+
+impl CachedNodes {
+    /// A teacher of this architecture.
+    pub fn new(config: NodeGnnConfig) -> Self {
+        Self(config)
+    }
+}
+
+impl FrozenModel for CachedNodes {
+    fn target_layout(&self) -> TargetLayout {
+        TargetLayout::classifier(self.0.outputs as usize)
+    }
+
+    fn layers(&self) -> Vec<LayerSpec> {
+        layers_of(&self.0)
+    }
+
+    fn forward_layer(&self, _: usize, _: &WeightViews, batch: &Batch, _: LayerState) -> Result<LayerState, ModelError> {
+        Err(ModelError::Other(format!(
+            "the cache has no valid targets of {} nodes, node {} among them, though it was complete when the training began; run the \
+             same command again with --resume to compute them",
+            batch.graph_index.len(),
+            batch.graph_index.first().copied().unwrap_or_default()
+        )))
+    }
+}
+
+/// The layers with weights.
+fn layers_of(config: &NodeGnnConfig) -> Vec<LayerSpec> {
+    let layer = |index| LayerSpec { name: format!("layer {index}"), tensors: NodeLayer::tensor_names(config, index) };
+    (0..config.layers).map(layer).collect()
 }
 
 #[cfg(test)]

@@ -88,6 +88,8 @@ pub enum TaskKind {
     Part(Share),
     /// `kdgat teachers cache`
     Targets,
+    /// `kdgat teachers cache --part`
+    TargetsPart(Share),
     Autoencoder,
     Normal,
     Curriculum,
@@ -105,7 +107,7 @@ impl TaskKind {
             Self::Curriculum => Some(Stage::Curriculum),
             Self::Train => Some(Stage::Train),
             Self::Fusion => Some(Stage::Fusion),
-            Self::Store | Self::Part(_) | Self::Targets | Self::Evaluate => None,
+            Self::Store | Self::Part(_) | Self::Targets | Self::TargetsPart(_) | Self::Evaluate => None,
         }
     }
 
@@ -114,11 +116,19 @@ impl TaskKind {
         self.stage().is_some_and(|stage| stage != Stage::Fusion)
     }
 
+    /// Returns the part that the task makes; `None` if it makes no part of anything.
+    pub fn share(self) -> Option<Share> {
+        match self {
+            Self::Part(share) | Self::TargetsPart(share) => Some(share),
+            _ => None,
+        }
+    }
+
     /// Returns the command's words.
     pub fn words(self) -> &'static [&'static str] {
         match self {
             Self::Store | Self::Part(_) => &["data", "build"],
-            Self::Targets => &["teachers", "cache"],
+            Self::Targets | Self::TargetsPart(_) => &["teachers", "cache"],
             Self::Autoencoder => &["autoencoder"],
             Self::Normal => &["normal"],
             Self::Curriculum => &["curriculum"],
@@ -256,7 +266,7 @@ fn digest(kind: TaskKind, config: &Config, inputs: &[Input]) -> String {
         hasher.update(text.as_bytes());
     };
     kind.words().iter().for_each(|word| add(word));
-    if let TaskKind::Part(share) = kind {
+    if let Some(share) = kind.share() {
         add(&share.to_string());
     }
     for field in kdgat_config::fields().filter(|field| !PLACES.contains(&field.name)) {

@@ -229,7 +229,7 @@ fn conclude_done(folder: &SweepFolder, plan: &Plan, task: &Task, state: &mut Tas
     state.status = Status::Done;
     state.reason = None;
     let found = match task.kind {
-        TaskKind::Store | TaskKind::Part(_) | TaskKind::Targets => return Ok(()),
+        TaskKind::Store | TaskKind::Part(_) | TaskKind::Targets | TaskKind::TargetsPart(_) => return Ok(()),
         TaskKind::Evaluate => {
             let judged = task.inputs.first().and_then(|input| plan.task(&input.task));
             let judged =

@@ -37,7 +37,7 @@ pub fn arguments(
         let configured = task.config.memory.memory_limit.map_or(u64::MAX, |size| size.0);
         flag("memory_limit", format!("{}B", tensors.min(configured)));
     }
-    let reads_limit = task.kind.trains_on_graphs() || task.kind == TaskKind::Targets;
+    let reads_limit = task.kind.trains_on_graphs() || matches!(task.kind, TaskKind::Targets | TaskKind::TargetsPart(_));
     if let Some(bytes) = grant.gpu_memory_bytes.filter(|_| reads_limit) {
         let configured = task.config.memory.gpu_memory_limit.map_or(u64::MAX, |size| size.0);
         flag("gpu_memory_limit", format!("{}B", bytes.min(configured)));
@@ -56,7 +56,7 @@ pub fn arguments(
     if task.kind == TaskKind::Evaluate {
         flag("output", run.display().to_string());
     }
-    if let TaskKind::Part(share) = task.kind {
+    if let Some(share) = task.kind.share() {
         flag("part", share.to_string());
     }
     let mut runs = Vec::new();

@@ -205,6 +205,16 @@ impl MemoryBudget {
         budget
     }
 
+    /// The budget with less in the loader's queue, which has up to `full` batches: an epoch of `steps` batches leaves at most the others
+    /// waiting while one of them is in use.
+    pub fn with_queue_of_epoch(&self, full: usize, steps: usize) -> Self {
+        let mut budget = self.clone();
+        let share = full.min(steps.saturating_sub(1)) as f64 / full.max(1) as f64;
+        let queues = budget.components.iter_mut().filter(|component| component.name == LOADER_QUEUE);
+        queues.for_each(|component| component.bytes = component.bytes.times(share));
+        budget
+    }
+
     /// Adds a component that does not depend on the batch.
     pub fn add(&mut self, name: &'static str, moment: Moment, bytes: f64) {
         self.components.push(Component { name, moment, bytes: Linear::fixed(bytes) });
@@ -453,6 +463,24 @@ mod tests {
         assert_eq!(budget.peak_bytes(shape(0.0)), always + visit);
         assert_eq!(budget.peak_bytes(shape(100.0)), always + visit);
         assert_eq!(budget.peak_bytes(shape(200.0)), always + 2000.0);
+    }
+
+    #[test]
+    fn a_short_epoch_never_fills_the_queue() {
+        let component = |name, per_node| Component {
+            name,
+            moment: Moment::Always,
+            bytes: Linear { fixed: 40.0, per_node, per_edge: 0.0 },
+        };
+        let components = vec![component(BATCH_DATA, 10.0), component(LOADER_QUEUE, 40.0)];
+        let budget = MemoryBudget { method: Method::Measured, components };
+        let shape = Shape { graphs: 1.0, nodes: 2.0, edges: 0.0 };
+        let (data, queue) = (60.0, 120.0);
+        for (steps, share) in [(0, 0.0), (1, 0.0), (2, 0.25), (4, 0.75), (5, 1.0), (100, 1.0)] {
+            let found = budget.with_queue_of_epoch(4, steps).peak_bytes(shape);
+            assert!((found - data - share * queue).abs() < 1e-9, "{steps} steps: {found}");
+        }
+        assert_eq!(budget.with_queue_of_epoch(0, 9).peak_bytes(shape), data, "no queue");
     }
 
     #[test]

@@ -1,0 +1,391 @@
+//! Targets of a teacher for the nodes that a student learns from, computed before its training into the cache on disk.
+//!
+//! With `teacher_fanouts`, the teacher reads sampled neighbours of these nodes alone, the same ones in every run; otherwise all neighbours,
+//! layer by layer for all nodes. Sampled targets are computed in blocks of nodes that depend neither on the part, nor on the batch size, nor
+//! on what is cached, so that the parts together have the bytes of one computation.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use tch::{Device, Tensor};
+
+use super::node_data::{self, NodeData};
+use super::node_features::{self, SampledBatches};
+use super::node_sizing::planned_bytes;
+use super::teacher::{self, FoundTeacher, activation_place, cache_options};
+use super::teacher_cache::{Cached, Progress, free_text, on_disk, refuse_full_disk};
+use super::train_nodes::{Seeds, node_gnn_config};
+use super::{StageError, training};
+use crate::config::{Config, TeacherCache};
+use crate::distill::cache::{CacheError, CacheKey, RecordLayout, TargetCache, check_repetition};
+use crate::distill::frozen::outputs_of_all_nodes;
+use crate::distill::planner::format_bytes;
+use crate::distill::{CacheOptions, TargetLayout, TargetName, Targets, TeacherError};
+use crate::graph::{Loader, Share};
+use crate::interrupt;
+use crate::memory::limits::host_limit;
+use crate::memory::{Meter, retry_on_oom};
+use crate::nn::layers::Mode;
+use crate::nn::{Architecture, DatasetIdentity, GivenTensors, NodeGnn, NodeGnnConfig, Scope};
+use crate::nodes::{BatchOptions, Fanout, NodeBatches, NodeGraph, NodeSplit, Reach, with_positions};
+
+/// Nodes that go through the teacher together.
+const BLOCK_NODES: usize = 512;
+/// Sampled neighbours are the same for students with other seeds, which share the cache.
+const SAMPLING_SEED: u64 = 0;
+
+/// A teacher and the nodes that its targets are wanted for.
+pub struct NodeTargets {
+    config: Config,
+    device: Device,
+    source: PathBuf,
+    found: FoundTeacher,
+    architecture: NodeGnnConfig,
+    /// What the teacher reads.
+    graph: Arc<NodeGraph>,
+    /// Ascending.
+    nodes: Vec<u64>,
+    fanouts: Option<Vec<Fanout>>,
+    options: CacheOptions,
+    key: CacheKey,
+    layout: RecordLayout,
+}
+
+/// Opens the configured graph and its teacher for `kdgat teachers cache`.
+///
+/// # Errors
+/// If the configuration rules out a cache on disk, or there is no teacher for this graph.
+pub fn node_targets(config: &Config) -> Result<NodeTargets, StageError> {
+    let config = &on_disk(config)?;
+    let data = node_data::open(config)?;
+    let split = NodeSplit::of(&data.graph, &node_data::split_options(config, &data.graph))?;
+    let visible = node_data::visible_part(&data.graph, &split)?;
+    let student = node_gnn_config(config, &data.graph)?;
+    let found = teacher::find_for_nodes(config, &data, &student, &split)?;
+    let Some(found) = found else { return Err(StageError::Input("no teacher is configured".into())) };
+    let seeds = Seeds::of(config, &split, visible.num_nodes(), true);
+    NodeTargets::new(config, &data, &visible, found, seeds.with_validation(&split))
+}
+
+impl NodeTargets {
+    /// The targets of `found` for some nodes of the `visible` part of a graph.
+    ///
+    /// # Errors
+    /// Another number of fan-outs than the teacher has layers that read neighbours, or a cache that is not on disk.
+    pub fn new(
+        config: &Config,
+        data: &NodeData,
+        visible: &Arc<NodeGraph>,
+        found: FoundTeacher,
+        nodes: Vec<u64>,
+    ) -> Result<Self, StageError> {
+        let Architecture::Nodes(architecture) = found.architecture.clone() else {
+            return Err(StageError::Input("the teacher of a network for nodes must be one, too".to_owned()));
+        };
+        let fanouts = fanouts(config, &architecture)?;
+        if matches!(config.distillation.cache(), TeacherCache::Off | TeacherCache::Ram) {
+            let text = "--teacher-fanouts computes targets once into a cache on disk; use --teacher-cache disk or auto";
+            return Err(StageError::Input(text.to_owned()));
+        }
+        let graph = Arc::new(with_positions(visible, architecture.positions as usize)?);
+        let dataset = DatasetIdentity { name: graph.name.clone(), digest: graph.digest.clone() };
+        let options = cache_options(config, &found, &dataset);
+        let shape = teacher::node_shape(&graph, Some(nodes));
+        let targets = TargetLayout::classifier(architecture.outputs as usize);
+        let CacheOptions { precision, architecture: text, features, .. } = &options;
+        let key = CacheKey::new(found.weights.digest(), text, features, &targets, *precision, &shape);
+        let layout = RecordLayout::new(targets, *precision, &shape.node_counts);
+        Ok(Self {
+            config: config.clone(),
+            device: data.device,
+            source: data.source.clone(),
+            nodes: shape.used.unwrap_or_default(),
+            found,
+            architecture,
+            graph,
+            fanouts,
+            options,
+            key,
+            layout,
+        })
+    }
+
+    /// The teacher, for the training.
+    pub fn into_found(self) -> FoundTeacher {
+        self.found
+    }
+
+    /// The cache file of all targets or of a part.
+    pub fn path(&self, share: Option<Share>) -> PathBuf {
+        let mut path = self.options.path.clone().unwrap_or_default().into_os_string();
+        if let Some(Share { part, parts }) = share {
+            path.push(format!(".part-{part}-of-{parts}"));
+        }
+        path.into()
+    }
+
+    /// A folder for notes on computing the targets in `parts` parts.
+    pub fn notes(&self, parts: usize) -> PathBuf {
+        let mut path = self.path(None).into_os_string();
+        path.push(format!(".{parts}-parts"));
+        path.into()
+    }
+
+    /// The nodes of a part: whole blocks.
+    fn nodes_of(&self, share: Option<Share>) -> &[u64] {
+        let Some(Share { part, parts }) = share else { return &self.nodes };
+        let blocks = self.nodes.len().div_ceil(BLOCK_NODES);
+        let end = |part: usize| (blocks * part / parts * BLOCK_NODES).min(self.nodes.len());
+        &self.nodes[end(part - 1)..end(part)]
+    }
+
+    fn open(&self, share: Option<Share>) -> Result<TargetCache, StageError> {
+        let path = self.path(share);
+        Ok(TargetCache::open(&path, &self.key, self.layout.clone(), Some(self.nodes_of(share))).map_err(of_cache)?)
+    }
+
+    /// True if the part has been computed completely.
+    pub fn has(&self, share: Share) -> bool {
+        // A part that cannot be opened is computed again, which reports the error.
+        self.path(Some(share)).exists() && self.open(Some(share)).is_ok_and(|cache| cache.is_complete())
+    }
+
+    /// True if all targets are there.
+    ///
+    /// # Errors
+    /// A cache that cannot be opened.
+    pub fn is_complete(&self) -> Result<bool, StageError> {
+        Ok(self.path(None).exists() && self.open(None)?.is_complete())
+    }
+
+    /// Computes the targets of a part, or of all nodes, that are not in its file. A signal stops it.
+    ///
+    /// # Errors
+    /// A part of targets that are not sampled, a full disk, or a teacher that fails.
+    pub fn fill(&self, share: Option<Share>) -> Result<Cached, StageError> {
+        let start = Instant::now();
+        if share.is_some() && self.fanouts.is_none() {
+            let text = "exact targets are computed layer by layer for all nodes at once; give --teacher-fanouts to compute them in parts";
+            return Err(StageError::Input(text.to_owned()));
+        }
+        let (path, nodes) = (self.path(share), self.nodes_of(share));
+        self.announce(&path, nodes)?;
+        let mut cache = self.open(share)?;
+        let mut missing = Vec::new();
+        for block in nodes.chunks(BLOCK_NODES) {
+            // Also finds damaged records.
+            let lookup =
+                retry_on_oom(Meter::new(Device::Cpu), || Ok::<_, StageError>(cache.lookup(block).map_err(of_cache)?));
+            if !lookup?.1.is_empty() {
+                missing.push(block.to_vec());
+            }
+        }
+        let wanted = missing.iter().map(Vec::len).sum::<usize>() as u64;
+        let computed = if missing.is_empty() { 0 } else { self.compute(missing, &mut cache)? };
+        let (summary, interrupted) = (cache.summary(), computed < wanted && cache.is_writable());
+        if !interrupted && !cache.is_complete() {
+            return Err(refuse_full_disk(&path, summary.filled_graphs, summary.used_graphs));
+        }
+        cache.sync();
+        Ok(Cached {
+            path,
+            filled: summary.filled_graphs,
+            wanted: summary.used_graphs,
+            computed,
+            bytes: summary.bytes,
+            seconds: start.elapsed().as_secs_f64(),
+            interrupted,
+        })
+    }
+
+    /// Prints the size and place of the targets before anything is written.
+    fn announce(&self, path: &Path, nodes: &[u64]) -> Result<(), StageError> {
+        let bytes = self.layout.total_bytes(Some(nodes)).map_err(of_cache)?;
+        let from = match &self.config.nodes.teacher_fanouts {
+            Some(fanouts) => format!("from {} sampled neighbours", joined(fanouts)),
+            None => "from all neighbours".to_owned(),
+        };
+        let size = format!(
+            "targets of {} nodes take {} in {}",
+            nodes.len(),
+            format_bytes(bytes),
+            self.options.precision.as_str()
+        );
+        eprintln!(
+            "teacher {} ({}): {size}, {from}; {} has {} free",
+            &self.found.weights.digest()[..12],
+            self.found.architecture.model_name(),
+            path.display(),
+            free_text(path)
+        );
+        if let Some(folder) = path.parent() {
+            let error = |source| StageError::File { path: folder.to_owned(), action: "create", source };
+            std::fs::create_dir_all(folder).map_err(error)?;
+        }
+        super::teacher_cache::expect_room(path, bytes, &size)
+    }
+
+    /// Computes blocks of nodes until a signal stops it. Returns the number of nodes.
+    fn compute(&self, blocks: Vec<Vec<u64>>, cache: &mut TargetCache) -> Result<u64, StageError> {
+        let mut progress = Progress::new(blocks.iter().map(Vec::len).sum::<usize>() as u64, "nodes");
+        let outcome = tch::no_grad(|| match &self.fanouts {
+            Some(fanouts) => self.compute_sampled(fanouts, blocks, cache, &mut progress),
+            None => self.compute_exact(blocks, cache, &mut progress),
+        });
+        progress.finish();
+        outcome?;
+        Ok(progress.done())
+    }
+
+    fn compute_sampled(
+        &self,
+        fanouts: &[Fanout],
+        blocks: Vec<Vec<u64>>,
+        cache: &mut TargetCache,
+        progress: &mut Progress,
+    ) -> Result<(), StageError> {
+        let (config, path) = (&self.config, &self.source);
+        let reach = Reach::Sampled(fanouts.to_vec());
+        let degrees = self.architecture.needs_source_degrees();
+        let options = BatchOptions { reach, seed: SAMPLING_SEED, degrees };
+        let labels = Arc::new(vec![0; self.graph.num_nodes()]);
+        let free = planned_bytes(config, &host_limit(config.memory.memory_limit.map(|size| size.0)));
+        let sampled = SampledBatches { seeds: &self.nodes, validation: &[], batch_nodes: BLOCK_NODES, fanouts };
+        let chosen = node_features::choose(config, &self.graph, free, Some(sampled))?;
+        chosen.notes.iter().for_each(|note| eprintln!("{note}"));
+        let batches = NodeBatches::new(Arc::clone(&self.graph), labels, options, path)?;
+        let batches = batches.with_fixed_samples().reading(Arc::clone(&chosen.rows));
+        let (mut given, kernel) = (self.weights()?, training::attention_kernel(config));
+        let model = NodeGnn::new(Scope::root(&mut given), &self.architecture, kernel)?;
+        let (workers, prefetch) = (config.training.num_workers, config.training.prefetch_batches);
+        let mut checked = false;
+        for batch in Loader::over(Arc::new(batches), workers, prefetch).epoch(blocks, 0) {
+            if interrupt::requested() || !cache.is_writable() {
+                break;
+            }
+            let batch = batch?;
+            let meter = Meter::new(self.device);
+            let batch = retry_on_oom(meter, || Ok::<_, StageError>(batch.to_device(self.device)?))?;
+            let forward = || Ok::<_, StageError>(logits(model.forward(&batch, Mode::Evaluation)?));
+            let targets = retry_on_oom(meter, forward)?;
+            if !std::mem::replace(&mut checked, true) {
+                let again = retry_on_oom(meter, forward)?;
+                check_repetition(&targets, &targets, &again)
+                    .map_err(TeacherError::from)?
+                    .map_err(TeacherError::from)?;
+            }
+            retry_on_oom(meter, || Ok::<_, StageError>(cache.insert(&batch.graph_index, &targets).map_err(of_cache)?))?;
+            progress.add(batch.graph_index.len() as u64);
+        }
+        node_features::summary(&chosen.rows).iter().for_each(|line| eprintln!("{line}"));
+        Ok(())
+    }
+
+    fn compute_exact(
+        &self,
+        blocks: Vec<Vec<u64>>,
+        cache: &mut TargetCache,
+        progress: &mut Progress,
+    ) -> Result<(), StageError> {
+        let place = activation_place(&self.config, &self.config.distillation.teacher_cache_dir)?;
+        let (mut given, kernel) = (self.weights()?, training::attention_kernel(&self.config));
+        let graph = Arc::clone(&self.graph);
+        let rows = outputs_of_all_nodes(graph, &self.architecture, &mut given, kernel, self.device, place)
+            .map_err(TeacherError::from)?;
+        for block in blocks {
+            if interrupt::requested() || !cache.is_writable() {
+                break;
+            }
+            let nodes: Vec<u32> = block.iter().map(|&node| node as u32).collect();
+            let targets = retry_on_oom(Meter::new(Device::Cpu), || Ok::<_, StageError>(logits(rows.gather(&nodes)?)))?;
+            cache.insert(&block, &targets).map_err(of_cache)?;
+            progress.add(block.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// The teacher's tensors on the device.
+    fn weights(&self) -> Result<GivenTensors, StageError> {
+        retry_on_oom(Meter::new(self.device), || {
+            let on_device = |(name, tensor): (&str, &Tensor)| Ok((name.to_owned(), tensor.f_to_device(self.device)?));
+            let tensors = self.found.weights.iter().map(on_device).collect::<Result<Vec<_>, StageError>>()?;
+            Ok(GivenTensors::new(tensors))
+        })
+    }
+
+    /// Copies the targets of all parts, which must be complete, into one file and removes theirs.
+    ///
+    /// # Errors
+    /// A part that is missing or damaged, or a full disk.
+    pub fn merge(&self, parts: usize) -> Result<Cached, StageError> {
+        let start = Instant::now();
+        let shares: Vec<Share> = (1..=parts).map(|part| Share { part, parts }).collect();
+        if let Some(share) = shares.iter().find(|&&share| !self.has(share)) {
+            let path = self.path(Some(*share));
+            return Err(StageError::Input(format!("part {share} is not complete ({})", path.display())));
+        }
+        self.announce(&self.path(None), &self.nodes)?;
+        let mut all = self.open(None)?;
+        for &share in &shares {
+            let mut part = self.open(Some(share))?;
+            all.read_from(&mut part).map_err(of_cache)?;
+            if part.summary().damaged_records > 0 {
+                return Err(StageError::Input(format!(
+                    "{}: {} targets are damaged; run the same command again, or `kdgat teachers cache --part {share}`, to compute them \
+                     again",
+                    self.path(Some(share)).display(),
+                    part.summary().damaged_records
+                )));
+            }
+        }
+        let (path, summary) = (self.path(None), all.summary());
+        if !all.is_complete() {
+            return Err(refuse_full_disk(&path, summary.filled_graphs, summary.used_graphs));
+        }
+        all.sync();
+        for share in shares {
+            remove(&self.path(Some(share)), |path| std::fs::remove_file(path))?;
+        }
+        remove(&self.notes(parts), |path| std::fs::remove_dir_all(path))?;
+        let seconds = start.elapsed().as_secs_f64();
+        let (filled, wanted, bytes) = (summary.filled_graphs, summary.used_graphs, summary.bytes);
+        Ok(Cached { path, filled, wanted, computed: 0, bytes, seconds, interrupted: false })
+    }
+}
+
+/// The teacher's fan-outs, one for each of its layers that read neighbours.
+fn fanouts(config: &Config, architecture: &NodeGnnConfig) -> Result<Option<Vec<Fanout>>, StageError> {
+    let Some(fanouts) = &config.nodes.teacher_fanouts else { return Ok(None) };
+    let layers = architecture.message_layers() as usize;
+    if fanouts.len() != layers {
+        return Err(StageError::Input(format!(
+            "--teacher-fanouts has {} numbers, but the teacher has {layers} layers that read neighbours; give one for each",
+            fanouts.len()
+        )));
+    }
+    Ok(Some(fanouts.iter().map(|&count| Fanout::AtMost(u32::try_from(count).unwrap_or(u32::MAX))).collect()))
+}
+
+/// Numbers with commas.
+pub(super) fn joined(numbers: &[usize]) -> String {
+    numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn logits(rows: Tensor) -> Targets {
+    Targets { tensors: vec![(TargetName::Logits, rows)] }
+}
+
+fn of_cache(error: CacheError) -> TeacherError {
+    error.into()
+}
+
+/// Removes a file or folder, unless another process has done so.
+fn remove(path: &Path, remove: impl Fn(&Path) -> std::io::Result<()>) -> Result<(), StageError> {
+    match remove(path) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(StageError::File { path: path.to_owned(), action: "remove", source })
+        }
+        _ => Ok(()),
+    }
+}
