@@ -4,6 +4,7 @@
 //! choices of the model, which the sources are compiled for) and `kdgat_tables.c` (weights, vocabulary, statistics).
 
 mod error;
+mod example;
 mod files;
 mod layers;
 mod matrix;
