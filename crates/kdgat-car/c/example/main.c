@@ -43,6 +43,12 @@ static void request_stop(int signal_number)
     stop_requested = 1;
 }
 
+/* Only interrupts a wait, so that the next call of --exec begins at once. */
+static void child_ended(int signal_number)
+{
+    (void)signal_number;
+}
+
 /* The first SIGINT or SIGTERM ends the stream with its summary, a second one the program. */
 static void listen_to_signals(void)
 {
@@ -56,6 +62,8 @@ static void listen_to_signals(void)
     action.sa_handler = SIG_IGN;
     action.sa_flags = 0;
     (void)sigaction(SIGPIPE, &action, NULL);
+    action.sa_handler = child_ended;
+    (void)sigaction(SIGCHLD, &action, NULL);
 }
 
 static double seconds_now(void)

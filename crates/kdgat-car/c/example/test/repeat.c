@@ -46,6 +46,7 @@ int main(int count, char **arguments)
     wanted = strtoull(arguments[2], NULL, 10);
     (void)setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
     for (printed = 0; printed < wanted; printed++) {
+        const uint64_t micros = (uint64_t)((log_lines[at].time + offset) * 1e6 + 0.5);
         printf("(%" PRIu64 ".%06" PRIu64, micros / 1000000u, micros % 1000000u);
         fputs(log_lines[at].tail, stdout);
         if (++at == frames) {
