@@ -255,7 +255,7 @@ fn wrong_input_and_wrong_flags_are_refused() {
         (&[log, "--threshold", "fpr:0.1"], "is chosen by kdgat export --threshold"),
         (&[log, "--threshold"], "--threshold: this option needs a value"),
         (&[log, "--alarm"], "--alarm: unknown option; see kdgat-car --help"),
-        (&[log, "--bad-lines", "2"], "expected a share from 0 to 1"),
+        (&[log, "--max-reject-share", "2"], "expected a share from 0 to 1"),
         (&[log, "--load", "nowhere"], "--load nowhere: No such file"),
         (&[log, "--load", log], "it has not the length of a calibration of this model"),
         (&[log, "--calibrate", "60s"], "--calibrate and --save belong together"),
@@ -283,7 +283,7 @@ fn wrong_input_and_wrong_flags_are_refused() {
     refused(&output, "of 7000 lines are not of candump -L, the first at line 6001: \"\\xef\\xbf\\xbd\"");
     let names: Vec<Value> = lines(&output).iter().map(|event| event["event"].clone()).collect();
     assert_eq!(names.last().unwrap(), "alarm-end", "an open alarm has an end");
-    assert_eq!(exported.piped(&["-", "--bad-lines", "1"], turned).status.code(), Some(0));
+    assert_eq!(exported.piped(&["-", "--max-reject-share", "1"], turned).status.code(), Some(0));
     let long = text.clone() + &"0".repeat(500_000) + "\n" + text.lines().next().unwrap();
     let output = exported.piped(&["-"], long);
     assert_eq!(output.status.code(), Some(0));

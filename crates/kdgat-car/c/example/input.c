@@ -16,12 +16,12 @@
 
 #define EXIT_INPUT 2
 
-int input_open(input *in, const char *path, double most_bad_lines)
+int input_open(input *in, const char *path, double max_reject_share)
 {
     struct stat found;
 
     memset(in, 0, sizeof *in);
-    in->most_bad_lines = most_bad_lines;
+    in->max_reject_share = max_reject_share;
     if (strcmp(path, "-") == 0) {
         in->name = "standard input";
         in->file = STDIN_FILENO;
@@ -202,7 +202,7 @@ static int take_line(input *in, const char *line, size_t length, candump_frame *
         in->error_frames++;
     }
     if (in->block_rows == INPUT_BLOCK_LINES) {
-        in->is_refused = in->is_refused || (double)in->block_bad > in->most_bad_lines * (double)in->block_rows;
+        in->is_refused = in->is_refused || (double)in->block_bad > in->max_reject_share * (double)in->block_rows;
         in->block_rows = 0;
         in->block_bad = 0;
     }
@@ -257,10 +257,10 @@ int input_is_wrong(const input *in)
         fprintf(stderr, "error: %s is empty; expected lines of candump -L\n", in->name);
         return 1;
     }
-    if (in->is_refused || (in->ended && (double)in->bad_lines > in->most_bad_lines * (double)in->rows)) {
+    if (in->is_refused || (in->ended && (double)in->bad_lines > in->max_reject_share * (double)in->rows)) {
         fprintf(stderr,
                 "error: %s: %" PRIu64 " of %" PRIu64 " lines are not of candump -L, the first at line %" PRIu64
-                ": \"%s\"; record with candump -L, convert the log, or raise --bad-lines\n",
+                ": \"%s\"; record with candump -L, convert the log, or raise --max-reject-share\n",
                 in->name, in->bad_lines, in->rows, in->first_bad_line, in->first_bad);
         return 1;
     }

@@ -23,7 +23,7 @@ typedef struct input {
     int is_can;
     int is_live;      /* frames come as they are sent */
     const char *name; /* in messages */
-    double most_bad_lines;
+    double max_reject_share;
     int ended;
     /* Counts. */
     uint64_t frames;
@@ -52,7 +52,7 @@ typedef enum input_result {
 } input_result;
 
 /* Opens a file, or standard input for "-". Returns 0, or after a message to standard error the exit code. */
-int input_open(input *in, const char *path, double most_bad_lines);
+int input_open(input *in, const char *path, double max_reject_share);
 
 /* Opens a CAN interface; as input_open. */
 int input_open_can(input *in, const char *interface);

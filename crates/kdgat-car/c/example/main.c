@@ -426,7 +426,7 @@ int main(int count, char **arguments)
     listen_to_signals();
     kdgat_init(&program.detector);
     code = asked->interface != NULL ? input_open_can(&frames_in, asked->interface)
-                                    : input_open(&frames_in, asked->file, asked->most_bad_lines);
+                                    : input_open(&frames_in, asked->file, asked->max_reject_share);
     if (code != 0) {
         return code;
     }

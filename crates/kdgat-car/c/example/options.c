@@ -26,7 +26,7 @@ static const char help[] =
     "  --calibrate DURATION     make a calibration from this much attack-free traffic of this car, at least 10s, and end\n"
     "  --save FILE              write the calibration to this file\n"
     "  --replace                overwrite that file\n"
-    "  --bad-lines SHARE        refuse input with a larger share of lines that are not frames, in 1000 lines or in all\n"
+    "  --max-reject-share SHARE refuse input with a larger share of lines that are not frames, in 1000 lines or in all\n"
     "                           (default 0.1)\n"
     "  --help, --version\n"
     "\n"
@@ -128,11 +128,11 @@ static const char *read_replace(options *read, const char *text)
     return NULL;
 }
 
-static const char *read_bad_lines(options *read, const char *text)
+static const char *read_max_reject_share(options *read, const char *text)
 {
     char *end;
-    read->most_bad_lines = strtod(text, &end);
-    return end != text && *end == '\0' && read->most_bad_lines >= 0.0 && read->most_bad_lines <= 1.0
+    read->max_reject_share = strtod(text, &end);
+    return end != text && *end == '\0' && read->max_reject_share >= 0.0 && read->max_reject_share <= 1.0
                ? NULL
                : "expected a share from 0 to 1, such as 0.1";
 }
@@ -215,7 +215,7 @@ static const struct option {
     {"--save", VALUE_NEEDED, 0, read_save},
     {"--calibrate", VALUE_NEEDED, 0, read_calibrate},
     {"--replace", VALUE_NONE, 0, read_replace},
-    {"--bad-lines", VALUE_NEEDED, 0, read_bad_lines},
+    {"--max-reject-share", VALUE_NEEDED, 0, read_max_reject_share},
     {"--alarms", VALUE_NONE, 0, read_alarms},
     {"--alarm-after", VALUE_NEEDED, 1, read_after},
     {"--alarm-clear", VALUE_NEEDED, 1, read_clear},
@@ -277,7 +277,7 @@ options_result options_read(options *read, int count, char **arguments)
     read->rule.needed = 1;
     read->rule.among = 1;
     read->rule.clear = 20;
-    read->most_bad_lines = 0.1;
+    read->max_reject_share = 0.1;
     for (at = 1; at < count; at++) {
         const char *const argument = arguments[at], *const equals = strchr(argument, '=');
         const size_t length = equals != NULL ? (size_t)(equals - argument) : strlen(argument);

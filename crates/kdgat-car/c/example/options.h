@@ -13,7 +13,7 @@ typedef struct options {
     const char *save;
     double calibrate_seconds; /* 0: detect */
     int replaces;
-    double most_bad_lines; /* share */
+    double max_reject_share; /* of the lines */
     int alarms;
     alarm_rule rule;
     double silence_seconds;   /* 0: not watched */
