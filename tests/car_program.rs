@@ -50,7 +50,7 @@ fn compiled(folder: &Path) -> PathBuf {
     };
     let mut command = Command::new("cc");
     command.args(["-std=c99", "-O2", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror", "-I"]).arg(folder);
-    command.arg("-DKDGAT_CALIBRATION_WINDOWS=12000u").args(sources(folder)).args(sources(&folder.join("example")));
+    command.arg("-DKDGAT_CALIBRATION_WINDOWS=6000u").args(sources(folder)).args(sources(&folder.join("example")));
     succeeded(&command.arg("-o").arg(&program).arg("-lm").output().unwrap());
     program
 }

@@ -358,6 +358,9 @@ static int collect(double *seconds)
             status = kdgat_calibrate_push(&program.detector, &work, &frame);
         }
     }
+    if (status == KDGAT_FULL) {
+        fprintf(stderr, "the calibration uses the first %u windows, %.1f s; it has room for no more\n", (unsigned)work.windows, *seconds);
+    }
     if (result == INPUT_FAILED) {
         return frames_in.is_can ? EXIT_MACHINE : EXIT_INPUT;
     }

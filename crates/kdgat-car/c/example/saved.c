@@ -16,9 +16,6 @@
 const char *saved_problem(kdgat_status status)
 {
     switch (status) {
-    case KDGAT_OK:
-    case KDGAT_FULL:
-        break;
     case KDGAT_TOO_FEW:
         return "too few windows; use longer traffic";
     case KDGAT_NOT_FINITE:
@@ -33,8 +30,9 @@ const char *saved_problem(kdgat_status status)
         return "its checksum is wrong: the file is damaged; make a new one with --calibrate";
     case KDGAT_VALUES:
         return "a value in it is out of range; make a new one with --calibrate";
+    default:
+        return "the detector cannot use it (kdgat_status in kdgat_calibrate.h); use other traffic";
     }
-    return "it is fine";
 }
 
 int saved_load(kdgat_state *detector, const char *path)
