@@ -445,8 +445,9 @@ fn a_calibration_is_saved_and_loaded() {
         let detect = ["detect", "--model", &exported.run, "--calibration", "car.json", &exported.log];
         let calibrated = ["--load", "car.calibration", &exported.log];
         expect_same_lines(&exported.car(&calibrated), &exported.bench.kdgat(&detect));
-        let alarms = |arguments: &[&str]| [arguments, &["--alarms", "--alarm-after", "2/3"]].concat();
-        expect_same_lines(&exported.car(&alarms(&calibrated)), &exported.bench.kdgat(&alarms(&detect)));
+        let alarms: &[&str] = &["--alarms", "--alarm-after", "2/3"];
+        let found = exported.car(&[&calibrated, alarms].concat());
+        expect_same_lines(&found, &exported.bench.kdgat(&[&detect, alarms].concat()));
 
         let again = exported.car(&["--calibrate", "11s", "--save", "car.calibration", "calm.log"]);
         assert_eq!(again.status.code(), Some(2));
