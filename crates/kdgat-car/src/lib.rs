@@ -16,7 +16,7 @@ mod weights;
 mod window;
 
 pub use error::CarError;
-pub use files::{CarFile, CarFiles, Vectors, VectorResult, write};
+pub use files::{CarFile, CarFiles, VectorResult, Vectors, write};
 pub use model::CarModel;
 pub use text::CText;
 pub use weights::{Precision, as_exported};
