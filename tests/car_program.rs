@@ -3,7 +3,7 @@
 mod evaluate_support;
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -405,8 +405,9 @@ fn commands_and_the_system_log_get_the_events() {
     input.write_all(silences.as_bytes()).unwrap();
     let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(printed.by_ref().take(198).count(), 198, "99 silences with their ends, while the first call hangs");
-    // Each of the calls that were queued waits for a reader of its own.
-    (0..65).for_each(|_| drop(std::fs::read(&fifo).unwrap()));
+    // From now on there is a reader for the line of each call.
+    let mut reader = std::fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+    reader.read_exact(&mut [0; 65]).unwrap();
     drop(input);
     let output = child.wait_with_output().unwrap();
     let said = stderr(&output);
