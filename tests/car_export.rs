@@ -35,20 +35,79 @@ fn compiled(folder: &Path, main: &Path, name: &str) -> PathBuf {
     program
 }
 
-/// Lines that the exported detector prints for a log: score, verdict, ID and weight.
-fn replayed(program: &Path, log: &str) -> Vec<(f64, bool, u32, f32)> {
-    let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+/// A window's result as the exported detector prints it.
+struct Window {
+    score: f64,
+    attack: bool,
+    weight: f64,
+    deviations: f64,
+}
+
+/// Runs the exported detector on a log.
+fn run_on(program: &Path, arguments: &[&str], log: &str) -> Output {
+    let mut command = Command::new(program);
+    command.current_dir(program.parent().unwrap()).args(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let log = log.to_owned();
-    let writer = std::thread::spawn(move || input.write_all(log.as_bytes()).unwrap());
+    // A program that refuses its calibration does not read the log.
+    let writer = std::thread::spawn(move || drop(input.write_all(log.as_bytes())));
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
+    output
+}
+
+fn windows<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Window> {
     let line = |line: &str| {
         let fields: Vec<&str> = line.split(' ').collect();
-        let id = u32::from_str_radix(fields[2], 16).unwrap();
-        (fields[0].parse().unwrap(), fields[1] == "1", id, fields[3].parse().unwrap())
+        let number = |field: usize| fields[field].parse().unwrap();
+        Window { score: number(0), attack: fields[1] == "1", weight: number(3), deviations: number(4) }
     };
-    succeeded(&output).lines().map(line).collect()
+    lines.map(line).collect()
+}
+
+/// What `kdgat detect` says about a log.
+fn detected(bench: &Bench, run: &str, log: &Path, more: &[&str]) -> Vec<Value> {
+    let log = log.to_str().unwrap();
+    let lines = succeeded(&bench.kdgat(&[&["detect", "--model", run], more, &[log]].concat()));
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Compares scores to 1e-5, verdicts exactly, and what rounding in a difference of scores enlarges to 1e-4.
+fn expect_equal(name: &str, found: &[Window], expected: &[Value]) {
+    assert_eq!(found.len(), expected.len(), "{name}");
+    let (mut largest, mut of_deviations) = (0.0_f64, 0.0_f64);
+    for (found, expected) in found.iter().zip(expected) {
+        let number = |key: &str| expected[key].as_f64();
+        let wanted = number("score").unwrap();
+        let difference = (found.score - wanted).abs() / wanted.abs();
+        largest = largest.max(difference);
+        let at = format!("{name}, window {}", expected["window"]);
+        assert!(difference < 1e-5, "{at}: {} instead of {wanted}", found.score);
+        assert_eq!(found.attack, expected["label"] == "attack", "{at}");
+        let contribution = number("contribution").unwrap();
+        let drop = (found.weight - contribution).abs() / (1.0 + contribution.abs());
+        assert!(drop < 1e-4, "{at}: weight {} instead of {contribution}", found.weight);
+        let deviations = number("deviations").unwrap_or(0.0);
+        let difference = (found.deviations - deviations).abs() / (1.0 + deviations.abs());
+        of_deviations = of_deviations.max(difference);
+        assert!(difference < 1e-4, "{at}: {} deviations instead of {deviations}", found.deviations);
+    }
+    println!("{name}: {} windows, scores differ by {largest:.1e}, deviations by {of_deviations:.1e}", found.len());
+}
+
+const REPLAY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/car/replay.c");
+
+/// Exports a run as C and compiles it; returns the program of tests/data/car/replay.c.
+fn exported(bench: &Bench, run: &str, folder: &str, more: &[&str]) -> PathBuf {
+    let said = succeeded(&bench.kdgat(&[&["export", run, "--c", folder], more].concat()));
+    assert!(said.contains(&format!("files of C source in {folder}")), "{said}");
+    assert!(said.contains(&format!("test it: make -C {folder} test")), "{said}");
+    let folder = bench.path().join(folder);
+    let vectors = compiled(&folder, &folder.join("test/kdgat_test.c"), "vectors");
+    assert!(succeeded(&Command::new(vectors).output().unwrap()).contains(" 0 wrong"));
+    compiled(&folder, Path::new(REPLAY), "replay")
 }
 
 /// Every window of every test file has the score, verdict and heaviest ID that `kdgat detect` gives it, for f32 and for int8.
@@ -58,44 +117,66 @@ fn the_c_detector_equals_the_trainer() {
         return;
     }
     let bench = Bench::new();
-    let replay = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/car/replay.c");
-    for run in [bench.gat("gat_student_normal", 1, 1), bench.vgae("vgae_student_autoencoder", 1, 1)] {
-        bench.evaluate(&["--threads", "1", "--resamples", "0", run.to_str().unwrap()]);
+    for (number, run) in
+        [bench.gat("gat_student_normal", 1, 1), bench.vgae("vgae_student_autoencoder", 1, 1)].into_iter().enumerate()
+    {
         let run = run.to_str().unwrap();
-        let said = succeeded(&bench.kdgat(&["export", run, "--c", "car"]));
-        assert!(said.contains("files of C source in car") && said.contains("test it: make -C car test"), "{said}");
-        let folder = bench.path().join("car");
-        let vectors = compiled(&folder, &folder.join("test/kdgat_test.c"), "vectors");
-        assert!(succeeded(&Command::new(vectors).output().unwrap()).contains(" 0 wrong"));
-        let program = compiled(&folder, &replay, "replay");
+        bench.evaluate(&["--threads", "1", "--resamples", "0", run]);
+        let program = exported(&bench, run, &format!("car{number}"), &[]);
         for (part, name) in [(KNOWN, "fuzzing.csv"), (KNOWN, "spoofing.csv"), (UNKNOWN, "other.csv")] {
             let log = bench.log(part, name);
-            let expected = stdout(&bench.kdgat(&["detect", "--model", run, log.to_str().unwrap()]));
-            let expected: Vec<Value> = expected.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-            let found = replayed(&program, &candump(&frames_of(&log)));
-            assert_eq!(found.len(), expected.len(), "{name}");
-            let mut largest = 0.0_f64;
-            for ((score, attack, id, weight), expected) in found.into_iter().zip(&expected) {
-                let wanted = expected["score"].as_f64().unwrap();
-                let contribution = expected["contribution"].as_f64().unwrap();
-                let difference = (score - wanted).abs() / wanted.abs();
-                largest = largest.max(difference);
-                assert!(difference < 1e-5, "{name}, window {}: {score} instead of {wanted}", expected["window"]);
-                assert_eq!(attack, expected["label"] == "attack", "{name}, window {}", expected["window"]);
-                let drop = (f64::from(weight) - contribution).abs() / (1.0 + contribution.abs());
-                assert!(drop < 1e-4, "{name}: ID {id:03X} weighs {weight} instead of {contribution}");
-            }
-            println!("{run}, {name}: {} windows, largest relative difference {largest:.1e}", expected.len());
+            let found = succeeded(&run_on(&program, &[], &candump(&frames_of(&log))));
+            expect_equal(name, &windows(found.lines()), &detected(&bench, run, &log, &[]));
         }
-        let said = succeeded(&bench.kdgat(&["export", run, "--c", "car8", "--int8"]));
-        assert!(said.contains("car8"), "{said}");
-        let folder = bench.path().join("car8");
-        let vectors = compiled(&folder, &folder.join("test/kdgat_test.c"), "vectors");
-        assert!(succeeded(&Command::new(vectors).output().unwrap()).contains(" 0 wrong"));
-        for name in ["car", "car8"] {
-            std::fs::remove_dir_all(bench.path().join(name)).unwrap();
-        }
+        exported(&bench, run, &format!("car8-{number}"), &["--int8"]);
     }
+}
+
+/// A calibration in C has the threshold of `kdgat calibrate` from the same frames, and gives the deviations and verdicts of `kdgat
+/// detect --calibration`. It belongs to its model, and a damaged one is refused.
+#[test]
+fn a_calibration_in_c_equals_the_trainers() {
+    if !can_compile() {
+        return;
+    }
+    let bench = Bench::new();
+    let log = bench.log(UNKNOWN, "other.csv");
+    let frames = frames_of(&log);
+    let benign = bench.path().join("benign.log");
+    std::fs::write(&benign, candump(&frames[..4_501])).unwrap();
+    let benign = benign.to_str().unwrap();
+    let mut programs = Vec::new();
+    for (name, run) in [
+        ("gat", bench.gat("gat_student_normal", 1, 1)),
+        ("gat without a list of IDs", bench.gat_with("gat_student_normal", 2, 1, None)),
+        ("another gat", bench.gat("gat_student_normal", 3, 2)),
+        ("vgae", bench.vgae("vgae_student_autoencoder", 1, 1)),
+    ] {
+        let run = run.to_str().unwrap();
+        bench.evaluate(&["--threads", "1", "--resamples", "0", run]);
+        let made = format!("{name}.json");
+        let calibrate = ["calibrate", "--model", run, "--benign", benign, "--least-seconds", "1", "--output", &made];
+        succeeded(&bench.kdgat(&calibrate));
+        let made: Value = serde_json::from_slice(&std::fs::read(bench.path().join(&made)).unwrap()).unwrap();
+        let program = exported(&bench, run, &format!("car{}", programs.len()), &[]);
+        let lines = succeeded(&run_on(&program, &["--calibrate", benign, "--save", "car.cal"], &candump(&frames)));
+        let (first, rest) = lines.split_once('\n').unwrap();
+        let (threshold, count) = first.split_once(' ').unwrap();
+        assert_eq!((count, made["windows"].as_u64()), ("45", Some(45)), "{name}");
+        let (threshold, wanted): (f64, f64) = (threshold.parse().unwrap(), made["threshold"].as_f64().unwrap());
+        assert!((threshold - wanted).abs() < 1e-4 * (1.0 + wanted.abs()), "{name}: {threshold} instead of {wanted}");
+        let expected = detected(&bench, run, &log, &["--calibration", &format!("{name}.json")]);
+        expect_equal(name, &windows(rest.lines()), &expected);
+        let loaded = succeeded(&run_on(&program, &["--load", "car.cal"], &candump(&frames)));
+        assert_eq!(loaded, rest, "{name}: a saved calibration is the same");
+        programs.push(program);
+    }
+    let file = programs[0].with_file_name("car.cal");
+    let status = |program: &Path| run_on(program, &["--load", file.to_str().unwrap()], "").status.code();
+    // 10 and the status: the length of an ID list is missing in the second, the third is of other weights.
+    assert_eq!((status(&programs[1]), status(&programs[2]), status(&programs[0])), (Some(14), Some(16), Some(0)));
+    std::fs::write(&file, &std::fs::read(&file).unwrap()[1..]).unwrap();
+    assert_eq!(status(&programs[0]), Some(14));
 }
 
 /// An export never overwrites the files of another model or of somebody else.

@@ -6,6 +6,8 @@ mod documents_support;
 #[path = "support/real_data.rs"]
 mod real_data;
 
+use std::process::Command;
+
 use documents_support::{follow, follow_prepared, proteins};
 use real_data::candata;
 
@@ -33,6 +35,18 @@ fn the_tutorial_on_graphs() {
 #[test]
 fn the_tutorial_on_nodes() {
     follow("docs/tutorial-nodes.md", &[]);
+}
+
+/// Compiles an exported detector with the machine's compiler.
+#[test]
+fn the_page_on_detection_in_the_car() {
+    let works =
+        |program: &str| Command::new(program).arg("--version").output().is_ok_and(|found| found.status.success());
+    if !cfg!(target_os = "linux") || !works("cc") || !works("make") {
+        println!("skipped: docs/car.md needs Linux, a C compiler `cc`, and make");
+        return;
+    }
+    follow("docs/car.md", &[]);
 }
 
 /// Trains for minutes, on data outside the repository.

@@ -83,11 +83,11 @@ static void softmax(float *values, uint32_t count)
     }
 }
 
-/* Writes one head's outputs of count nodes, which are in scratch->outputs. */
-static void emit(const kdgat_conv *conv, uint32_t head, uint32_t node, uint32_t count, kdgat_scratch *scratch, int relu, float *y,
+/* Writes one head's outputs of count nodes, which are in scratch->outputs, to rows of y, y_stride values apart. */
+static void emit(const kdgat_conv *conv, uint32_t head, uint32_t count, kdgat_scratch *scratch, int relu, float *y, size_t y_stride,
                  float *sums)
 {
-    const uint32_t width = conv->heads * conv->channels, first = head * conv->channels;
+    const uint32_t first = head * conv->channels;
     uint32_t row, k;
     for (row = 0; row < count; row++) {
         float *const output = scratch->outputs + (size_t)row * conv->channels;
@@ -102,12 +102,18 @@ static void emit(const kdgat_conv *conv, uint32_t head, uint32_t node, uint32_t 
             }
         }
         if (y != NULL) {
-            float *const to = y + (size_t)(node + row) * width + first;
+            float *const to = y + row * y_stride + first;
             for (k = 0; k < conv->channels; k++) {
                 to[k] = output[k];
             }
         }
     }
+}
+
+/* Rows of y from a node on; NULL if y is. */
+static float *rows_from(const kdgat_conv *conv, float *y, uint32_t node)
+{
+    return y == NULL ? NULL : y + (size_t)node * conv->heads * conv->channels;
 }
 
 #if KDGAT_GATV2
@@ -187,7 +193,7 @@ void kdgat_conv_forward(const kdgat_conv *conv, const kdgat_graph *graph, const 
                     output[k] = output[k] * conv->scale[head * channels + k] + conv->shift[head * channels + k];
                 }
             }
-            emit(conv, head, node, count, scratch, relu, y, sums);
+            emit(conv, head, count, scratch, relu, rows_from(conv, y, node), (size_t)conv->heads * channels, sums);
         }
     }
 }
@@ -267,18 +273,22 @@ void kdgat_conv_forward(const kdgat_conv *conv, const kdgat_graph *graph, const 
                 aggregate(conv, head, x, node + row, scratch, scratch->rows + (size_t)row * values->inputs);
             }
             kdgat_multiply(values, scratch->rows, values->inputs, count, scratch->outputs, conv->channels);
-            emit(conv, head, node, count, scratch, relu, y, sums);
+            emit(conv, head, count, scratch, relu, rows_from(conv, y, node), (size_t)conv->heads * conv->channels, sums);
         }
     }
 }
 
-void kdgat_conv_node(const kdgat_conv *conv, const kdgat_rows *x, kdgat_scratch *scratch, uint32_t node, float *y)
+void kdgat_conv_nodes(const kdgat_conv *conv, const kdgat_rows *x, kdgat_scratch *scratch, uint32_t node, uint32_t count, float *y,
+                      size_t y_stride)
 {
-    uint32_t head;
+    uint32_t head, row;
     for (head = 0; head < conv->heads; head++) {
-        aggregate(conv, head, x, node, scratch, scratch->rows);
-        kdgat_multiply(&conv->values[head], scratch->rows, conv->values[head].inputs, 1u, scratch->outputs, conv->channels);
-        emit(conv, head, 0u, 1u, scratch, 1, y, NULL);
+        const kdgat_matrix *const values = &conv->values[head];
+        for (row = 0; row < count; row++) {
+            aggregate(conv, head, x, node + row, scratch, scratch->rows + (size_t)row * values->inputs);
+        }
+        kdgat_multiply(values, scratch->rows, values->inputs, count, scratch->outputs, conv->channels);
+        emit(conv, head, count, scratch, 1, y, y_stride, NULL);
     }
 }
 

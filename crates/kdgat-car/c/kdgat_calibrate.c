@@ -316,18 +316,13 @@ static void add_id(kdgat_calibration *work, uint32_t id)
 
 #endif
 
-kdgat_status kdgat_calibrate_push(kdgat_state *state, kdgat_calibration *work, const kdgat_frame *frame)
+/* Scores the window whose graph is in the state, and adds it. */
+static void add_window(kdgat_state *state, kdgat_calibration *work)
 {
 #if KDGAT_MODEL == KDGAT_MODEL_VGAE || KDGAT_ID_LIST
     uint32_t i;
 #endif
 
-    if (work->windows >= KDGAT_CALIBRATION_WINDOWS) {
-        return KDGAT_FULL;
-    }
-    if (!kdgat_window_push(state, frame)) {
-        return KDGAT_OK;
-    }
     kdgat_model_score(&state->graph, &state->scratch, &state->output);
 #if KDGAT_MODEL == KDGAT_MODEL_VGAE
     for (i = 0; i < KDGAT_PROFILE_VALUES; i++) {
@@ -344,16 +339,98 @@ kdgat_status kdgat_calibrate_push(kdgat_state *state, kdgat_calibration *work, c
 #endif
 #endif
     work->windows++;
+}
+
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+
+kdgat_status kdgat_calibrate_push(kdgat_state *state, kdgat_calibration *work, const kdgat_frame *frame)
+{
+    const uint32_t at = work->num_frames;
+    if (at == KDGAT_FRAMES_OF(KDGAT_CALIBRATION_WINDOWS)) {
+        return KDGAT_FULL;
+    }
+    kdgat_window_copy(&state->window, frame, &work->frames[at]);
+    kdgat_observe(&state->window.history, &work->frames[at], &work->facts[at]);
+    work->num_frames++;
     return KDGAT_OK;
 }
+
+/* Learns the car's profile, and scores each window with the profile of the other parts, because under a profile that was learned from it a
+ * window looks too usual. */
+static kdgat_status score_windows(kdgat_state *state, kdgat_calibration *work)
+{
+    kdgat_recording recording;
+    uint32_t part, at;
+
+    recording.frames = work->frames;
+    recording.facts = work->facts;
+    recording.windows = work->num_frames < KDGAT_WINDOW_FRAMES ? 0u : (work->num_frames - KDGAT_WINDOW_FRAMES) / KDGAT_STRIDE + 1u;
+    if (recording.windows < KDGAT_FEWEST_WINDOWS) {
+        return KDGAT_TOO_FEW;
+    }
+    work->car.calibrated = 1;
+    for (part = 0; part < KDGAT_PARTS; part++) {
+        const uint32_t end = (uint32_t)((uint64_t)recording.windows * (part + 1u) / KDGAT_PARTS);
+        if (!kdgat_learn(&recording, part, &work->counts, &work->car)) {
+            return KDGAT_MANY_IDS;
+        }
+        memset(&state->window, 0, sizeof state->window);
+        for (at = 0; at < work->num_frames && work->windows < end; at++) {
+            if (kdgat_window_add(&state->window, &work->car, &work->frames[at], &state->graph)
+                && state->window.windows > work->windows) {
+                add_window(state, work);
+            }
+        }
+    }
+    return kdgat_learn(&recording, KDGAT_PARTS, &work->counts, &work->car) ? KDGAT_OK : KDGAT_MANY_IDS;
+}
+
+/* Raises the threshold to that of the model's own: what it calls an attack on its own car, seen with as little traffic, is the least that
+ * it may call one here. */
+static void raise_threshold(kdgat_calibration_state *car)
+{
+#ifdef KDGAT_LEAST_SCORE
+#if KDGAT_MODEL == KDGAT_MODEL_GAT
+    const double value = log(KDGAT_LEAST_SCORE) - log(1.0 - KDGAT_LEAST_SCORE);
+#else
+    const double value = kdgat_log_distance(KDGAT_LEAST_SCORE);
+#endif
+    const double least = (value - car->median) / car->spread;
+    car->threshold = least > car->threshold ? least : car->threshold;
+#else
+    (void)car;
+#endif
+}
+
+#else
+
+kdgat_status kdgat_calibrate_push(kdgat_state *state, kdgat_calibration *work, const kdgat_frame *frame)
+{
+    if (work->windows >= KDGAT_CALIBRATION_WINDOWS) {
+        return KDGAT_FULL;
+    }
+    if (kdgat_window_push(state, frame)) {
+        add_window(state, work);
+    }
+    return KDGAT_OK;
+}
+
+#endif
 
 kdgat_status kdgat_calibrate_end(kdgat_state *state, kdgat_calibration *work)
 {
     kdgat_calibration_state *const car = &work->car;
-    const uint32_t windows = work->windows;
-    kdgat_status status;
+    kdgat_status status = KDGAT_OK;
+    uint32_t windows;
 
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    status = work->windows == 0u ? score_windows(state, work) : KDGAT_TOO_FEW;
+#endif
+    windows = work->windows;
     memset(&state->window, 0, sizeof state->window);
+    if (status != KDGAT_OK) {
+        return status;
+    }
     if (windows < KDGAT_FEWEST_WINDOWS || windows > KDGAT_CALIBRATION_WINDOWS) {
         return KDGAT_TOO_FEW;
     }
@@ -363,6 +440,9 @@ kdgat_status kdgat_calibrate_end(kdgat_state *state, kdgat_calibration *work)
     }
     fit_scale(car, work->values, windows);
     car->threshold = guarded((work->values[place_at_rate(windows)] - car->median) / car->spread);
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    raise_threshold(car);
+#endif
     if (car->median - car->median != 0.0 || car->spread - car->spread != 0.0 || car->threshold - car->threshold != 0.0) {
         return KDGAT_NOT_FINITE;
     }

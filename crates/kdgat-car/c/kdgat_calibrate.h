@@ -10,14 +10,14 @@
 #ifndef KDGAT_CALIBRATE_H
 #define KDGAT_CALIBRATE_H
 
-#include "kdgat_car.h"
+#include "kdgat_learn.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* Most windows that a calibration uses; those after them are ignored. A kdgat_calibration needs 40 to 110 bytes for each (more with
- * the rich features). */
+ * the rich features; with the profile set 56 bytes for each frame, since it learns the car's profile at the end). */
 #ifndef KDGAT_CALIBRATION_WINDOWS
 #define KDGAT_CALIBRATION_WINDOWS 1200u
 #endif
@@ -35,7 +35,8 @@ typedef enum {
     KDGAT_NO_CALIBRATION, /* the bytes do not begin like a calibration, or have another version */
     KDGAT_OTHER_MODEL, /* the calibration belongs to another model */
     KDGAT_CHECKSUM,    /* the bytes are damaged */
-    KDGAT_VALUES       /* a value is not finite or out of range */
+    KDGAT_VALUES,      /* a value is not finite or out of range */
+    KDGAT_MANY_IDS     /* profile set: the traffic has more than KDGAT_CALIBRATION_IDS IDs */
 } kdgat_status;
 
 /* Windows of a calibration in progress. Its contents are private. */
@@ -55,6 +56,12 @@ typedef struct {
     uint8_t has_id[KDGAT_CALIBRATION_WINDOWS][(KDGAT_CALIBRATION_IDS + 7u) / 8u];
     uint8_t overflows; /* 1: more than KDGAT_CALIBRATION_IDS IDs */
 #endif
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    uint32_t num_frames;
+    kdgat_frame frames[KDGAT_FRAMES_OF(KDGAT_CALIBRATION_WINDOWS)];
+    kdgat_fact facts[KDGAT_FRAMES_OF(KDGAT_CALIBRATION_WINDOWS)];
+    kdgat_counts counts;
+#endif
     kdgat_calibration_state car;
 } kdgat_calibration;
 
@@ -64,21 +71,26 @@ void kdgat_calibrate_begin(kdgat_state *state, kdgat_calibration *work);
 /* Adds a frame. Returns KDGAT_OK, or KDGAT_FULL. */
 kdgat_status kdgat_calibrate_push(kdgat_state *state, kdgat_calibration *work, const kdgat_frame *frame);
 
-/* Ends a calibration: on KDGAT_OK, the detector uses it from the next frame on. Otherwise (KDGAT_TOO_FEW, KDGAT_NOT_FINITE) the detector
- * keeps what it had. The detector's frames are dropped either way. More than KDGAT_CALIBRATION_IDS IDs make no error, but then unknown
- * IDs are no evidence. */
+/* Ends a calibration: on KDGAT_OK, the detector uses it from the next frame on. Otherwise (KDGAT_TOO_FEW, KDGAT_NOT_FINITE, KDGAT_MANY_IDS)
+ * the detector keeps what it had. The detector's frames are dropped either way. For a list of IDs, more than KDGAT_CALIBRATION_IDS make no
+ * error, but then unknown IDs are no evidence. With the profile set this scores all windows, otherwise it is a matter of milliseconds. */
 kdgat_status kdgat_calibrate_end(kdgat_state *state, kdgat_calibration *work);
 
 /* Drops the calibration: the model's own threshold decides again. */
 void kdgat_calibrate_none(kdgat_state *state);
 
 /* Bytes of a saved calibration. The format is the same on all machines. */
-#if KDGAT_ID_LIST
-#define KDGAT_SAVED_BYTES (52u + 12u + 4u * KDGAT_CALIBRATION_IDS)
-#elif KDGAT_MODEL == KDGAT_MODEL_VGAE
-#define KDGAT_SAVED_BYTES (52u + 8u * (KDGAT_PROFILE_VALUES + KDGAT_FACTOR_VALUES))
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+#define KDGAT_SAVED_PROFILE (8u + (36u + 34u * KDGAT_PROFILE_BYTES) * KDGAT_CALIBRATION_IDS)
 #else
-#define KDGAT_SAVED_BYTES 52u
+#define KDGAT_SAVED_PROFILE 0u
+#endif
+#if KDGAT_ID_LIST
+#define KDGAT_SAVED_BYTES (52u + KDGAT_SAVED_PROFILE + 12u + 4u * KDGAT_CALIBRATION_IDS)
+#elif KDGAT_MODEL == KDGAT_MODEL_VGAE
+#define KDGAT_SAVED_BYTES (52u + KDGAT_SAVED_PROFILE + 8u * (KDGAT_PROFILE_VALUES + KDGAT_FACTOR_VALUES))
+#else
+#define KDGAT_SAVED_BYTES (52u + KDGAT_SAVED_PROFILE)
 #endif
 
 /* Writes the calibration to bytes[0] to bytes[KDGAT_SAVED_BYTES - 1]; returns that number, or 0 if there is no calibration or

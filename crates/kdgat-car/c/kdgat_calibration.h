@@ -3,8 +3,9 @@
 #define KDGAT_CALIBRATION_H
 
 #include "kdgat_internal.h"
+#include "kdgat_profile.h"
 
-/* Most IDs in a car's list of known IDs. */
+/* Most IDs in a car's list of known IDs, and in its profile. */
 #ifndef KDGAT_CALIBRATION_IDS
 #define KDGAT_CALIBRATION_IDS 256u
 #endif
@@ -21,6 +22,11 @@ typedef struct {
     double evidence; /* added to the log odds of a window with an ID outside the car's list; 0: the list is not used */
     uint32_t num_ids;
     uint32_t ids[KDGAT_CALIBRATION_IDS]; /* ascending */
+#endif
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    float new_id_surprise;
+    uint32_t num_usual;
+    kdgat_usual usual[KDGAT_CALIBRATION_IDS]; /* the car's profile, by ascending ID */
 #endif
 #if KDGAT_MODEL == KDGAT_MODEL_VGAE
     double mean[KDGAT_PROFILE_VALUES];  /* usual errors of a window */

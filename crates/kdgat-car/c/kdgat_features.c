@@ -105,15 +105,16 @@ static void node_features(const kdgat_frame *frames, const kdgat_order *order, k
 
 #endif
 
-void kdgat_features(const kdgat_frame *frames, const kdgat_order *order, kdgat_graph *graph)
+void kdgat_features(const kdgat_window_state *window, const kdgat_calibration_state *car, kdgat_graph *graph)
 {
 #if KDGAT_FEATURES == KDGAT_FEATURES_CLASSIC
-    node_features(frames, order, graph);
+    (void)car;
+    node_features(window->frames, &window->order, graph);
 #else
-    (void)frames;
+    kdgat_deviations(window, car, graph);
 #endif
 #if KDGAT_EDGE_COLUMNS > 0
-    edge_features(order, graph);
+    edge_features(&window->order, graph);
 #endif
 }
 

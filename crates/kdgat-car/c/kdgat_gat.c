@@ -10,22 +10,28 @@
 
 #define LAYER_VALUES ((size_t)KDGAT_MAX_NODES * KDGAT_COLUMNS)
 
-/* Log odds of an attack of pooled outputs in scratch->row[0], which are overwritten. */
-static float log_odds(kdgat_scratch *scratch)
+#define POOLED (KDGAT_LAYERS * KDGAT_COLUMNS)
+
+/* Log odds of an attack of `count` rows (1 to 4) of pooled outputs in scratch->head, [count][POOLED], which are overwritten. */
+static void set_log_odds(kdgat_scratch *scratch, uint32_t count, float odds[KDGAT_ROWS])
 {
-    uint32_t layer, k, from = 0;
+    float *x = scratch->head, *y = scratch->rows, *other;
+    uint32_t layer, row, k;
     for (layer = 0; layer < KDGAT_HEAD_LAYERS; layer++) {
         const kdgat_matrix *const matrix = &kdgat_head[layer];
-        float *const x = scratch->row[from], *const y = scratch->row[1u - from];
         if (layer > 0u) {
-            for (k = 0; k < matrix->inputs; k++) {
+            for (k = 0; k < count * POOLED; k++) {
                 x[k] = x[k] > 0.0f ? x[k] : 0.0f;
             }
         }
-        kdgat_multiply(matrix, x, 0u, 1u, y, 0u);
-        from = 1u - from;
+        kdgat_multiply(matrix, x, POOLED, count, y, POOLED);
+        other = x;
+        x = y;
+        y = other;
     }
-    return scratch->row[from][1] - scratch->row[from][0];
+    for (row = 0; row < count; row++) {
+        odds[row] = x[row * POOLED + 1u] - x[row * POOLED];
+    }
 }
 
 /* Input of a layer. */
@@ -44,10 +50,11 @@ static kdgat_rows input_of(uint32_t layer, const kdgat_graph *graph, kdgat_scrat
 
 void kdgat_model_score(const kdgat_graph *graph, kdgat_scratch *scratch, kdgat_model_output *output)
 {
+    float odds[KDGAT_ROWS];
     uint32_t layer, k;
 
     kdgat_link(graph, scratch);
-    for (k = 0; k < KDGAT_LAYERS * KDGAT_COLUMNS; k++) {
+    for (k = 0; k < POOLED; k++) {
         scratch->pooled[k] = 0.0f;
     }
     for (layer = 0; layer < KDGAT_LAYERS; layer++) {
@@ -62,25 +69,28 @@ void kdgat_model_score(const kdgat_graph *graph, kdgat_scratch *scratch, kdgat_m
         }
         kdgat_conv_forward(&kdgat_convs[layer], graph, &x, scratch, 1, y, scratch->pooled + layer * KDGAT_COLUMNS);
     }
-    for (k = 0; k < KDGAT_LAYERS * KDGAT_COLUMNS; k++) {
+    for (k = 0; k < POOLED; k++) {
         scratch->pooled[k] /= (float)graph->num_nodes;
-        scratch->row[0][k] = scratch->pooled[k];
+        scratch->head[k] = scratch->pooled[k];
     }
-    output->raw = log_odds(scratch);
+    set_log_odds(scratch, 1u, odds);
+    output->raw = odds[0];
 }
 
-/* Output of the last layer for one node. */
-static void last_layer(const kdgat_rows *x, kdgat_scratch *scratch, uint32_t node, float *y)
+/* Outputs of the last layer for `count` nodes (1 to 4): y[count][POOLED], of which KDGAT_COLUMNS columns are written. */
+static void last_layer(const kdgat_rows *x, kdgat_scratch *scratch, uint32_t node, uint32_t count, float *y)
 {
 #if KDGAT_GATV2
     const float *const from = scratch->b + KDGAT_MAX_NODES * KDGAT_EMBEDDING + (size_t)node * KDGAT_COLUMNS;
-    uint32_t k;
+    uint32_t row, k;
     (void)x;
-    for (k = 0; k < KDGAT_COLUMNS; k++) {
-        y[k] = from[k];
+    for (row = 0; row < count; row++) {
+        for (k = 0; k < KDGAT_COLUMNS; k++) {
+            y[row * POOLED + k] = from[row * KDGAT_COLUMNS + k];
+        }
     }
 #else
-    kdgat_conv_node(&kdgat_convs[KDGAT_LAYERS - 1], x, scratch, node, y);
+    kdgat_conv_nodes(&kdgat_convs[KDGAT_LAYERS - 1], x, scratch, node, count, y, POOLED);
 #endif
 }
 
@@ -88,25 +98,32 @@ void kdgat_model_explain(const kdgat_graph *graph, kdgat_scratch *scratch, kdgat
 {
     const kdgat_rows x = input_of(KDGAT_LAYERS - 1u, graph, scratch);
     const float nodes = (float)graph->num_nodes;
-    float *const row = scratch->row[0];
-    uint32_t node, layer, k;
+    float odds[KDGAT_ROWS];
+    uint32_t node, row, layer, k;
 
     if (graph->num_nodes < 2u) {
         output->by_node[0] = output->raw;
         return;
     }
-    for (node = 0; node < graph->num_nodes; node++) {
-        for (layer = 0; layer + 1u < KDGAT_LAYERS; layer++) {
-            const float *const from = scratch->a + layer * LAYER_VALUES + (size_t)node * KDGAT_COLUMNS;
-            for (k = 0; k < KDGAT_COLUMNS; k++) {
-                row[layer * KDGAT_COLUMNS + k] = from[k];
+    for (node = 0; node < graph->num_nodes; node += KDGAT_ROWS) {
+        const uint32_t left = graph->num_nodes - node, count = left < KDGAT_ROWS ? left : KDGAT_ROWS;
+        last_layer(&x, scratch, node, count, scratch->head + (KDGAT_LAYERS - 1u) * KDGAT_COLUMNS);
+        for (row = 0; row < count; row++) {
+            float *const of_node = scratch->head + row * POOLED;
+            for (layer = 0; layer + 1u < KDGAT_LAYERS; layer++) {
+                const float *const from = scratch->a + layer * LAYER_VALUES + (size_t)(node + row) * KDGAT_COLUMNS;
+                for (k = 0; k < KDGAT_COLUMNS; k++) {
+                    of_node[layer * KDGAT_COLUMNS + k] = from[k];
+                }
+            }
+            for (k = 0; k < POOLED; k++) {
+                of_node[k] = (scratch->pooled[k] * nodes - of_node[k]) / (nodes - 1.0f);
             }
         }
-        last_layer(&x, scratch, node, row + (KDGAT_LAYERS - 1u) * KDGAT_COLUMNS);
-        for (k = 0; k < KDGAT_LAYERS * KDGAT_COLUMNS; k++) {
-            row[k] = (scratch->pooled[k] * nodes - row[k]) / (nodes - 1.0f);
+        set_log_odds(scratch, count, odds);
+        for (row = 0; row < count; row++) {
+            output->by_node[node + row] = output->raw - odds[row];
         }
-        output->by_node[node] = output->raw - log_odds(scratch);
     }
 }
 

@@ -23,7 +23,13 @@ static uint32_t hash(uint32_t probe, uint32_t id, uint32_t rows)
 
 static void embed(const kdgat_graph *graph, uint32_t node, float *to)
 {
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    const uint32_t id = 0u; /* models of the profile set read no IDs */
+    (void)graph;
+    (void)node;
+#else
     const uint32_t id = graph->can_id[node] & 0x1fffffffu;
+#endif
     const float *const weights = kdgat_hash_weights + (size_t)hash(KDGAT_PROBES, id, 4u * KDGAT_BUCKETS) * KDGAT_PROBES;
     uint32_t probe, k;
     for (k = 0; k < KDGAT_EMBEDDING; k++) {

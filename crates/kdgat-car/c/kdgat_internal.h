@@ -30,19 +30,25 @@
 #define KDGAT_MODEL_GAT 1
 #define KDGAT_MODEL_VGAE 2
 
-#define KDGAT_MAX_NODES (KDGAT_WINDOW + 1)
+/* Most IDs without a frame in the window that are nodes, because they are overdue. */
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+#define KDGAT_MOST_OVERDUE 32u
+#else
+#define KDGAT_MOST_OVERDUE 0u
+#endif
+#define KDGAT_MAX_NODES (KDGAT_WINDOW + 1u + KDGAT_MOST_OVERDUE)
 #define KDGAT_MAX_EDGES KDGAT_WINDOW
 /* Mean error and mean squared error of each feature, cross entropy of the IDs; an autoencoder's calibration reads them. */
 #define KDGAT_PROFILE_VALUES (2 * KDGAT_NODE_COLUMNS + 1)
 
-/* The graph of a window. Nodes are its distinct IDs and the ID of the frame after it, ascending. Edges are the distinct pairs of
+/* The graph of a window. Nodes are its distinct IDs and the ID of the frame after it (profile set: overdue IDs as well), ascending. Edges are the distinct pairs of
  * neighbouring frames, sorted by (target, source) as in the trainer's store; an ID that follows itself has an edge to itself. */
 typedef struct {
     uint16_t num_nodes;
     uint16_t num_edges;
     uint32_t can_id[KDGAT_MAX_NODES];
     uint16_t id_index[KDGAT_MAX_NODES]; /* vocabulary row, 0 for an ID outside it */
-    uint8_t sends[KDGAT_MAX_NODES];     /* 1: has a frame in the window; 0: only the frame after the window has this ID */
+    uint8_t sends[KDGAT_MAX_NODES];     /* 1: has a frame in the window */
     /* Continuous features as the model reads them: already standardised for the rich set, deviations for the profile set. */
     float continuous[KDGAT_MAX_NODES][KDGAT_NODE_COLUMNS];
     uint16_t source[KDGAT_MAX_EDGES];
@@ -76,10 +82,10 @@ typedef struct {
     float b[KDGAT_SCRATCH_B];
     float scores[KDGAT_SCRATCH_SCORES];              /* attention terms of nodes as sources and as targets */
     float values[KDGAT_SCRATCH_VALUES];              /* GATv2: the nodes' values as sources, for one head */
-    float rows[4 * KDGAT_MOST_INPUTS];               /* inputs of four nodes */
+    float rows[KDGAT_SCRATCH_ROWS];                  /* inputs of four nodes; activations of the head for four of them */
     float outputs[4 * KDGAT_MOST_CHANNELS];          /* one head's outputs for four nodes */
     float pooled[KDGAT_MOST_POOLED];                 /* classifier: means over the nodes */
-    float row[2][KDGAT_MOST_POOLED];                 /* classifier: activations of the head */
+    float head[4 * KDGAT_MOST_POOLED];               /* classifier: activations of the head for four nodes */
     float weights[KDGAT_MAX_NODES];                  /* attention weights of one node's incoming edges */
     uint16_t first_edge[KDGAT_MAX_NODES + 1];        /* incoming edges of node i: first_edge[i] to first_edge[i + 1] - 1 */
     uint16_t source[KDGAT_MAX_EDGES + KDGAT_MAX_NODES]; /* their sources, ascending; each node has one self-loop */

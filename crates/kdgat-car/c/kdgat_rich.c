@@ -184,10 +184,13 @@ static void edge_features(const kdgat_frame *frames, const kdgat_order *order, k
 
 #endif
 
-void kdgat_features(const kdgat_frame *frames, const kdgat_order *order, kdgat_graph *graph)
+void kdgat_features(const kdgat_window_state *window, const kdgat_calibration_state *car, kdgat_graph *graph)
 {
+    const kdgat_frame *const frames = window->frames;
+    const kdgat_order *const order = &window->order;
     uint32_t node, k;
 
+    (void)car;
     for (node = 0; node < graph->num_nodes; node++) {
         float *const features = graph->continuous[node];
         const uint32_t begin = order->first[node], number = (uint32_t)order->first[node + 1u] - begin;

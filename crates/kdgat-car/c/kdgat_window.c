@@ -37,21 +37,34 @@ static uint32_t place_of(const kdgat_graph *graph, uint32_t id)
     return low;
 }
 
-/* Nodes are the distinct IDs, ascending. */
-static void find_nodes(const kdgat_frame *frames, kdgat_order *order, kdgat_graph *graph)
+/* Adds a node unless there is one with this ID. */
+static void add_node(kdgat_graph *graph, uint32_t id)
 {
+    const uint32_t node = place_of(graph, id);
+    if (node == graph->num_nodes || graph->can_id[node] != id) {
+        memmove(&graph->can_id[node + 1u], &graph->can_id[node], (graph->num_nodes - node) * sizeof graph->can_id[0]);
+        graph->can_id[node] = id;
+        graph->num_nodes++;
+    }
+}
+
+/* Nodes are the distinct IDs, ascending. */
+static void find_nodes(kdgat_window_state *state, kdgat_graph *graph)
+{
+    const kdgat_frame *const frames = state->frames;
+    kdgat_order *const order = &state->order;
     uint32_t at, node;
 
     graph->num_nodes = 0;
     for (at = 0; at < KDGAT_WINDOW_FRAMES; at++) {
-        const uint32_t id = frames[at].id;
-        node = place_of(graph, id);
-        if (node == graph->num_nodes || graph->can_id[node] != id) {
-            memmove(&graph->can_id[node + 1u], &graph->can_id[node], (graph->num_nodes - node) * sizeof graph->can_id[0]);
-            graph->can_id[node] = id;
-            graph->num_nodes++;
-        }
+        add_node(graph, frames[at].id);
     }
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    kdgat_find_overdue(&state->history, state->first_frame, frames[KDGAT_WINDOW - 1u].time);
+    for (at = 0; at < state->history.num_overdue; at++) {
+        add_node(graph, state->history.overdue[at]);
+    }
+#endif
     for (node = 0; node < graph->num_nodes; node++) {
         graph->id_index[node] = kdgat_vocabulary_row(graph->can_id[node]);
         graph->sends[node] = 0;
@@ -145,10 +158,8 @@ int kdgat_has_edge(const kdgat_graph *graph, const kdgat_order *order, uint16_t 
     return low < end && graph->source[low] == source;
 }
 
-/* Stores a frame: bytes beyond its length are 0, and a time that is no finite number becomes that of the frame before. */
-static void store(kdgat_window_state *state, const kdgat_frame *frame)
+void kdgat_window_copy(kdgat_window_state *state, const kdgat_frame *frame, kdgat_frame *to)
 {
-    kdgat_frame *const to = &state->frames[state->num_frames++];
     uint32_t byte;
 
     /* The difference of infinity or NaN with itself is NaN. */
@@ -166,6 +177,16 @@ static void store(kdgat_window_state *state, const kdgat_frame *frame)
 /* Drops the frames before the next window. */
 static void advance(kdgat_window_state *state)
 {
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    kdgat_history *const history = &state->history;
+    uint32_t at;
+    for (at = 0; at < KDGAT_WINDOW_FRAMES && at < KDGAT_STRIDE; at++) {
+        kdgat_pass(history, state->frames[at].id, &history->facts[at]);
+    }
+    for (at = KDGAT_STRIDE; at < KDGAT_WINDOW_FRAMES; at++) {
+        history->facts[at - KDGAT_STRIDE] = history->facts[at];
+    }
+#endif
     if (KDGAT_STRIDE < KDGAT_WINDOW_FRAMES) {
         state->num_frames = KDGAT_WINDOW_FRAMES - KDGAT_STRIDE;
         memmove(state->frames, state->frames + KDGAT_STRIDE, state->num_frames * sizeof state->frames[0]);
@@ -176,20 +197,48 @@ static void advance(kdgat_window_state *state)
     state->first_frame += KDGAT_STRIDE;
 }
 
-int kdgat_window_add(kdgat_window_state *state, const kdgat_frame *frame, kdgat_graph *graph)
+/* Passes over a frame between two windows. */
+static void skip(kdgat_window_state *state, const kdgat_frame *frame)
+{
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    kdgat_frame copied;
+    kdgat_fact fact;
+    kdgat_window_copy(state, frame, &copied);
+    kdgat_observe(&state->history, &copied, &fact);
+    kdgat_pass(&state->history, copied.id, &fact);
+#else
+    (void)frame;
+#endif
+    state->skip--;
+}
+
+/* Observes the frame that was stored last. The frame after a window is observed after the window's graph was made. */
+static void observe(kdgat_window_state *state)
+{
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    const uint32_t at = state->num_frames - 1u;
+    kdgat_observe(&state->history, &state->frames[at], &state->history.facts[at]);
+#else
+    (void)state;
+#endif
+}
+
+int kdgat_window_add(kdgat_window_state *state, const kdgat_calibration_state *car, const kdgat_frame *frame, kdgat_graph *graph)
 {
     if (state->skip > 0u) {
-        state->skip--;
+        skip(state, frame);
         return 0;
     }
-    store(state, frame);
+    kdgat_window_copy(state, frame, &state->frames[state->num_frames++]);
     if (state->num_frames < KDGAT_WINDOW_FRAMES) {
+        observe(state);
         return 0;
     }
-    find_nodes(state->frames, &state->order, graph);
+    find_nodes(state, graph);
     sort_positions(&state->order, graph->num_nodes);
     find_edges(&state->order, graph);
-    kdgat_features(state->frames, &state->order, graph);
+    kdgat_features(state, car, graph);
+    observe(state);
     state->of_first_frame = state->first_frame;
     state->of_time = state->frames[0].time;
     state->windows++;
@@ -199,5 +248,5 @@ int kdgat_window_add(kdgat_window_state *state, const kdgat_frame *frame, kdgat_
 
 int kdgat_window_push(kdgat_state *state, const kdgat_frame *frame)
 {
-    return kdgat_window_add(&state->window, frame, &state->graph);
+    return kdgat_window_add(&state->window, &state->calibration, frame, &state->graph);
 }

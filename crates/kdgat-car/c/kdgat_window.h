@@ -3,6 +3,7 @@
 #define KDGAT_WINDOW_H
 
 #include "kdgat_calibration.h"
+#include "kdgat_history.h"
 
 /* Frames of a window and the frame after it, to which the edge of its last frame leads. */
 #define KDGAT_WINDOW_FRAMES (KDGAT_WINDOW + 1)
@@ -28,14 +29,25 @@ typedef struct {
     uint64_t of_first_frame; /* of the window whose graph was made last: number and time of its first frame */
     double of_time;
     kdgat_order order;
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    kdgat_history history;
+#endif
 } kdgat_window_state;
 
-/* Adds a frame; returns 1 if it completed a window, whose graph is then in *graph. */
-int kdgat_window_add(kdgat_window_state *state, const kdgat_frame *frame, kdgat_graph *graph);
+/* Copies a frame: bytes beyond its length are 0, and a time that is no finite number becomes that of the frame before. */
+void kdgat_window_copy(kdgat_window_state *state, const kdgat_frame *frame, kdgat_frame *to);
+
+/* Adds a frame; returns 1 if it completed a window, whose graph is then in *graph. `car` has the profile in use. */
+int kdgat_window_add(kdgat_window_state *state, const kdgat_calibration_state *car, const kdgat_frame *frame, kdgat_graph *graph);
 
 /* Sets graph->continuous, and graph->edge_attributes if the model reads them (kdgat_features.c or kdgat_rich.c). The rest of the graph
- * must be set. `frames` are the window's and the one after it. */
-void kdgat_features(const kdgat_frame *frames, const kdgat_order *order, kdgat_graph *graph);
+ * must be set, and window->frames must be the window's and the one after it. */
+void kdgat_features(const kdgat_window_state *window, const kdgat_calibration_state *car, kdgat_graph *graph);
+
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+/* Sets graph->continuous for the profile set (kdgat_profile.c). */
+void kdgat_deviations(const kdgat_window_state *window, const kdgat_calibration_state *car, kdgat_graph *graph);
+#endif
 
 /* Returns 1 if the graph has an edge from source to target. */
 int kdgat_has_edge(const kdgat_graph *graph, const kdgat_order *order, uint16_t source, uint16_t target);

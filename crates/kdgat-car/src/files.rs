@@ -6,7 +6,7 @@ use kdgat_nn::Architecture;
 
 use crate::network::Network;
 use crate::text::{double, float};
-use crate::{CText, CarError, CarModel, Precision, readme, window};
+use crate::{CText, CarError, CarModel, Precision, example, readme, window};
 
 /// A file of the exported folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +70,7 @@ pub fn write(model: &CarModel, vectors: &Vectors) -> Result<CarFiles, CarError> 
     let mut files: Vec<CarFile> = SOURCES
         .iter()
         .chain(window::FILES)
+        .chain(example::FILES)
         .map(|&(name, contents)| CarFile { name: name.to_owned(), contents: contents.to_owned() })
         .collect();
     let mut add = |name: &str, contents: String| files.push(CarFile { name: name.to_owned(), contents });

@@ -4,6 +4,7 @@
 //! choices of the model, which the sources are compiled for) and `kdgat_tables.c` (weights, vocabulary, statistics).
 
 mod error;
+mod example;
 mod files;
 mod layers;
 mod matrix;
@@ -15,7 +16,7 @@ mod weights;
 mod window;
 
 pub use error::CarError;
-pub use files::{CarFile, CarFiles, Vectors, VectorResult, write};
+pub use files::{CarFile, CarFiles, VectorResult, Vectors, write};
 pub use model::CarModel;
 pub use text::CText;
 pub use weights::{Precision, as_exported};

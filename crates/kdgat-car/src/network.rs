@@ -1,6 +1,7 @@
 //! A trained network as constants of the C code: its configuration, its tables, and its figures.
 
 use kdgat_graph::EDGE_FEATURES;
+use kdgat_graph::history::MOST_OVERDUE;
 use kdgat_nn::id_hash::MOST_PROBES;
 use kdgat_nn::{Architecture, GatConfig, InputConfig, ModelDescription, VgaeConfig};
 
@@ -19,6 +20,8 @@ const DECODER_HEADS: usize = 4;
 pub struct Network {
     /// Frames of a window.
     window: usize,
+    /// Most nodes without a frame in the window or after it.
+    most_overdue: usize,
     precision: Precision,
     input: Input,
     layers: Layers,
@@ -90,7 +93,8 @@ impl Network {
             )));
         }
         let input = Input::read(&weights, architecture.input(), vocabulary.len(), embedding as usize)?;
-        Ok(Self { window: *window, precision, input, layers, edge_scaling: edge_scaling.clone() })
+        let most_overdue = if architecture.input().features().needs_history() { MOST_OVERDUE } else { 0 };
+        Ok(Self { window: *window, most_overdue, precision, input, layers, edge_scaling: edge_scaling.clone() })
     }
 
     fn is_gatv2(&self) -> bool {
@@ -140,15 +144,16 @@ impl Network {
         config.define("KDGAT_SCRATCH_B", b);
         config.define("KDGAT_SCRATCH_SCORES", scores);
         config.define("KDGAT_SCRATCH_VALUES", values);
-        config.define("KDGAT_MOST_INPUTS", most_inputs);
+        // Four rows at a time.
+        config.define("KDGAT_SCRATCH_ROWS", 4 * most_inputs.max(most_pooled));
         config.define("KDGAT_MOST_CHANNELS", most_channels);
         config.define("KDGAT_MOST_POOLED", most_pooled);
         Ok(())
     }
 
-    /// Most nodes of a graph: the distinct IDs of a window and of the frame after it.
+    /// Most nodes of a graph: the distinct IDs of a window and of the frame after it, and overdue IDs in the profile set.
     fn most_nodes(&self) -> usize {
-        self.window + 1
+        self.window + 1 + self.most_overdue
     }
 
     fn convs(&self) -> Box<dyn Iterator<Item = &Conv> + '_> {

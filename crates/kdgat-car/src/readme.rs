@@ -68,7 +68,10 @@ pub fn write(model: &CarModel, weight_bytes: usize, most_operations: usize) -> S
          ```\n\
          \n\
          The test feeds recorded frames to the detector and compares its results with the trainer's. The sources need a C99 compiler \
-         with IEEE 754 arithmetic, `<stdint.h>`, `<stddef.h>`, `<string.h>` and `<math.h>`, and no memory allocation, file or thread.\n",
+         with IEEE 754 arithmetic, `<stdint.h>`, `<stddef.h>`, `<string.h>` and `<math.h>`, and no memory allocation, file or thread.\n\
+         \n\
+         [example/](example/README.md) is a program for Linux around the detector: it reads `candump -L` or a CAN interface, prints the lines \
+         of `kdgat detect`, raises alarms, and runs as a systemd service.\n",
         version = env!("CARGO_PKG_VERSION"),
         stride = model.stride,
         window = description.window,

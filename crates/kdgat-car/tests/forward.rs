@@ -1,40 +1,20 @@
 //! The forward passes in C compute what the trainer's models compute, for all kinds of models, node by node.
 
+mod common;
+
 use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 
-use kdgat_can::Frame;
-use kdgat_car::{CarModel, Precision, Vectors, as_exported};
+use common::{WINDOW, can_compile, compiled, export, gat, random_state, rich, traffic, vgae, vocabulary};
+use kdgat_car::{Precision, as_exported};
 use kdgat_graph::assemble::Assembler;
-use kdgat_graph::{AssembleOptions, Batch, Columns, EdgeScaling, FeatureSet, GraphStream, NodeScaling, Vocabulary};
+use kdgat_graph::{AssembleOptions, Batch, Columns, FeatureSet, GraphStream};
 use kdgat_nn::attention::Backend;
 use kdgat_nn::layers::Mode;
 use kdgat_nn::weights::{StateDict, floats};
-use kdgat_nn::{
-    Architecture, DatasetIdentity, FreshParameters, Gat, GatConfig, GivenTensors, IdHash, InputConfig,
-    ModelDescription, Scope, Vgae, VgaeConfig,
-};
-use tch::{Device, Kind, Tensor};
-
-const WINDOW: usize = 40;
-
-/// Frames of `count` windows; the number of IDs grows, from one to as many as there are frames.
-fn traffic(count: usize) -> Vec<Frame> {
-    let mut state = 7_u64;
-    let mut draw = |bound: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % bound
-    };
-    let frame = |position: usize| {
-        let ids = 1 + (position / WINDOW * 9 % 70) as u64;
-        let payload = std::array::from_fn(|_| draw(256) as u8);
-        let can_id = 0x100 + 3 * draw(ids) as u32;
-        Frame { timestamp: 5.0 + position as f64 * 0.000_7, can_id, payload, payload_length: 8, attack: false }
-    };
-    (0..count * WINDOW + 1).map(frame).collect()
-}
+use kdgat_nn::{Architecture, Gat, GivenTensors, IdHash, InputConfig, Scope, Vgae};
+use tch::{Kind, Tensor};
 
 /// The graphs of the traffic as the trainer reads them.
 fn columns(features: FeatureSet) -> Columns {
@@ -46,33 +26,6 @@ fn columns(features: FeatureSet) -> Columns {
     };
     stream.push(&traffic(16), each).unwrap();
     columns
-}
-
-fn vocabulary() -> Vocabulary {
-    Vocabulary::from_ids((0..30).map(|index| 0x100 + 3 * index))
-}
-
-/// A model with random weights; batch norm has seen data, so that folding it changes something.
-fn random_state(architecture: &Architecture) -> StateDict {
-    let mut parameters = FreshParameters::new(11, Device::Cpu);
-    match architecture {
-        Architecture::Gat(config) => drop(Gat::new(Scope::root(&mut parameters), config, Backend::Auto).unwrap()),
-        Architecture::Vgae(config) => drop(Vgae::new(Scope::root(&mut parameters), config, Backend::Auto).unwrap()),
-        _ => unreachable!(),
-    }
-    tch::manual_seed(3);
-    let named = parameters.into_tensors().into_iter().map(|named| {
-        let tensor = named.tensor.detach();
-        let tensor = match () {
-            () if named.name.ends_with("running_var") => tensor.rand_like().f_add_scalar(0.2).unwrap(),
-            () if tensor.kind() == Kind::Float && (named.name.contains("_bns.") || named.name.ends_with("bias")) => {
-                tensor.randn_like().f_mul_scalar(0.3).unwrap() + 0.5
-            }
-            () => tensor,
-        };
-        (named.name, tensor)
-    });
-    named.collect()
 }
 
 fn scores(architecture: &Architecture, state: &StateDict, batch: &Batch) -> (Vec<f32>, Vec<f32>) {
@@ -138,27 +91,6 @@ fn input(columns: &Columns, batch: &Batch, input: &InputConfig, edges: bool) -> 
     bytes
 }
 
-fn compiled(folder: &Path) -> Command {
-    let sources = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let is_network = |path: &std::path::PathBuf| {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        ["input", "linear", "attention", "gat", "vgae", "tables"].iter().any(|part| name == format!("kdgat_{part}.c"))
-    };
-    let program = folder.join("forward");
-    let output = Command::new("cc")
-        .args(["-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror", "-I"])
-        .arg(folder)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/forward.c"))
-        .args(sources.filter(is_network))
-        .arg("-o")
-        .arg(&program)
-        .arg("-lm")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Command::new(program)
-}
-
 /// Compares the C code with the trainer's model; both compute with the weights in `precision`.
 fn compare(name: &str, architecture: Architecture, precision: Precision) {
     let features = architecture.input().features();
@@ -170,40 +102,10 @@ fn compare(name: &str, architecture: Architecture, precision: Precision) {
     let state = as_exported(&random_state(&architecture), precision).unwrap();
     let (raw, by_node) = scores(&architecture, &state, &batch);
 
-    let description = ModelDescription {
-        architecture,
-        vocabulary: vocabulary(),
-        foreign_ids: None,
-        dataset: DatasetIdentity { name: "random".to_owned(), digest: String::new() },
-        window: WINDOW,
-        size: "student".to_owned(),
-        epoch: 0,
-        val_loss: None,
-        teacher_digest: None,
-        created_by_version: "0.0.0".to_owned(),
-    };
-    let model = CarModel {
-        name: name.to_owned(),
-        description: &description,
-        state: &state,
-        weights_digest: "0123456789abcdef".to_owned(),
-        stride: WINDOW,
-        precision,
-        threshold: 0.5,
-        threshold_method: "given".to_owned(),
-        least_score: None,
-        calibration_rate: 0.001,
-    };
-    let written = kdgat_car::write(&model, &Vectors::default()).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    for file in &written.files {
-        let path = folder.path().join(&file.name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, &file.contents).unwrap();
-    }
-    let bytes =
-        input(&columns, &batch, description.architecture.input(), description.architecture.reads_edge_features());
-    let mut child = compiled(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let bytes = input(&columns, &batch, architecture.input(), architecture.reads_edge_features());
+    let is_gat = matches!(architecture, Architecture::Gat(_));
+    let (folder, written) = export(name, architecture, &state, precision, WINDOW);
+    let mut child = compiled(folder.path(), "forward.c").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let writer = std::thread::spawn(move || stdin.write_all(&bytes).unwrap());
     let output = child.wait_with_output().unwrap();
@@ -216,9 +118,9 @@ fn compare(name: &str, architecture: Architecture, precision: Precision) {
     let (mut first, mut largest) = (0, [0.0_f32; 2]);
     for (graph, (line, raw)) in lines.iter().zip(&raw).enumerate() {
         let nodes = line.len() - 1;
-        let of_trainer = match (&description.architecture, nodes) {
+        let of_trainer = match (is_gat, nodes) {
             // A classifier has nothing to compare a single node with.
-            (Architecture::Gat(_), 1) => vec![*raw],
+            (true, 1) => vec![*raw],
             _ => by_node[first..first + nodes].to_vec(),
         };
         first += nodes;
@@ -237,47 +139,9 @@ fn compare(name: &str, architecture: Architecture, precision: Precision) {
     );
 }
 
-fn gat(edges: bool, input: InputConfig, layers: i64) -> Architecture {
-    Architecture::Gat(GatConfig {
-        hidden: 11,
-        layers,
-        heads: 3,
-        embedding: 5,
-        fc_layers: 3,
-        vocabulary_size: vocabulary().len() as i64,
-        dropout: 0.1,
-        edge_scaling: edges.then(scaling),
-        input,
-    })
-}
-
-fn vgae(edges: bool, input: InputConfig, hidden: &[i64]) -> Architecture {
-    Architecture::Vgae(VgaeConfig {
-        hidden: hidden.to_vec(),
-        latent: 9,
-        heads: 2,
-        embedding: 3,
-        vocabulary_size: vocabulary().len() as i64,
-        dropout: 0.1,
-        edge_scaling: edges.then(scaling),
-        input,
-    })
-}
-
-fn scaling() -> EdgeScaling {
-    let value = |from: f64| std::array::from_fn(|feature| from + 0.3 * feature as f64);
-    EdgeScaling { mean: value(-0.2), deviation: value(0.5) }
-}
-
-fn rich() -> InputConfig {
-    let scaling = NodeScaling { mean: vec![0.1; 35], deviation: vec![1.7; 35] };
-    InputConfig { node_scaling: Some(scaling), ..InputConfig::default() }
-}
-
 #[test]
 fn c_computes_what_the_trainer_computes() {
-    if Command::new("cc").arg("--version").output().is_err() {
-        println!("skipped: there is no C compiler `cc`");
+    if !can_compile() {
         return;
     }
     let hashed = InputConfig { id_hash: Some(IdHash { probes: 2, buckets: 17 }), ..InputConfig::default() };

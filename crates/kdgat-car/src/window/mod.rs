@@ -1,6 +1,7 @@
 //! Constants of the C code that turns frames into the graph of a window, and of a car's calibration.
 
-use kdgat_graph::FeatureSet;
+use kdgat_graph::CarProfile;
+use kdgat_graph::profile::ByteProfile;
 use kdgat_nn::Architecture;
 
 use crate::text::{double, float};
@@ -20,11 +21,6 @@ pub fn write(model: &CarModel, config: &mut CText, tables: &mut CText) -> Result
     let description = model.description;
     let input = description.architecture.input();
     let unsupported = |what: String| Err(CarError::Unsupported(format!("{}: {what}", model.name)));
-    if input.features() == FeatureSet::Profile {
-        return unsupported(
-            "export as C does not support the profile features yet; train with `--features window` or `--features rich`".to_owned(),
-        );
-    }
     if !(2..=LONGEST_WINDOW).contains(&description.window) || model.stride == 0 || model.stride > u32::MAX as usize {
         return unsupported(format!(
             "windows of {} frames, {} frames apart; export as C supports 2 to {LONGEST_WINDOW} frames",
@@ -43,6 +39,12 @@ pub fn write(model: &CarModel, config: &mut CText, tables: &mut CText) -> Result
         tables.floats("kdgat_node_mean", &scaling.mean);
         tables.floats("kdgat_node_deviation", &scaling.deviation);
     }
+    if let Some(profile) = &input.profile {
+        write_profile(profile, config, tables);
+        if let Some(score) = model.least_score {
+            config.define("KDGAT_LEAST_SCORE", double(score));
+        }
+    }
     // Only classifiers use a list of known IDs.
     let list = description.foreign_ids.filter(|_| matches!(description.architecture, Architecture::Gat(_)));
     config.define("KDGAT_ID_LIST", u8::from(list.is_some()));
@@ -54,15 +56,60 @@ pub fn write(model: &CarModel, config: &mut CText, tables: &mut CText) -> Result
     Ok(())
 }
 
+/// Appends the model's own profile, for models of the profile set.
+fn write_profile(profile: &CarProfile, config: &mut CText, tables: &mut CText) {
+    config.define("KDGAT_PROFILE_IDS", format!("{}u", profile.ids().len()));
+    config.define("KDGAT_NEW_ID_SURPRISE", float(profile.new_id_surprise()));
+    tables.line("const kdgat_usual kdgat_profile_ids[] = {");
+    for id in profile.ids() {
+        let numbers = [
+            id.gaps as f32,
+            id.gap_low_seconds,
+            id.gap_median_seconds,
+            id.gap_mean_seconds,
+            id.gap_high_seconds,
+            id.repeats,
+            id.returns,
+            id.changed_bytes,
+        ];
+        let of_bytes = |value: fn(&ByteProfile) -> u8| listed(id.bytes.iter().map(value));
+        let seen =
+            id.bytes.iter().map(|byte| format!("{{{}}}", listed(byte.seen.iter().flat_map(|word| word.to_le_bytes()))));
+        tables.line(&format!(
+            "    {{{}u, {}, {{{}}}, {{{}}},\n     {{{}}}}},",
+            id.can_id,
+            numbers.map(float).join(", "),
+            of_bytes(|byte| byte.change_high),
+            of_bytes(|byte| byte.change_most),
+            seen.collect::<Vec<_>>().join(",\n      "),
+        ));
+    }
+    if profile.ids().is_empty() {
+        // C99 has no empty arrays.
+        tables.line("    {0},");
+    }
+    tables.line("};");
+}
+
+fn listed(values: impl Iterator<Item = u8>) -> String {
+    values.map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
+}
+
 /// C files of this part, by name.
 pub const FILES: &[(&str, &str)] = &[
     ("kdgat_window.h", include_str!("../../c/kdgat_window.h")),
     ("kdgat_window.c", include_str!("../../c/kdgat_window.c")),
     ("kdgat_features.c", include_str!("../../c/kdgat_features.c")),
+    ("kdgat_history.h", include_str!("../../c/kdgat_history.h")),
+    ("kdgat_history.c", include_str!("../../c/kdgat_history.c")),
+    ("kdgat_profile.h", include_str!("../../c/kdgat_profile.h")),
+    ("kdgat_profile.c", include_str!("../../c/kdgat_profile.c")),
     ("kdgat_rich.c", include_str!("../../c/kdgat_rich.c")),
     ("kdgat_calibration.h", include_str!("../../c/kdgat_calibration.h")),
     ("kdgat_calibration.c", include_str!("../../c/kdgat_calibration.c")),
     ("kdgat_calibrate.h", include_str!("../../c/kdgat_calibrate.h")),
     ("kdgat_calibrate.c", include_str!("../../c/kdgat_calibrate.c")),
+    ("kdgat_learn.h", include_str!("../../c/kdgat_learn.h")),
+    ("kdgat_learn.c", include_str!("../../c/kdgat_learn.c")),
     ("kdgat_saved.c", include_str!("../../c/kdgat_saved.c")),
 ];

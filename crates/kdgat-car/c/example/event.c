@@ -1,0 +1,151 @@
+#include "event.h"
+
+#include <math.h>
+#include <string.h>
+
+const char *event_name(event_kind kind)
+{
+    static const char *const names[] = {"alarm", "alarm-end", "silence", "silence-end", "heartbeat"};
+    return names[kind];
+}
+
+const char *event_severity(alarm_severity severity)
+{
+    static const char *const names[] = {"low", "medium", "high"};
+    return names[severity];
+}
+
+static void add_double(text *to, const char *name, double number)
+{
+    text_add(to, name);
+    text_double(to, number);
+}
+
+static void add_count(text *to, const char *name, uint64_t number)
+{
+    text_add(to, name);
+    text_count(to, number);
+}
+
+/* `{"event":"alarm","alarm":1` and so on. */
+static text begin(event *made, event_kind kind)
+{
+    text json = text_in(made->json, sizeof made->json);
+    made->kind = kind;
+    text_add(&json, "{\"event\":\"");
+    text_add(&json, event_name(kind));
+    text_add(&json, "\"");
+    return json;
+}
+
+static void add_culprits(text *json, const alarm_event *from)
+{
+    uint32_t at;
+    text_add(json, ",\"culprits\":[");
+    for (at = 0; at < from->num_culprits; at++) {
+        text_add(json, at == 0u ? "{\"id\":\"" : ",{\"id\":\"");
+        text_id(json, from->culprit[at].id);
+        add_count(json, "\",\"windows\":", from->culprit[at].windows);
+        text_add(json, "}");
+    }
+    text_add(json, "]");
+}
+
+static void add_severity(text *json, alarm_severity severity)
+{
+    text_add(json, ",\"severity\":\"");
+    text_add(json, event_severity(severity));
+    text_add(json, "\"");
+}
+
+void event_from_alarm(event *made, const alarm_event *from)
+{
+    const int begins = from->kind == ALARM_BEGIN;
+    text json;
+    uint32_t at;
+
+    memset(made, 0, sizeof *made);
+    json = begin(made, begins ? EVENT_ALARM : EVENT_ALARM_END);
+    made->has_time = 1;
+    made->time = from->time;
+    made->alarm = from->alarm;
+    made->score = from->score;
+    made->severity = from->severity;
+    made->num_culprits = from->num_culprits;
+    for (at = 0; at < from->num_culprits; at++) {
+        made->culprit[at] = from->culprit[at].id;
+    }
+    add_count(&json, ",\"alarm\":", from->alarm);
+    add_double(&json, ",\"time\":", from->time);
+    if (begins) {
+        add_double(&json, ",\"since\":", from->since);
+        add_count(&json, ",\"window\":", from->window);
+        add_double(&json, ",\"score\":", from->score);
+        if (!isnan(from->deviations)) {
+            add_double(&json, ",\"deviations\":", from->deviations);
+        }
+        add_severity(&json, from->severity);
+        add_count(&json, ",\"attack_windows\":", from->attack_windows);
+        add_culprits(&json, from);
+    } else {
+        add_double(&json, ",\"duration_seconds\":", from->duration_seconds);
+        add_count(&json, ",\"windows\":", from->windows);
+        add_count(&json, ",\"attack_windows\":", from->attack_windows);
+        add_double(&json, ",\"highest_score\":", from->score);
+        if (!isnan(from->deviations)) {
+            add_double(&json, ",\"highest_deviations\":", from->deviations);
+        }
+        add_severity(&json, from->severity);
+        add_culprits(&json, from);
+        text_add(&json, from->cleared ? ",\"ended_by\":\"clear\"" : ",\"ended_by\":\"end\"");
+    }
+    text_add(&json, "}");
+}
+
+void event_from_bus(event *made, const bus_event *from)
+{
+    static const event_kind kinds[] = {EVENT_SILENCE, EVENT_SILENCE_END, EVENT_HEARTBEAT};
+    text json;
+
+    memset(made, 0, sizeof *made);
+    json = begin(made, kinds[from->kind]);
+    made->has_time = from->has_time;
+    made->time = from->time;
+    text_add(&json, ",\"time\":");
+    if (from->has_time) {
+        text_double(&json, from->time);
+    } else {
+        text_add(&json, "null");
+    }
+    switch (from->kind) {
+    case BUS_SILENCE:
+        add_double(&json, ",\"limit_seconds\":", from->seconds);
+        break;
+    case BUS_SILENCE_END:
+        add_double(&json, ",\"seconds\":", from->seconds);
+        break;
+    case BUS_HEARTBEAT:
+        add_count(&json, ",\"frames\":", from->frames);
+        add_count(&json, ",\"windows\":", from->windows);
+        add_count(&json, ",\"alarms\":", from->alarms);
+        text_add(&json, from->silent ? ",\"silent\":true" : ",\"silent\":false");
+        break;
+    }
+    text_add(&json, "}");
+}
+
+void event_window(text *to, const kdgat_result *result, int attack)
+{
+    add_count(to, "{\"window\":", result->window);
+    add_count(to, ",\"first_frame\":", result->first_frame);
+    add_double(to, ",\"time\":", result->time);
+    add_double(to, ",\"score\":", result->score);
+    text_add(to, attack ? ",\"label\":\"attack\",\"id\":\"" : ",\"label\":\"normal\",\"id\":\"");
+    text_id(to, result->id[0]);
+    text_add(to, "\",\"contribution\":");
+    text_float(to, result->weight[0]);
+    if (result->calibrated) {
+        add_double(to, ",\"deviations\":", result->deviations);
+    }
+    text_add(to, "}");
+}

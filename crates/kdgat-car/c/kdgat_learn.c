@@ -1,0 +1,177 @@
+/* Learns the profile of a car: one ID after the other, each in a pass over the recording. */
+#include "kdgat_learn.h"
+
+#include <math.h>
+#include <string.h>
+
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+
+#define SHORTEST_SECONDS 1e-6
+#define BINS_PER_OCTAVE 32.0
+
+/* Index of the first count up to which at least `share` of all lie, and at least one; `number` if there are none. */
+static uint32_t quantile_of(const uint32_t *counts, uint32_t number, double share)
+{
+    double total = 0.0, sum = 0.0, wanted;
+    uint32_t i;
+    for (i = 0; i < number; i++) {
+        total += (double)counts[i];
+    }
+    wanted = ceil(share * total);
+    wanted = wanted > 1.0 ? wanted : 1.0;
+    for (i = 0; i < number; i++) {
+        sum += (double)counts[i];
+        if (total > 0.0 && sum >= wanted) {
+            return i;
+        }
+    }
+    return number;
+}
+
+/* Gap that a share of all gaps does not exceed, in seconds; 0 without gaps. */
+static float gap_of(const kdgat_counts *counts, double share)
+{
+    const uint32_t bin = quantile_of(counts->gaps, KDGAT_GAP_BINS, share);
+    return bin < KDGAT_GAP_BINS ? (float)(SHORTEST_SECONDS * exp2((double)bin / BINS_PER_OCTAVE)) : 0.0f;
+}
+
+static float of_pairs(const kdgat_counts *counts, uint32_t number)
+{
+    return counts->pairs == 0u ? 0.0f : (float)((double)number / (double)counts->pairs);
+}
+
+static void add_gap(kdgat_counts *counts, float gap, double *sum)
+{
+    const double seconds = (double)gap, least = seconds > SHORTEST_SECONDS ? seconds : SHORTEST_SECONDS;
+    const double bin = round(BINS_PER_OCTAVE * log2(least / SHORTEST_SECONDS));
+    counts->gaps[bin < (double)KDGAT_GAP_BINS ? (uint32_t)bin : KDGAT_GAP_BINS - 1u]++;
+    *sum += seconds > 0.0 ? seconds : 0.0;
+}
+
+/* Adds a frame of the ID; `sum` is the sum of the gaps of its part. */
+static void add_frame(kdgat_counts *counts, const kdgat_frame *frame, const kdgat_fact *fact, kdgat_usual *usual, double *sum)
+{
+    uint32_t byte;
+
+    counts->frames++;
+    for (byte = 0; byte < KDGAT_PROFILE_BYTES && byte < frame->length; byte++) {
+        const uint8_t value = frame->data[byte];
+        usual->seen[byte][value / 8u] = (uint8_t)(usual->seen[byte][value / 8u] | 1u << (value % 8u));
+    }
+    if (!fact->has_previous) {
+        return;
+    }
+    counts->pairs++;
+    add_gap(counts, fact->gap, sum);
+    counts->returns += fact->returns;
+    counts->repeats += memcmp(frame->data, fact->previous, sizeof frame->data) == 0 ? 1u : 0u;
+    for (byte = 0; byte < KDGAT_PROFILE_BYTES; byte++) {
+        const int difference = (int)frame->data[byte] - (int)fact->previous[byte];
+        counts->changes[byte][difference < 0 ? -difference : difference]++;
+        counts->changed_bytes += difference != 0 ? 1u : 0u;
+    }
+}
+
+/* First window of a part. */
+static uint32_t begin_of(const kdgat_recording *recording, uint32_t part)
+{
+    return (uint32_t)((uint64_t)recording->windows * part / KDGAT_PARTS);
+}
+
+/* Counts what an ID does in all parts but `without`; also sets usual->seen. */
+static void count_id(const kdgat_recording *recording, uint32_t without, uint32_t id, kdgat_counts *counts, kdgat_usual *usual)
+{
+    uint32_t part, window, at;
+
+    memset(counts, 0, sizeof *counts);
+    for (part = 0; part < KDGAT_PARTS; part++) {
+        double sum = 0.0;
+        if (part == without) {
+            continue;
+        }
+        for (window = begin_of(recording, part); window < begin_of(recording, part + 1u); window++) {
+            for (at = window * KDGAT_STRIDE; at < window * KDGAT_STRIDE + KDGAT_WINDOW; at++) {
+                if (recording->frames[at].id == id) {
+                    add_frame(counts, &recording->frames[at], &recording->facts[at], usual, &sum);
+                }
+            }
+        }
+        counts->gap_sum += sum;
+    }
+}
+
+/* Sets what is usual for an ID from its counts; `seen` is set already. */
+static void set_usual(const kdgat_counts *counts, kdgat_usual *usual)
+{
+    uint32_t byte, change;
+
+    usual->gaps = (float)counts->pairs;
+    usual->gap_low = gap_of(counts, 0.001);
+    usual->gap_median = gap_of(counts, 0.5);
+    usual->gap_mean = counts->pairs == 0u ? 0.0f : (float)(counts->gap_sum / (double)counts->pairs);
+    usual->gap_high = gap_of(counts, 0.999);
+    usual->repeats = of_pairs(counts, counts->repeats);
+    usual->returns = of_pairs(counts, counts->returns);
+    usual->changed_bytes = of_pairs(counts, counts->changed_bytes);
+    for (byte = 0; byte < KDGAT_PROFILE_BYTES; byte++) {
+        const uint32_t high = quantile_of(counts->changes[byte], 256u, 0.9999);
+        usual->change_high[byte] = (uint8_t)(high < 256u ? high : 0u);
+        usual->change_most[byte] = 0;
+        for (change = 0; change < 256u; change++) {
+            if (counts->changes[byte][change] > 0u) {
+                usual->change_most[byte] = (uint8_t)change;
+            }
+        }
+    }
+}
+
+/* Adds an ID to car->usual unless it has it; returns 0 if there is no room. */
+static int add_id(kdgat_calibration_state *car, uint32_t id)
+{
+    uint32_t low = 0, high = car->num_usual;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2u;
+        if (car->usual[middle].id < id) {
+            low = middle + 1u;
+        } else {
+            high = middle;
+        }
+    }
+    if (low < car->num_usual && car->usual[low].id == id) {
+        return 1;
+    }
+    if (car->num_usual == KDGAT_CALIBRATION_IDS) {
+        return 0;
+    }
+    memmove(&car->usual[low + 1u], &car->usual[low], (car->num_usual - low) * sizeof car->usual[0]);
+    memset(&car->usual[low], 0, sizeof car->usual[low]);
+    car->usual[low].id = id;
+    car->num_usual++;
+    return 1;
+}
+
+int kdgat_learn(const kdgat_recording *recording, uint32_t without, kdgat_counts *counts, kdgat_calibration_state *car)
+{
+    uint32_t part, window, at, once = 0, frames = 0;
+
+    car->num_usual = 0;
+    for (part = 0; part < KDGAT_PARTS; part++) {
+        for (window = begin_of(recording, part); part != without && window < begin_of(recording, part + 1u); window++) {
+            for (at = window * KDGAT_STRIDE; at < window * KDGAT_STRIDE + KDGAT_WINDOW; at++) {
+                if (!add_id(car, recording->frames[at].id)) {
+                    return 0;
+                }
+            }
+        }
+    }
+    for (at = 0; at < car->num_usual; at++) {
+        count_id(recording, without, car->usual[at].id, counts, &car->usual[at]);
+        set_usual(counts, &car->usual[at]);
+        once += counts->frames == 1u ? 1u : 0u;
+        frames += counts->frames;
+    }
+    car->new_id_surprise = -logf((float)(once + 1u) / (float)(frames + 2u));
+    return 1;
+}
+
+#endif

@@ -1,0 +1,41 @@
+/* Learns the profile of a car from recorded windows, for the calibration of models of the profile set. Empty for the other sets. */
+#ifndef KDGAT_LEARN_H
+#define KDGAT_LEARN_H
+
+#include "kdgat_car.h"
+
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+
+/* Parts of the recording: each is judged with a profile that was learned from the others. */
+#define KDGAT_PARTS 5u
+/* Bins of a histogram of gaps: 32 for each doubling, from 1 us to 1000 s. */
+#define KDGAT_GAP_BINS 960u
+/* Frames of `windows` windows. */
+#define KDGAT_FRAMES_OF(windows) (((windows) - 1u) * KDGAT_STRIDE + KDGAT_WINDOW_FRAMES)
+
+/* Counts of what one ID does. */
+typedef struct {
+    uint32_t frames;
+    uint32_t pairs; /* frames with a previous frame */
+    uint32_t repeats;
+    uint32_t returns;
+    uint32_t changed_bytes;
+    double gap_sum;
+    uint32_t gaps[KDGAT_GAP_BINS];
+    uint32_t changes[KDGAT_PROFILE_BYTES][256];
+} kdgat_counts;
+
+/* Recorded frames with their relation to those before. */
+typedef struct {
+    const kdgat_frame *frames;
+    const kdgat_fact *facts;
+    uint32_t windows; /* window w has the frames from w * KDGAT_STRIDE on */
+} kdgat_recording;
+
+/* Learns a profile from all parts but `without` (KDGAT_PARTS: from all) into car->usual, num_usual and new_id_surprise. Returns 0 if they
+ * have more than KDGAT_CALIBRATION_IDS IDs. */
+int kdgat_learn(const kdgat_recording *recording, uint32_t without, kdgat_counts *counts, kdgat_calibration_state *car);
+
+#endif
+
+#endif

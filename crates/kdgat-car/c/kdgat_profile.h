@@ -1,0 +1,39 @@
+/* Profile of a car: what each ID usually does. Models of the profile set read deviations from it. Empty for the other feature sets. */
+#ifndef KDGAT_PROFILE_H
+#define KDGAT_PROFILE_H
+
+#include "kdgat_internal.h"
+
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+
+#define KDGAT_PROFILE_BYTES 8u
+
+/* What is usual for one ID. */
+typedef struct {
+    uint32_t id;
+    float gaps;          /* number of gaps that it was learned from */
+    float gap_low;       /* 0.1 % quantile of the gaps, in seconds */
+    float gap_median;
+    float gap_mean;
+    float gap_high;      /* 99.9 % quantile */
+    float repeats;       /* share of the frames that repeat the previous payload */
+    float returns;       /* share of the frames that return to the payload before the previous one */
+    float changed_bytes; /* mean number of bytes that change from one frame to the next */
+    uint8_t change_high[KDGAT_PROFILE_BYTES];  /* 99.99 % quantile of the change of each byte */
+    uint8_t change_most[KDGAT_PROFILE_BYTES];  /* largest change of each byte */
+    uint8_t seen[KDGAT_PROFILE_BYTES][32];     /* bit v % 8 of seen[byte][v / 8]: the byte had the value v */
+} kdgat_usual;
+
+/* A car's profile. */
+typedef struct {
+    const kdgat_usual *ids; /* ascending */
+    uint32_t num_ids;
+    float new_id_surprise; /* -ln P(the next frame has an ID that the profile does not have) */
+} kdgat_profile;
+
+/* IDs of the model's own profile (generated, kdgat_tables.c). */
+extern const kdgat_usual kdgat_profile_ids[];
+
+#endif
+
+#endif

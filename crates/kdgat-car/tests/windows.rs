@@ -1,0 +1,185 @@
+//! The C code makes the trainer's graphs of the same frames: nodes, edges and all features, for every feature set and stride.
+
+mod common;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use common::{WINDOW, can_compile, compiled, export, gat, random_state, rich, vgae, vocabulary};
+use kdgat_can::Frame;
+use kdgat_car::Precision;
+use kdgat_graph::assemble::Assembler;
+use kdgat_graph::{AssembleOptions, Columns, FeatureSet, GraphStream, ProfileLearner};
+use kdgat_nn::weights::floats;
+use kdgat_nn::{Architecture, InputConfig};
+
+/// Traffic with schedules: periodic IDs of which some stop, one that is injected again and again, payloads with counters, constants and
+/// noise, short payloads, a burst of extended IDs, a time that steps back, and a pause.
+fn busy_traffic(count: usize) -> Vec<Frame> {
+    let mut state = 99_u64;
+    let mut draw = move |bound: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % bound
+    };
+    let mut frames = Vec::new();
+    let mut next: Vec<(f64, u32)> = (0..25).map(|index| (0.0003 * f64::from(index), index)).collect();
+    let mut shift = 0.0;
+    while frames.len() < count {
+        let at = frames.len();
+        next.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let (time, index) = next[0];
+        next[0].0 += 0.004 * f64::from(1 + index % 7) + 1e-5 * draw(9) as f64;
+        if index % 5 == 3 && at > count / 2 {
+            continue;
+        }
+        if at == count / 3 {
+            shift += 3.0;
+        }
+        if at == count * 3 / 5 {
+            shift -= 0.02;
+        }
+        let length = if index == 4 { draw(9) as u8 } else { 8 };
+        let mut payload = [0; 8];
+        for (byte, value) in payload.iter_mut().enumerate().take(length.into()) {
+            *value = match byte {
+                0 => (at / 20) as u8,
+                1..4 => index as u8,
+                4 => (draw(2) * u64::from(index == 6)) as u8,
+                _ => draw(7) as u8,
+            };
+        }
+        let timestamp = ((time + shift) * 1e6).round() / 1e6;
+        frames.push(Frame { timestamp, can_id: 0x100 + 3 * index, payload, payload_length: length, attack: false });
+        if index == 2 && at > count / 4 {
+            let timestamp = timestamp + 2e-4;
+            frames.push(Frame { timestamp, can_id: 0x106, payload: [255; 8], payload_length: 8, attack: true });
+        }
+        if at % 97 > 90 {
+            let can_id = 0x18fe_0000 + draw(300) as u32;
+            frames.push(Frame { timestamp, can_id, payload, payload_length: length, attack: false });
+        }
+    }
+    frames.truncate(count);
+    frames
+}
+
+/// The graphs of the frames as the trainer reads them, in the format of windows.c.
+fn graphs(frames: &[Frame], stride: usize, architecture: &Architecture) -> Vec<String> {
+    let input = architecture.input();
+    let mut stream = GraphStream::new(input.features(), WINDOW, stride);
+    let mut columns = Columns::new(input.features());
+    // In blocks, as they are read from a log.
+    for block in frames.chunks(173) {
+        let each = |mut window: kdgat_graph::graph_stream::ReadyWindow<'_>| {
+            window.append_to(0, &mut columns);
+            Ok::<(), ()>(())
+        };
+        stream.push(block, each).unwrap();
+    }
+    let mut options = AssembleOptions::new(Arc::new(vocabulary()));
+    options.edge_attributes = architecture.reads_edge_features();
+    options.profile = input.profile.clone();
+    let batch = Assembler::default().assemble_columns(&columns, &options).unwrap();
+    let continuous = floats(&input.continuous(&batch).unwrap()).unwrap();
+    let width = input.node_features() as usize;
+    let (mut lines, mut rows) = (Vec::new(), continuous.chunks(width));
+    for graph in 0..columns.num_graphs() {
+        let view = columns.graph(graph);
+        lines.push(format!("window {}", view.first_frame));
+        let sending = view.sending_ids();
+        for id in view.can_ids {
+            let sends = u8::from(sending.contains(id));
+            lines.push(format!("{id} {} {sends}{}", vocabulary().index_of(*id), listed(rows.next().unwrap())));
+        }
+        let mut edges = view.sources.iter().zip(view.edge_features.chunks(view.edge_features.len() / view.num_edges()));
+        for target in 0..view.num_nodes() {
+            for _ in view.row_pointers[target]..view.row_pointers[target + 1] {
+                let (source, features) = edges.next().unwrap();
+                let features = if architecture.reads_edge_features() { listed(features) } else { String::new() };
+                lines.push(format!("{source} {target}{features}"));
+            }
+        }
+    }
+    lines
+}
+
+fn listed(values: &[f32]) -> String {
+    values.iter().map(|value| format!(" {value}")).collect()
+}
+
+/// The lines of the C code for the frames.
+fn lines_of(program: &mut Command, frames: &[Frame]) -> Vec<String> {
+    let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut bytes = Vec::new();
+    for frame in frames {
+        bytes.extend(frame.timestamp.to_ne_bytes());
+        bytes.extend(frame.can_id.to_ne_bytes());
+        bytes.push(frame.payload_length);
+        bytes.extend(frame.payload);
+    }
+    let writer = std::thread::spawn(move || stdin.write_all(&bytes).unwrap());
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+fn expect_equal(name: &str, found: &[String], expected: &[String]) {
+    let mut largest = 0.0_f64;
+    let mut window = "";
+    for (found, expected) in found.iter().zip(expected) {
+        if expected.starts_with("window") {
+            window = expected;
+            assert_eq!(found, expected, "{name}");
+            continue;
+        }
+        let numbers = |line: &str| line.split(' ').map(|value| value.parse().unwrap()).collect::<Vec<f64>>();
+        let (of_c, of_trainer) = (numbers(found), numbers(expected));
+        assert_eq!(of_c.len(), of_trainer.len(), "{name}, {window}: {found} instead of {expected}");
+        for (one, other) in of_c.iter().zip(&of_trainer) {
+            let difference = (one - other).abs() / other.abs().max(1.0);
+            largest = largest.max(difference);
+            assert!(difference < 1e-6, "{name}, {window}: {one} instead of {other}\n{found}\n{expected}");
+        }
+    }
+    assert_eq!(found.len(), expected.len(), "{name}");
+    println!("{name}: {} lines, largest difference {largest:.1e}", found.len());
+}
+
+/// A profile of the attack-free frames of the first part of the traffic.
+fn profile(frames: &[Frame]) -> InputConfig {
+    let mut columns = Columns::new(FeatureSet::Profile);
+    let append = |mut window: kdgat_graph::graph_stream::ReadyWindow<'_>| {
+        window.append_to(0, &mut columns);
+        Ok::<(), ()>(())
+    };
+    GraphStream::new(FeatureSet::Profile, WINDOW, WINDOW).push(frames, append).unwrap();
+    let mut learner = ProfileLearner::default();
+    (0..columns.num_graphs()).for_each(|graph| learner.add(&columns.graph(graph)));
+    InputConfig { profile: Some(learner.profile()), ..InputConfig::default() }
+}
+
+#[test]
+fn c_makes_the_trainers_graphs() {
+    if !can_compile() {
+        return;
+    }
+    let frames = busy_traffic(4_000);
+    let profile = profile(&frames[..1_500]);
+    for (name, architecture, strides) in [
+        ("window features", gat(true, InputConfig::default(), 2), &[WINDOW, 7][..]),
+        ("rich features", gat(true, rich(), 2), &[WINDOW, 13][..]),
+        ("profile features", gat(true, profile.clone(), 2), &[WINDOW, 1, 11, WINDOW + 1, 2 * WINDOW + 17][..]),
+        ("profile features of a vgae", vgae(false, profile, &[16, 8]), &[WINDOW][..]),
+    ] {
+        let state = random_state(&architecture);
+        for &stride in strides {
+            let expected = graphs(&frames, stride, &architecture);
+            let (folder, _) = export(name, architecture.clone(), &state, Precision::F32, stride);
+            let found = lines_of(&mut compiled(folder.path(), "windows.c"), &frames);
+            expect_equal(&format!("{name}, stride {stride}"), &found, &expected);
+        }
+    }
+}
