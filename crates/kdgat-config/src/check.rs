@@ -13,10 +13,15 @@ use super::values::*;
 /// A command that trains a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
+    /// `kdgat autoencoder`: a VGAE on attack-free graphs.
     Autoencoder,
+    /// `kdgat normal`: a GAT classifier on all graphs.
     Normal,
+    /// `kdgat curriculum`: a GAT classifier on graphs sampled by difficulty.
     Curriculum,
+    /// `kdgat fusion`: an agent that weighs the VGAE's score against the classifier's.
     Fusion,
+    /// `kdgat train`: a network on any graphs, or on one large graph.
     Train,
 }
 

@@ -7,6 +7,7 @@ use super::Config;
 /// Version of the layout of `config.json`.
 pub const VERSION: u64 = 1;
 pub const VERSION_KEY: &str = "layout_version";
+/// The key of `config.json` that holds the configuration.
 pub const CONFIG_KEY: &str = "config";
 
 /// The content of a run's `config.json`: the configuration, the command, the program's version, and digests that identify the

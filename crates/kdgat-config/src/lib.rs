@@ -2,6 +2,8 @@
 //!
 //! [`fields`] defines every field once, [`load()`] merges the layers, [`check()`] refuses contradictions.
 
+#![warn(missing_docs)]
+
 mod check;
 mod error;
 mod fields;

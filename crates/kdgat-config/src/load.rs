@@ -39,6 +39,7 @@ pub struct Sources {
 /// A merged configuration, and the origin of each value.
 #[derive(Clone, Debug)]
 pub struct Loaded {
+    /// The merged values.
     pub config: Config,
     origins: BTreeMap<&'static str, Origin>,
 }

@@ -8,11 +8,28 @@ pub enum Origin {
     /// Built into the program.
     Default,
     /// The frozen configuration of a run that the command works on.
-    Run { file: String, line: usize },
+    Run {
+        /// The run's `config.json`.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+    },
     /// `presets/*.toml`, from the working directory or from the binary.
-    Preset { preset: String, file: String, line: usize },
+    Preset {
+        /// The names given, as in `vgae,student` for a size.
+        preset: String,
+        /// The file, `presets/NAME.toml` or `built-in presets/NAME.toml`.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+    },
     /// `kdgat.toml` of the working directory, or the file that `--config` names.
-    File { file: String, line: usize },
+    File {
+        /// The file, as messages name it.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+    },
     /// An environment variable.
     Variable(String),
     /// A flag of the command line.

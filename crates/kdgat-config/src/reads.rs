@@ -20,12 +20,15 @@ pub struct Reads {
     pub fields: &'static [&'static str],
 }
 
+/// `kdgat data simulate`: a simulated car.
 pub const SIMULATE: Reads = Reads { command: "data simulate", sections: &[], fields: &["seed"] };
+/// `kdgat data simulate --kind citations`: one large citation graph.
 pub const SIMULATE_CITATIONS: Reads = Reads {
     command: "data simulate --kind citations",
     sections: &[],
     fields: &["seed", "half_features", "threads", "memory_limit"],
 };
+/// `kdgat data build` of many graphs.
 pub const BUILD: Reads = Reads { command: "data build", ..INFO };
 /// `kdgat data build` of one large graph.
 pub const BUILD_NODES: Reads = Reads {
@@ -42,8 +45,11 @@ pub const BUILD_NODES: Reads = Reads {
         "half_features",
     ],
 };
+/// `kdgat data info`.
 pub const INFO: Reads = Reads { command: "data info", sections: &["data"], fields: &["threads", "memory_limit"] };
+/// `kdgat data merge`.
 pub const MERGE: Reads = Reads { command: "data merge", sections: &[], fields: &["stores_dir"] };
+/// `kdgat data check`.
 pub const CHECK: Reads = Reads {
     command: "data check",
     sections: &[],
@@ -114,6 +120,7 @@ pub const CACHE_NODES: Reads = Reads {
         "hot_rows",
     ],
 };
+/// `kdgat curriculum --score-only`: difficulty scores without a training.
 pub const SCORE: Reads = Reads {
     command: "curriculum --score-only",
     sections: &["data"],
@@ -128,6 +135,7 @@ pub const SCORE: Reads = Reads {
         "gpu_memory_limit",
     ],
 };
+/// `kdgat evaluate`.
 pub const EVALUATE: Reads = Reads {
     command: "evaluate",
     sections: &["data", "evaluation"],
@@ -145,7 +153,9 @@ pub const EVALUATE: Reads = Reads {
         "half_features",
     ],
 };
+/// `kdgat export` without example graphs.
 pub const EXPORT: Reads = Reads { command: "export", sections: &[], fields: &["threads"] };
+/// `kdgat export --examples`, which also reads graphs of the dataset.
 pub const EXPORT_EXAMPLES: Reads =
     Reads { command: "export --examples", sections: &["data"], fields: &["attention", "threads", "memory_limit"] };
 /// Accepts the flags of the training that is planned.

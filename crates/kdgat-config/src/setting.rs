@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 /// One value of an enumeration.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
+    /// The text that selects it, in files and on the command line.
     pub name: &'static str,
     /// Its meaning, without a full stop.
     pub help: &'static str,
@@ -51,6 +52,7 @@ impl Kind {
 
 /// A type that a configuration field can have.
 pub trait Setting: Sized + Serialize + DeserializeOwned {
+    /// Description of the type.
     const KIND: Kind;
     /// Parses a value; `None` if the text is not a value of this type.
     fn parse(text: &str) -> Option<Self>;

@@ -12,12 +12,15 @@ use super::values::Kind;
 pub struct Field {
     /// Name, unique in all sections: `lr` is the flag `--lr` and the variable `KDGAT_LR`.
     pub name: &'static str,
+    /// Name of the section that the field belongs to.
     pub section: &'static str,
     /// A former name that still works.
     pub alias: Option<&'static str>,
     /// The doc comment, one entry per line.
     pub help: &'static [&'static str],
+    /// Description of the field's type.
     pub kind: Kind,
+    /// The range of the field's numbers; `None` if every value of the type is valid.
     pub limit: Option<Limit>,
     /// Parses a text as a value of the field's type; `None` if it is not one.
     pub read: fn(&str) -> Option<Reading>,
@@ -32,8 +35,11 @@ pub type Reading = (Value, Vec<f64>);
 
 /// A section of the configuration: a table of a TOML file.
 pub struct Section {
+    /// Name of the table in TOML files.
     pub name: &'static str,
+    /// The doc comment, one entry per line.
     pub help: &'static [&'static str],
+    /// The section's fields, in the order of the reference.
     pub fields: &'static [Field],
 }
 
@@ -92,7 +98,9 @@ pub fn running_text(lines: &[&str]) -> String {
 /// The range of a field's numbers.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
+    /// This number or more.
     AtLeast(f64),
+    /// More than this number.
     Above(f64),
     /// Both ends included.
     Between(f64, f64),
@@ -103,6 +111,7 @@ pub enum Limit {
 }
 
 impl Limit {
+    /// True if the number is within the range.
     pub fn holds(self, number: f64) -> bool {
         match self {
             Limit::AtLeast(low) => number >= low,

@@ -92,6 +92,7 @@ impl Setting for ByteSize {
 pub enum DeviceChoice {
     /// The first GPU if there is one, else the CPU.
     Auto,
+    /// The CPU, even if there is a GPU.
     Cpu,
     /// The GPU with this number.
     Cuda(usize),
@@ -179,6 +180,7 @@ macro_rules! choices {
         pub enum $name { $(#[doc = $help] #[serde(rename = $text)] $variant),+ }
 
         impl $name {
+            /// The name that files and the command line use.
             pub fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $text),+ }
             }
@@ -208,6 +210,7 @@ macro_rules! choices {
 }
 
 choices! {
+    /// The format of log files.
     LogFormat {
         /// Recognise the format from each file's content
         Auto = "auto",
@@ -226,6 +229,7 @@ choices! {
         /// Parquet with the columns of can-train-and-test (only in builds with `--features parquet`)
         Parquet = "parquet",
     }
+    /// The feature set of nodes and edges.
     FeatureChoice {
         /// 10 features per node, between 0 and 1
         Window = "window",
@@ -234,12 +238,14 @@ choices! {
         /// Deviations of each ID's timing and bytes from the car's profile; they mean the same on every car
         Profile = "profile",
     }
+    /// The embedding of CAN IDs.
     IdEncoding {
         /// One row for each ID of the attack-free training data, one shared row for all others
         Vocabulary = "vocabulary",
         /// Combined rows of a small table, chosen by hash functions: unseen IDs have embeddings, too (Svenstrup et al. 2017)
         Hash = "hash",
     }
+    /// The architecture of a model.
     ModelKind {
         /// Variational graph autoencoder
         Vgae = "vgae",
@@ -337,6 +343,7 @@ choices! {
         /// GATv2 (Brody et al. 2022), which also reads the edge features
         GatV2 = "gatv2",
     }
+    /// The implementation of attention and its softmax.
     AttentionChoice {
         /// `fused` on the CPU, `composed` on a GPU
         Auto = "auto",
@@ -345,6 +352,7 @@ choices! {
         /// libtorch operations
         Composed = "composed",
     }
+    /// The course of the learning rate.
     Schedule {
         /// Falls along half a cosine from `lr` to a hundredth of it at `max_epochs`
         Cosine = "cosine",
@@ -355,6 +363,7 @@ choices! {
         /// `lr` in all epochs
         Constant = "constant",
     }
+    /// The precision of training.
     Precision {
         /// Single precision
         Single = "32",
@@ -363,6 +372,7 @@ choices! {
         /// Mixed precision with bfloat16
         BrainFloat = "bf16-mixed",
     }
+    /// The loss of a classifier on the labels.
     TaskLoss {
         /// Cross-entropy
         CrossEntropy = "ce",
@@ -371,6 +381,7 @@ choices! {
         /// Focal loss (Lin et al. 2017)
         Focal = "focal",
     }
+    /// The distance of a student's outputs to the teacher's.
     KdLoss {
         /// Kullback–Leibler divergence between softened class probabilities (Hinton et al. 2015)
         Kl = "kl",
@@ -379,12 +390,14 @@ choices! {
         /// Mean squared difference of the logits (Kim et al. 2021)
         Mse = "mse",
     }
+    /// The validation value that early stopping and `best` follow.
     MonitorChoice {
         /// The validation loss: the lowest is the best
         Loss = "loss",
         /// The metric of the task: validation accuracy (classes, labels) or mean absolute error (values); the loss decides between epochs of the same metric
         Metric = "metric",
     }
+    /// The distance of a student's embeddings to the teacher's.
     EmbeddingLossChoice {
         /// One minus the cosine of the student's and the teacher's embedding
         Cosine = "cosine",
@@ -395,6 +408,7 @@ choices! {
         /// Mean squared difference between the cosines of all pairs of graphs of the batch (Park et al. 2019)
         Relational = "relational",
     }
+    /// The residency of the teacher's weights on the device.
     Residency {
         /// On the device all the time
         Resident = "resident",
@@ -405,6 +419,7 @@ choices! {
         /// One of these three, chosen from measurements at the start of training
         Auto = "auto",
     }
+    /// The storage of the teacher's outputs.
     TeacherCache {
         /// In memory if all outputs fit the budget, else on disk
         Auto = "auto",
@@ -415,12 +430,14 @@ choices! {
         /// On disk, where later runs can use them, too
         Disk = "disk",
     }
+    /// The precision of cached outputs.
     CachePrecision {
         /// Single precision
         F32 = "f32",
         /// Half precision
         F16 = "f16",
     }
+    /// The choice of normal graphs for an epoch.
     CurriculumKind {
         /// Drawn at random above a percentile of difficulty that rises with the epochs
         Difficulty = "difficulty",
@@ -431,6 +448,7 @@ choices! {
         /// All normal graphs, whatever the ratio
         Off = "none",
     }
+    /// The source of memory figures for the batch size.
     MemoryEstimation {
         /// Measured on a few training steps
         Measured = "measured",

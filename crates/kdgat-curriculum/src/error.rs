@@ -16,24 +16,48 @@ pub enum CurriculumError {
     /// The scoring model is not a VGAE.
     #[error("difficulty needs a vgae, but the model in {path} is a {found}; name a vgae with --difficulty-model",
         path = path.display())]
-    NoVgae { path: PathBuf, found: &'static str },
+    NoVgae {
+        /// The scoring model.
+        path: PathBuf,
+        /// Name of its architecture.
+        found: &'static str,
+    },
     /// A score is infinite or NaN.
     #[error(
         "the difficulty of graph {graph} is {value}; the scoring model's weights are damaged or diverged; use another"
     )]
-    NotFinite { graph: u64, value: f32 },
+    NotFinite {
+        /// Position of the graph in the store.
+        graph: u64,
+        /// Its difficulty: NaN or infinite.
+        value: f32,
+    },
     /// Ctrl-C or a termination signal.
     #[error("interrupted while scoring difficulty ({done} of {total} graphs done)")]
-    Interrupted { done: usize, total: usize },
+    Interrupted {
+        /// Number of graphs scored.
+        done: usize,
+        /// Number of graphs to score.
+        total: usize,
+    },
     /// A file of scores cannot be written.
     #[error("{path}: cannot write the scores: {source}", path = path.display())]
-    Write { path: PathBuf, source: io::Error },
+    Write {
+        /// The file of scores.
+        path: PathBuf,
+        /// Error of the operating system.
+        source: io::Error,
+    },
+    /// A graph store could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The scoring model or libtorch failed.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// A checkpoint or a file of scores could not be read or written.
     #[error(transparent)]
     File(#[from] CheckpointError),
 }

@@ -3,6 +3,8 @@
 //! A frozen VGAE scores every graph once ([`Scorer`], [`Scores`]); a [`Schedule`] sets for each epoch how many normal graphs to
 //! draw per attack and how difficult they are; a [`Sampler`] draws them.
 
+#![warn(missing_docs)]
+
 mod error;
 mod sampler;
 mod schedule;

@@ -48,8 +48,11 @@ pub struct Selection {
 /// Histogram bin of normals by difficulty.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bin {
+    /// Lowest difficulty of the bin.
     pub low: f64,
+    /// Highest difficulty of the bin, where the next one begins.
     pub high: f64,
+    /// Number of normal graphs in the bin.
     pub normals: u64,
     /// Number of them drawn for an epoch.
     pub chosen: u64,

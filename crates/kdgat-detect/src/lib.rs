@@ -4,6 +4,8 @@
 //! time; only one window and one graph are in memory. A window is scored when the frame after it has arrived, because its last
 //! edge leads to that frame.
 
+#![warn(missing_docs)]
+
 #[macro_use]
 extern crate kdgat_base;
 

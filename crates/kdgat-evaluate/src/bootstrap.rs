@@ -14,6 +14,7 @@ use kdgat_base::random::{self, Purpose};
 pub struct Bootstrap {
     /// Number of resamples; 0 computes no intervals.
     pub resamples: u64,
+    /// Seed of the draws.
     pub seed: u64,
 }
 

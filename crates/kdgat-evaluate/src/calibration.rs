@@ -34,6 +34,7 @@ const QUARTILES_APART: f64 = 1.348_979_500_392_163_4;
 /// Median and spread of benign scores, on the unbounded scale of [`ScoreKind::unbounded`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Scale {
+    /// Median of the benign scores.
     pub median: f64,
     /// Interquartile range / 1.349, which equals the standard deviation for normally distributed scores.
     pub spread: f64,
@@ -175,11 +176,13 @@ fn unbounded_distance(distance: f64) -> f64 {
 /// Calibration of one model for one car.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
+    /// Version of the file's layout.
     pub format_version: u32,
     /// Digest of the weights it was made for.
     pub weights_digest: String,
     /// Foreign-ID shares of the model it was made for.
     pub foreign_ids: Option<ForeignIds>,
+    /// Meaning of the score of the model it was made for.
     pub kind: ScoreKind,
     /// Number of attack-free windows it was made from.
     pub windows: u64,

@@ -11,9 +11,11 @@ const HEADER: [&str; 6] = ["model", "folder", "calibration", "false_positive_rat
 /// The curve of one model on one test folder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
+    /// Name of the test folder.
     pub folder: String,
     /// `none`, or the traffic that calibrated the scores.
     pub calibration: String,
+    /// The points, from the ROC and precision-recall curves together.
     pub points: Vec<CurvePoint>,
 }
 

@@ -13,22 +13,39 @@ use kdgat_train::checkpoint::CheckpointError;
 /// An error of module `evaluate` or `detect`.
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluateError {
+    /// Traffic could not be read.
     #[error(transparent)]
     Can(#[from] CanError),
+    /// A graph store could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The model or libtorch failed.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// A weight file could not be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// The registry of teachers could not be used.
     #[error(transparent)]
     Registry(#[from] RegistryError),
     /// A file cannot be read or written.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
-    File { path: PathBuf, action: &'static str, source: std::io::Error },
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The attempted action, as in "cannot {action}".
+        action: &'static str,
+        /// Error of the operating system.
+        source: std::io::Error,
+    },
     /// A file of a run has invalid content.
     #[error("{path}: {reason}", path = path.display())]
-    Content { path: PathBuf, reason: String },
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Description of what is wrong with its content.
+        reason: String,
+    },
     /// The request cannot be met with this model or data.
     #[error("{0}")]
     Input(String),

@@ -205,7 +205,9 @@ pub const PROPAGATED: &str = "label propagation";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Over {
+    /// One difference per fold.
     Folds,
+    /// One difference per seed of a single fold.
     Seeds,
 }
 
@@ -213,7 +215,9 @@ pub enum Over {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
+    /// The distilled students are better, and the interval of the difference excludes 0.
     Better,
+    /// The distilled students are worse, and the interval of the difference excludes 0.
     Worse,
     /// The interval of the difference contains 0.
     NoDifference,
@@ -228,11 +232,13 @@ pub struct Comparison {
     pub distilled: String,
     /// Group of the same students without a teacher.
     pub alone: String,
+    /// Name of the metric.
     pub metric: String,
     /// Mean of the distilled students over the compared runs.
     pub mean_distilled: f64,
     /// Mean of the students alone over the compared runs.
     pub mean_alone: f64,
+    /// The unit that each difference belongs to.
     pub over: Over,
     /// One difference per fold or seed.
     pub differences: Vec<f64>,
@@ -240,6 +246,7 @@ pub struct Comparison {
     pub difference: f64,
     /// Its 95 % confidence interval; `None` for a single difference.
     pub interval: Option<[f64; 2]>,
+    /// Conclusion from the interval.
     pub verdict: Verdict,
 }
 

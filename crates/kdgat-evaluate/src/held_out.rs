@@ -14,8 +14,11 @@ use kdgat_graph::window::count_windows;
 /// Windowing and split of the store that a model was trained on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrainedSplit {
+    /// Frames per window.
     pub window: usize,
+    /// Frames from the start of one window to the start of the next.
     pub stride: usize,
+    /// Share of each training log held out for validation, between 0 and 1.
     pub validation_fraction: f64,
 }
 

@@ -18,6 +18,7 @@ use kdgat_nn::ModelError;
 pub struct Unlisted {
     /// Log odds of an attack.
     pub raw: f32,
+    /// The window's CAN IDs.
     pub can_ids: Vec<u32>,
 }
 
@@ -30,6 +31,7 @@ pub struct IdList {
 }
 
 impl IdList {
+    /// Creates the list from a model's vocabulary and its foreign-ID shares.
     pub fn new(known: Arc<Vocabulary>, counted: ForeignIds) -> Self {
         Self { known, counted, evidence: counted.evidence() as f32 }
     }
@@ -49,6 +51,7 @@ impl IdList {
         if has_foreign(&self.known, can_ids) { self.evidence } else { 0.0 }
     }
 
+    /// Borrows the list with the evidence of a foreign ID.
     pub fn listed(&self) -> Listed<'_> {
         Listed { known: &self.known, evidence: self.evidence }
     }
@@ -122,6 +125,7 @@ impl CarIds {
         self.evidence
     }
 
+    /// Borrows the list with the evidence of a foreign ID, in single precision.
     pub fn listed(&self) -> Listed<'_> {
         Listed { known: &self.known, evidence: self.evidence as f32 }
     }

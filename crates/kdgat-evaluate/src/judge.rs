@@ -21,7 +21,9 @@ use kdgat_graph::ForeignIds;
 /// A test file's graphs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TestFile {
+    /// Name of the test folder.
     pub folder: String,
+    /// Name of the file in the folder.
     pub name: String,
     /// Range of positions in the store.
     pub graphs: Range<u64>,
@@ -67,7 +69,9 @@ pub struct Subject {
 /// The raw scores of one model.
 #[derive(Debug)]
 pub struct ModelScores {
+    /// Meaning of the scores.
     pub kind: ScoreKind,
+    /// Raw scores of the validation graphs.
     pub validation: Vec<f32>,
     /// For each validation graph, true if the model was not trained on any of its frames.
     pub held_out: Vec<bool>,
@@ -96,7 +100,9 @@ pub struct ProfiledFile {
 /// Calibration of other cars.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CalibrateBy {
+    /// Length of the traffic that calibrates, in seconds.
     pub seconds: f64,
+    /// Rule for the threshold on the car's own scale.
     pub rule: Rule,
     /// The test file, as FOLDER/FILE, whose traffic calibrates the other drives of its car; none: each file of an unknown car
     /// calibrates itself.

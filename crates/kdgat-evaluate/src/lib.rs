@@ -6,6 +6,8 @@
 //! the figures of practice: false alarms an hour, attack episodes found. [`held_out`] excludes a model's training windows from the
 //! choice of its threshold. [`calibration`] moves a model to another car; a model may have [several calibrations](calibrations).
 
+#![warn(missing_docs)]
+
 pub mod bootstrap;
 pub mod calibration;
 pub mod calibrations;

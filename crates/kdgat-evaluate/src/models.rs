@@ -37,6 +37,7 @@ pub struct TrainedModel {
     pub path: PathBuf,
     /// Size of that file, in bytes.
     pub file_bytes: u64,
+    /// Architecture, features and vocabulary, as stored with the weights.
     pub description: ModelDescription,
     /// Weights on the CPU.
     pub state: StateDict,

@@ -83,6 +83,7 @@ pub fn distances_among(profiles: &[Profile], gap: usize) -> Option<Vec<f64>> {
 /// One part of the attack-free windows, and the bounds of the windows of other parts that share no frame with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
+    /// Positions of the windows in this part.
     pub own: Range<usize>,
     before: usize,
     after: usize,

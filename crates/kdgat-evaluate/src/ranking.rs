@@ -38,8 +38,11 @@ const LEAST_DISTANCE: f64 = 0.01;
 /// A point of the ROC and precision-recall curves, from one threshold.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CurvePoint {
+    /// Share of the normal graphs with a score above the threshold, from 0 to 1.
     pub false_positive_rate: f64,
+    /// Share of the attacks with a score above the threshold, from 0 to 1; the recall.
     pub true_positive_rate: f64,
+    /// Share of attacks among the graphs with a score above the threshold, from 0 to 1.
     pub precision: f64,
 }
 

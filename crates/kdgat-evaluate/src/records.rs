@@ -23,6 +23,7 @@ pub struct RecordedThreshold {
     pub method: String,
     /// Graphs with a higher score are called attacks.
     pub value: f64,
+    /// Meaning of the scores that the threshold is on.
     pub kind: ScoreKind,
     /// Digest of the weights that scored.
     pub weights_digest: String,
@@ -31,9 +32,11 @@ pub struct RecordedThreshold {
     pub foreign_ids: Option<ForeignIds>,
     /// Digest of the store whose validation graphs were scored.
     pub data_digest: String,
+    /// Name of the dataset of that store.
     pub dataset: String,
     /// Number of validation graphs without an attack, and with one (`attack_graphs`).
     pub benign_graphs: u64,
+    /// Number of validation graphs with an attack.
     pub attack_graphs: u64,
     /// Scale of the benign validation graphs.
     pub scale: Scale,
@@ -52,10 +55,15 @@ struct ThresholdFile {
 /// Scores of a model on validation graphs.
 #[derive(Debug)]
 pub struct ValidationScores<'a> {
+    /// Meaning of the scores.
     pub kind: ScoreKind,
+    /// Raw outputs of the model, one per graph.
     pub raw: &'a [f32],
+    /// True for an attack, one per graph.
     pub labels: &'a [bool],
+    /// Name of the dataset.
     pub dataset: &'a str,
+    /// Digest of the store.
     pub data_digest: &'a str,
 }
 

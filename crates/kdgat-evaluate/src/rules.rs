@@ -23,7 +23,9 @@ type Counts = [u32; Rule::ALL.len()];
 
 /// Rows and curves of a rule.
 pub struct Judged {
+    /// Description and rows of the rule.
     pub report: ModelReport,
+    /// Scores and thresholds that the rows were made from.
     pub subject: Subject,
 }
 

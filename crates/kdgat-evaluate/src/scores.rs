@@ -77,7 +77,9 @@ pub struct Scorer {
 /// The network of a scorer.
 #[derive(Debug)]
 pub enum Network {
+    /// A classifier.
     Gat(Gat),
+    /// An autoencoder.
     Vgae(Vgae),
 }
 

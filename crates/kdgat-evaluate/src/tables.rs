@@ -15,11 +15,17 @@ use kdgat_train::run_settings::{Setting, describe, distinguishing};
 /// An evaluation.
 #[derive(Debug, Clone)]
 pub struct Report {
+    /// Name of the dataset.
     pub dataset: String,
+    /// Digest of the store.
     pub data_digest: String,
+    /// Frames per window.
     pub window: usize,
+    /// Frames from the start of one window to the start of the next.
     pub stride: usize,
+    /// Settings of the confidence intervals.
     pub bootstrap: Bootstrap,
+    /// The models, and pairs of them, in the order of the tables.
     pub models: Vec<ModelReport>,
 }
 
@@ -34,34 +40,52 @@ pub struct ModelReport {
     pub settings: Vec<Setting>,
     /// `gat`, `vgae`, or `gat+vgae`.
     pub kind: String,
+    /// Name of the size, as in `student`; of the first model for a pair.
     pub size: String,
+    /// True if it, or one of a pair, was trained with a teacher.
     pub distilled: bool,
+    /// Seed of the training, if known; of the first model for a pair.
     pub seed: Option<u64>,
+    /// Weight files, one per model.
     pub paths: Vec<PathBuf>,
+    /// Content digests of the weights, one per model.
     pub weights_digests: Vec<String>,
+    /// Number of parameters, summed over a pair.
     pub parameters: usize,
+    /// Size of the weight files, in bytes.
     pub file_bytes: u64,
+    /// Scoring speed, if measured; for a pair, of both models one after the other.
     pub speed: Option<Speed>,
     /// ROC AUC on the validation graphs; NaN for a pair of models, or unless both labels occur.
     pub validation_roc_auc: f64,
+    /// Metrics by folder, file, calibration and threshold.
     pub rows: Vec<Row>,
 }
 
 /// Metrics of one folder or file at one threshold.
 #[derive(Debug, Clone)]
 pub struct Row {
+    /// Name of the test folder.
     pub folder: String,
     /// File, or `None` for the whole folder.
     pub file: Option<String>,
     /// `none`, or the traffic that calibrated the scores.
     pub calibration: String,
+    /// Rule of the threshold, as in `fpr:0.001`.
     pub threshold_method: String,
+    /// The threshold, if the whole row has the same one.
     pub threshold: Option<f64>,
+    /// Number of graphs tested.
     pub graphs: u64,
+    /// Number of those with an attack.
     pub attacks: u64,
+    /// Number of graphs by label and decision.
     pub confusion: Confusion,
+    /// Metrics, in the order of [`METRICS`].
     pub values: Values,
+    /// Confidence intervals of the metrics, in the same order.
     pub intervals: [Interval; METRICS.len()],
+    /// False alarms per hour, attack episodes found, and delays.
     pub operator: OperatorFigures,
 }
 

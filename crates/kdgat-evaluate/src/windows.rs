@@ -29,15 +29,23 @@ pub enum Why {
 /// A window as a graph.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Window {
+    /// The reason for showing it.
     pub why: Why,
+    /// Name of the test folder.
     pub folder: String,
+    /// Name of the file in the folder.
     pub file: String,
     /// Position of its first frame in the file.
     pub first_frame: u64,
+    /// True if a frame of the window belongs to an attack.
     pub attack: bool,
+    /// The model's score.
     pub score: f64,
+    /// The threshold that the score is compared with.
     pub threshold: f64,
+    /// The window's CAN IDs.
     pub nodes: Vec<Node>,
+    /// The pairs of CAN IDs that followed each other.
     pub edges: Vec<Edge>,
 }
 
@@ -55,6 +63,7 @@ pub struct Node {
 pub struct Edge {
     /// Position of the source in the window's nodes; `target` likewise.
     pub source: usize,
+    /// Position of the target in the window's nodes.
     pub target: usize,
     /// Attention averaged over layers and heads.
     pub attention: f32,
@@ -63,18 +72,23 @@ pub struct Edge {
 /// The windows of one model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelWindows {
+    /// Name of the model.
     pub model: String,
+    /// The windows shown, at most one per reason.
     pub windows: Vec<Window>,
 }
 
 /// The content of `windows.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WindowsFile {
+    /// Version of the file's layout.
     pub format_version: u32,
+    /// The models, each with its windows.
     pub models: Vec<ModelWindows>,
 }
 
 impl WindowsFile {
+    /// Creates the content, in the current format version.
     pub fn new(models: Vec<ModelWindows>) -> Self {
         Self { format_version: FORMAT_VERSION, models }
     }

@@ -31,8 +31,11 @@ pub struct Verdict {
     pub window: u64,
     /// Time of its first frame, in seconds.
     pub time: f64,
+    /// True if the window was called an attack.
     pub attack: bool,
+    /// The model's score, on the scale of its kind.
     pub score: f64,
+    /// Spreads above what is usual for the car; `None` without a calibration.
     pub deviations: Option<f64>,
     /// Severity, if it is an attack.
     pub severity: Severity,

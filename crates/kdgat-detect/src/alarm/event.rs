@@ -116,7 +116,9 @@ pub struct SilenceEnd {
 pub struct Heartbeat {
     /// Time of the last frame.
     pub time: Option<f64>,
+    /// Frames read in that time.
     pub frames: u64,
+    /// Windows scored in that time.
     pub windows: u64,
     /// Alarms that have begun.
     pub alarms: u64,

@@ -22,8 +22,11 @@ const LIMITS: Limits = Limits { medium: 1.0, high: 3.0 };
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
+    /// Little above the threshold.
     Low,
+    /// Clearly above the threshold: one spread or 1 nat, for an autoencoder's own score a factor of 1.25.
     Medium,
+    /// Far above the threshold: three spreads or 3 nats, for an autoencoder's own score a factor of 2.
     High,
 }
 
