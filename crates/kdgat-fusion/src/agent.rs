@@ -46,23 +46,32 @@ pub enum LearnedOn {
 pub struct AgentDescription {
     /// `dqn` or `bandit`.
     pub fusion: String,
+    /// Widths of the network.
     pub network: QNetworkConfig,
+    /// Scaling of the states that the network reads.
     pub scaling: StateScaling,
     /// Reward that it was trained for.
     pub reward: Reward,
+    /// The autoencoder whose scores it weighs.
     pub vgae: FusedModel,
+    /// The classifier whose scores it weighs.
     pub gat: FusedModel,
+    /// Identity of the dataset that it was trained on.
     pub dataset: DatasetIdentity,
     /// Frames in a window of its graphs.
     pub window: usize,
+    /// The graphs that it learned from.
     #[serde(default)]
     pub learned_on: LearnedOn,
+    /// Name of its size, as in `student`.
     pub size: String,
     /// Epoch that the weights are from; `val_loss` is its validation loss (regret).
     pub epoch: u64,
+    /// Validation loss (regret) of that epoch, if known.
     pub val_loss: Option<f64>,
     /// Digest of the weights of its teacher agent, if it had one.
     pub teacher_digest: Option<String>,
+    /// Version of kdgat that wrote the file.
     pub created_by_version: String,
 }
 
@@ -73,7 +82,9 @@ impl Content for AgentDescription {
 /// A trained agent for inference.
 #[derive(Debug)]
 pub struct Agent {
+    /// Everything but the weights, as stored with them.
     pub description: AgentDescription,
+    /// Scale that maps the autoencoder's error to [0, 1].
     pub anomaly: AnomalyScale,
     /// Content digest of the network's weights.
     pub digest: String,

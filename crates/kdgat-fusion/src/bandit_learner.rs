@@ -29,11 +29,15 @@ pub struct BanditOptions {
     pub ridge: f64,
     /// α of the confidence bounds.
     pub exploration: f64,
+    /// Number of transitions kept for learning.
     pub replay_capacity: usize,
     /// Graphs explored at a time, and transitions per step of the network's fit.
     pub batch: usize,
+    /// Weight α of the distillation loss.
     pub kd_alpha: f64,
+    /// Settings of the optimiser.
     pub adam: AdamOptions,
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 

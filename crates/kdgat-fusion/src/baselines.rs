@@ -8,6 +8,7 @@ use kdgat_evaluate::ranking::Ranking;
 /// A method that scores graphs, with its scores.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contender {
+    /// Name in the report's tables.
     pub name: String,
     /// `agent`, `model`, `fixed weight`, `logistic regression`, `mlp`.
     pub kind: &'static str,
@@ -24,6 +25,7 @@ pub struct Contender {
 /// A fusion weight used for all graphs.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct FixedWeight {
+    /// Weight of the classifier's probability, from 0 to 1.
     pub weight: f64,
     /// Area under the precision–recall curve on the validation graphs.
     pub validation_pr_auc: f64,

@@ -26,6 +26,7 @@ pub struct DqnOptions {
     pub target_update_steps: u64,
     /// Weight α of the distillation loss.
     pub kd_alpha: f64,
+    /// Settings of the optimiser.
     pub adam: AdamOptions,
 }
 
@@ -56,8 +57,11 @@ pub struct Next {
 /// Loss components: scalars on the device, without an autograd graph when returned by [`Dqn::update`].
 #[derive(Debug)]
 pub struct DqnLoss {
+    /// Loss of the temporal differences.
     pub td: Tensor,
+    /// Distillation loss; `None` without a teacher.
     pub kd: Option<Tensor>,
+    /// The loss that is minimised: `td`, mixed with `kd` if there is a teacher.
     pub total: Tensor,
 }
 

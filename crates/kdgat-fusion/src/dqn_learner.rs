@@ -16,19 +16,26 @@ use kdgat_train::memory::{Meter, retry_on_oom};
 /// Settings of a DQN agent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DqnLearnerOptions {
+    /// Settings of the update.
     pub dqn: DqnOptions,
     /// Graphs acted on, and transitions learned from, per step.
     pub batch: usize,
+    /// Number of transitions kept for learning.
     pub replay_capacity: usize,
+    /// Schedule of random actions.
     pub exploration: Exploration,
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
 /// Schedule of ε, the share of random actions: linear from `start` to `end` over `epochs`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Exploration {
+    /// ε at the start of the schedule, from 0 to 1.
     pub start: f64,
+    /// ε at the end of the schedule, from 0 to 1.
     pub end: f64,
+    /// Number of epochs from `start` to `end`.
     pub epochs: u64,
 }
 

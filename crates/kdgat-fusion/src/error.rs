@@ -13,37 +13,72 @@ use kdgat_train::run_directory::RunError;
 /// An error of module `fusion`.
 #[derive(Debug, thiserror::Error)]
 pub enum FusionError {
+    /// A fused model could not be read or used.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
+    /// A network or libtorch failed.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// A graph store could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A checkpoint could not be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// A log could not be written or read.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// The run's folder could not be used.
     #[error(transparent)]
     Run(#[from] RunError),
     /// A file-system operation failed.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
-    File { path: PathBuf, action: &'static str, source: std::io::Error },
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// The attempted action, as in "cannot {action}".
+        action: &'static str,
+        /// Error of the operating system.
+        source: std::io::Error,
+    },
     /// A file of states is corrupt or incomplete.
     #[error("{path}: {reason}; delete it to recompute the states", path = path.display())]
-    Damaged { path: PathBuf, reason: String },
+    Damaged {
+        /// The file of states.
+        path: PathBuf,
+        /// Description of the damage.
+        reason: String,
+    },
     /// The computation of the states was interrupted; finished chunks stay on disk.
     #[error("interrupted with the states of {done} of {total} graphs; run the same command again to continue")]
-    Interrupted { done: u64, total: u64 },
+    Interrupted {
+        /// Number of graphs whose states are on disk.
+        done: u64,
+        /// Number of graphs of the file.
+        total: u64,
+    },
     /// The run on disk was made from other data or settings.
     #[error(
         "{path}: the run was started with other settings, models or data (identity {found}, now {expected}); \
          resume with its own config.json, or start a new run",
         path = path.display()
     )]
-    OtherIdentity { path: PathBuf, found: String, expected: String },
+    OtherIdentity {
+        /// The saved state.
+        path: PathBuf,
+        /// Digest in the saved state.
+        found: String,
+        /// Digest of the present settings, models and data.
+        expected: String,
+    },
     /// The loss became infinite or not a number.
     #[error("the loss is {loss} in epoch {epoch}; lower --lr, or check the states of the graphs for NaN and infinity")]
-    NotFinite { loss: f64, epoch: u64 },
+    NotFinite {
+        /// The loss: NaN or infinite.
+        loss: f64,
+        /// The epoch, as the log counts it.
+        epoch: u64,
+    },
     /// The request cannot be met with this data.
     #[error("{0}")]
     Input(String),

@@ -38,10 +38,13 @@ pub const PARTS: [&str; 4] = ["td_loss", "kd_loss", "reward", "weight"];
 /// Settings of the loop.
 #[derive(Debug, Clone)]
 pub struct FitOptions {
+    /// Largest number of epochs.
     pub max_epochs: u64,
     /// Epochs without a lower regret before early stopping.
     pub patience: u64,
+    /// Learning rate at the start.
     pub lr: f64,
+    /// Course of the learning rate.
     pub schedule: Schedule,
     /// Digest of everything the result depends on.
     pub identity: String,
@@ -50,11 +53,15 @@ pub struct FitOptions {
 /// Outcome of a training run.
 #[derive(Debug, Clone)]
 pub struct FitSummary {
+    /// The reason why training ended.
     pub ending: Ending,
+    /// Number of finished epochs.
     pub epochs: u64,
+    /// State of early stopping and of the schedule at the end.
     pub progress: Progress,
     /// Metrics of the best epoch.
     pub best: Value,
+    /// Peak memory use, in bytes.
     pub peak_memory_bytes: u64,
 }
 

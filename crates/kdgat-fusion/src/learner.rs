@@ -25,8 +25,11 @@ pub trait Learner {
 /// Means over an epoch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Learned {
+    /// Number of steps.
     pub steps: u64,
+    /// Total loss.
     pub loss: f64,
+    /// Loss of the temporal differences.
     pub td_loss: f64,
     /// NaN without a teacher.
     pub kd_loss: f64,

@@ -5,6 +5,8 @@
 //! [scale of benign graphs](anomaly), and a [reward](reward) rates it. The agent is a [double deep Q-network](dqn) or
 //! [Neural-LinUCB](linucb); [`fit`](mod@fit) trains it, [`agent`] stores it, and [`baselines`] are what it has to beat.
 
+#![warn(missing_docs)]
+
 #[macro_use]
 extern crate kdgat_base;
 

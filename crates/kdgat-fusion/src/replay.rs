@@ -13,7 +13,9 @@ use kdgat_nn::weights::StateDict;
 pub struct Transition {
     /// Position of the graph among the training graphs.
     pub position: u32,
+    /// Index of the weight chosen, below [`ACTIONS`](crate::ACTIONS).
     pub action: u32,
+    /// Reward of that weight on the graph.
     pub reward: f32,
 }
 

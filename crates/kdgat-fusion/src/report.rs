@@ -20,7 +20,9 @@ const ROC_AUC: usize = 7;
 pub struct FusionReport {
     /// The agent first, then the baselines.
     pub report: Report,
+    /// Comparison of the agent with the best fixed weight.
     pub verdict: Verdict,
+    /// The best fixed weight.
     pub fixed: FixedWeight,
     /// Mean weight that the agent chose, by test folder.
     pub weights: Vec<(String, f64)>,
@@ -31,19 +33,24 @@ pub struct FusionReport {
 pub struct Verdict {
     /// Name of the agent; `fixed` is that of the best fixed weight.
     pub agent: String,
+    /// Name of the best fixed weight in the tables.
     pub fixed: String,
     /// Mean F1 over the test folders on which both have one: agent, fixed weight.
     pub mean_f1: [f64; 2],
+    /// Comparison on each test folder.
     pub folders: Vec<FolderVerdict>,
 }
 
 /// Agent and fixed weight on one test folder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FolderVerdict {
+    /// Name of the test folder.
     pub folder: String,
+    /// F1 of the agent and of the fixed weight.
     pub f1: [f64; 2],
     /// 95 % intervals of both F1 values.
     pub intervals: [(f64, f64); 2],
+    /// Area under the ROC curve of the agent and of the fixed weight.
     pub roc_auc: [f64; 2],
 }
 
@@ -114,10 +121,13 @@ impl Verdict {
 /// Settings for judging contenders.
 #[derive(Debug)]
 pub struct Judge<'a> {
+    /// Graphs on which thresholds are chosen.
     pub validation: &'a Observations,
+    /// Test files, in the order of the contenders' scores.
     pub files: &'a [TestFile],
     /// Method that chooses each contender's threshold on the validation graphs.
     pub threshold: Threshold,
+    /// Settings of the confidence intervals.
     pub bootstrap: Bootstrap,
 }
 

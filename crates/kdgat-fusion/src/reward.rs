@@ -19,9 +19,13 @@ const DECISION: f64 = 0.5;
 /// Weights w₁ to w₄ of the reward's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Reward {
+    /// Weight w₁ of the correctness term.
     pub correctness: f64,
+    /// Weight w₂ of the agreement term.
     pub agreement: f64,
+    /// Weight w₃ of the confidence term.
     pub confidence: f64,
+    /// Weight w₄ of the balance term.
     pub balance: f64,
 }
 

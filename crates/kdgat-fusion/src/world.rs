@@ -89,8 +89,11 @@ pub struct World {
     pub training: Observations,
     /// The other validation graphs, held out: they select the epoch, the fixed weight and the thresholds.
     pub validation: Observations,
+    /// States of the graphs, stored on disk.
     pub states: Arc<StateFile>,
+    /// Scaling of the states that networks read.
     pub scaling: StateScaling,
+    /// Reward of an action.
     pub reward: Reward,
     /// Device that the networks compute on.
     pub device: Device,
