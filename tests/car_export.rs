@@ -129,6 +129,10 @@ fn the_c_detector_equals_the_trainer() {
             expect_equal(name, &windows(found.lines()), &detected(&bench, run, &log, &[]));
         }
         exported(&bench, run, &format!("car8-{number}"), &["--int8"]);
+        let said = succeeded(&bench.kdgat(&["export", run, "--c", &format!("car{number}"), "--measure"]));
+        let flash = said.lines().find_map(|line| line.strip_prefix("flash: ")?.split(' ').next()?.parse::<u64>().ok());
+        let network = said.lines().find_map(|line| line.strip_prefix("network: ")?.split(' ').next()?.parse().ok());
+        assert!(flash > network && said.contains("memory: ") && said.contains(" µs of one core a window, "), "{said}");
     }
 }
 

@@ -9,7 +9,7 @@ use clap::Args;
 use super::detect::parse_threshold;
 use super::output;
 use super::settings::Settings;
-use crate::car::Precision;
+use crate::car::{Measured, Precision};
 use crate::config::{Threshold, reads};
 use crate::shell;
 use crate::stage::{self, ExportCOptions, ExportOptions};
@@ -36,6 +36,9 @@ pub struct ExportArgs {
     /// youden) (default: the one that `kdgat detect` uses)
     #[arg(long, value_name = "THRESHOLD", allow_negative_numbers = true, value_parser = parse_threshold, requires = "c")]
     pub threshold: Option<Threshold>,
+    /// With --c: compile the detector with `cc` and print its flash, memory and time a window on this machine
+    #[arg(long, requires = "c")]
+    pub measure: bool,
     /// Also write this many test graphs or nodes with the model's outputs, for testing a program that reads the export
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub examples: usize,
@@ -72,8 +75,13 @@ pub fn run(args: ExportArgs) -> Result<ExitCode> {
 fn run_c(args: &ExportArgs, folder: &Path) -> Result<ExitCode> {
     let loaded = args.settings.load_reading_of(&reads::EXPORT, &[])?;
     let precision = if args.int8 { Precision::Int8 } else { Precision::F32 };
-    let options =
-        ExportCOptions { run: args.run.clone(), folder: folder.to_owned(), precision, threshold: args.threshold };
+    let options = ExportCOptions {
+        run: args.run.clone(),
+        folder: folder.to_owned(),
+        precision,
+        threshold: args.threshold,
+        measure: args.measure,
+    };
     let exported = stage::export_c(&loaded.config, &options)?;
     output::write(&format!(
         "written: {} files of C source in {}\n\
@@ -88,5 +96,19 @@ fn run_c(args: &ExportArgs, folder: &Path) -> Result<ExitCode> {
         exported.most_operations,
         shell::quoted_path(&exported.folder),
     ))?;
+    if let Some(measured) = exported.measured {
+        output::write(&figures(measured))?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Lines about a measured export.
+fn figures(measured: Measured) -> String {
+    let Measured { flash_small, flash_fast, state, calibration, saved, .. } = measured;
+    format!(
+        "flash: {flash_small} bytes of code and constants with cc -Os, {flash_fast} with -O2\n\
+         memory: {state} bytes; {calibration} more during a calibration, which is saved in {saved} bytes\n\
+         time: {:.1} µs of one core a window, {:.1} µs with the IDs that weigh most (cc -O2; {:.1} nodes on average, at most {})\n",
+        measured.microseconds, measured.microseconds_explained, measured.mean_nodes, measured.most_nodes
+    )
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::can::CanError;
+use crate::car::CarError;
 use crate::distill::TeacherError;
 use crate::files;
 use crate::graph::StoreError;
@@ -45,7 +46,7 @@ pub enum StageError {
     #[error(transparent)]
     Onnx(#[from] OnnxError),
     #[error(transparent)]
-    Car(#[from] crate::car::CarError),
+    Car(#[from] CarError),
     /// A file or folder cannot be read, written or created.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
     File { path: PathBuf, action: &'static str, source: std::io::Error },
@@ -75,7 +76,7 @@ impl StageError {
             Self::Nodes(error) => error.is_input(),
             Self::File { source, .. } => files::is_about_the_path(source),
             Self::Torch(_) | Self::Model(ModelError::Torch(_)) | Self::Onnx(OnnxError::Torch(_)) => false,
-            Self::Car(crate::car::CarError::Model(ModelError::Torch(_))) => false,
+            Self::Car(CarError::Model(ModelError::Torch(_)) | CarError::Tool { .. }) => false,
             _ => true,
         }
     }

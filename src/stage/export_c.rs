@@ -10,7 +10,7 @@ use tch::Device;
 use super::export::{description, file_error, short};
 use super::{StageError, setup};
 use crate::can::Frame;
-use crate::car::{self, CarModel, Precision, VectorResult, Vectors};
+use crate::car::{self, CarModel, Measured, Precision, VectorResult, Vectors};
 use crate::config::{Config, EvaluationConfig, Setting, Threshold};
 use crate::detect::{AttackAbove, DetectOptions, Detection, Detector};
 use crate::evaluate::{TrainedModel, records};
@@ -37,6 +37,8 @@ pub struct ExportCOptions {
     pub precision: Precision,
     /// Decision threshold: a score, or the rule of a recorded one; none: the one that `kdgat detect` uses.
     pub threshold: Option<Threshold>,
+    /// Compile and measure the export.
+    pub measure: bool,
 }
 
 /// The result of an export as C.
@@ -52,6 +54,8 @@ pub struct ExportedC {
     /// The threshold on the score, and its origin.
     pub threshold: f64,
     pub threshold_source: String,
+    /// Figures of the compiled detector, if they were asked for.
+    pub measured: Option<Measured>,
 }
 
 /// Exports a model as C. Writes nothing before all contents are computed.
@@ -107,6 +111,7 @@ pub fn export_c(config: &Config, options: &ExportCOptions) -> Result<ExportedC, 
         most_operations: exported.most_operations,
         threshold: chosen.value,
         threshold_source: chosen.source,
+        measured: if options.measure { Some(car::measure(folder)?) } else { None },
     })
 }
 

@@ -1,6 +1,7 @@
 //! One large graph as a stage opens it: the graph, the division of its nodes, and the part that is visible in training.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -104,18 +105,23 @@ fn open_store(config: &Config, source: &Path) -> Result<OpenStore, StageError> {
 #[derive(Debug)]
 struct BuildLines {
     start: Instant,
+    /// True if the build is large enough to announce itself.
+    announced: AtomicBool,
     last_line: Mutex<Instant>,
 }
 
 impl Default for BuildLines {
     fn default() -> Self {
         let start = Instant::now();
-        Self { start, last_line: Mutex::new(start) }
+        Self { start, announced: AtomicBool::new(false), last_line: Mutex::new(start) }
     }
 }
 
 impl BuildLines {
     fn finish(&self, path: &Path) {
+        if !self.announced.load(Ordering::Relaxed) {
+            return;
+        }
         let bytes = path.metadata().map_or(0, |metadata| metadata.len());
         eprintln!(
             "built in {:.1} s ({:.1} MB): {}",
@@ -132,11 +138,14 @@ impl Progress for BuildLines {
             Event::Waiting { folder } => {
                 eprintln!("waiting for another process that is building this store ({})", folder.display());
             }
-            Event::Started { nodes, edges, needed, free } => eprintln!(
-                "building the store of {nodes} nodes and {edges} edges: {:.1} GB of disk, {:.1} GB are free",
-                *needed as f64 / 1e9,
-                *free as f64 / 1e9
-            ),
+            Event::Started { nodes, edges, needed, free } => {
+                self.announced.store(true, Ordering::Relaxed);
+                eprintln!(
+                    "building the store of {nodes} nodes and {edges} edges: {:.1} GB of disk, {:.1} GB are free",
+                    *needed as f64 / 1e9,
+                    *free as f64 / 1e9
+                );
+            }
             Event::Resuming { step } => eprintln!("resuming an interrupted build ({})", step.words().0),
             Event::Advanced { step, done, total } => {
                 // No thread panics while it has the lock.

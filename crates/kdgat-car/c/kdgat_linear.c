@@ -4,6 +4,13 @@
  * sum, and without -ffast-math. */
 #include "kdgat_linear.h"
 
+#include <string.h>
+
+#if KDGAT_INT8
+/* Inputs whose weights are converted together. */
+#define BLOCK 16u
+#endif
+
 static void finish(const kdgat_matrix *matrix, uint32_t first, uint32_t count, const float *sums, float *y)
 {
     uint32_t j;
@@ -51,28 +58,34 @@ uint32_t kdgat_multiply_tile(const kdgat_matrix *matrix, const float *x, uint32_
     return count;
 }
 
-/* Sums of a tile for four rows. The inner loop has a constant length and one sum for each output, so that compilers keep the sums of a
- * row in vector registers. */
-static void multiply_four(const kdgat_weight *weight, uint32_t inputs, const float *const x[KDGAT_ROWS],
-                          float sums[KDGAT_ROWS][KDGAT_TILE])
+/* Adds the products of `inputs` inputs to the sums of a tile for four rows. The inner loop has a constant length and one sum for each
+ * output, so that compilers keep the sums of a row in vector registers. */
+static void add_four(const float *weight, uint32_t inputs, const float *const x[KDGAT_ROWS], uint32_t from,
+                     float sums[KDGAT_ROWS][KDGAT_TILE])
 {
-    float s0[KDGAT_TILE] = {0}, s1[KDGAT_TILE] = {0}, s2[KDGAT_TILE] = {0}, s3[KDGAT_TILE] = {0};
-    const float *const x0 = x[0], *const x1 = x[1], *const x2 = x[2], *const x3 = x[3];
+    float s0[KDGAT_TILE], s1[KDGAT_TILE], s2[KDGAT_TILE], s3[KDGAT_TILE];
+    const float *const x0 = x[0] + from, *const x1 = x[1] + from, *const x2 = x[2] + from, *const x3 = x[3] + from;
     uint32_t j, k;
 
+    for (j = 0; j < KDGAT_TILE; j++) {
+        s0[j] = sums[0][j];
+        s1[j] = sums[1][j];
+        s2[j] = sums[2][j];
+        s3[j] = sums[3][j];
+    }
     for (k = 0; k < inputs; k++) {
         const float a0 = x0[k], a1 = x1[k], a2 = x2[k], a3 = x3[k];
         for (j = 0; j < KDGAT_TILE; j++) {
-            s0[j] += a0 * (float)weight[j];
+            s0[j] += a0 * weight[j];
         }
         for (j = 0; j < KDGAT_TILE; j++) {
-            s1[j] += a1 * (float)weight[j];
+            s1[j] += a1 * weight[j];
         }
         for (j = 0; j < KDGAT_TILE; j++) {
-            s2[j] += a2 * (float)weight[j];
+            s2[j] += a2 * weight[j];
         }
         for (j = 0; j < KDGAT_TILE; j++) {
-            s3[j] += a3 * (float)weight[j];
+            s3[j] += a3 * weight[j];
         }
         weight += KDGAT_TILE;
     }
@@ -82,6 +95,29 @@ static void multiply_four(const kdgat_weight *weight, uint32_t inputs, const flo
         sums[2][j] = s2[j];
         sums[3][j] = s3[j];
     }
+}
+
+/* Sums of a tile for four rows. */
+static void multiply_four(const kdgat_weight *weight, uint32_t inputs, const float *const x[KDGAT_ROWS],
+                          float sums[KDGAT_ROWS][KDGAT_TILE])
+{
+#if KDGAT_INT8
+    /* Weights are converted once for all rows, a block of inputs at a time. */
+    float block[BLOCK * KDGAT_TILE];
+    uint32_t from, i;
+    memset(sums, 0, KDGAT_ROWS * sizeof sums[0]);
+    for (from = 0; from < inputs; from += BLOCK) {
+        const uint32_t count = inputs - from < BLOCK ? inputs - from : BLOCK;
+        for (i = 0; i < count * KDGAT_TILE; i++) {
+            block[i] = (float)weight[i];
+        }
+        add_four(block, count, x, from, sums);
+        weight += count * KDGAT_TILE;
+    }
+#else
+    memset(sums, 0, KDGAT_ROWS * sizeof sums[0]);
+    add_four(weight, inputs, x, 0u, sums);
+#endif
 }
 
 void kdgat_multiply(const kdgat_matrix *matrix, const float *x, size_t x_stride, uint32_t rows, float *y, size_t y_stride)

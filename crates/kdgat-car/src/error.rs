@@ -18,6 +18,14 @@ pub enum CarError {
         /// The shape that the architecture needs.
         expected: String,
     },
+    /// A compiler or tool failed while an export was measured.
+    #[error("--measure: {command}: {problem}; install a C compiler with binutils, or leave --measure out")]
+    Tool {
+        /// The command.
+        command: String,
+        /// Its message.
+        problem: String,
+    },
     /// An error of the model or of libtorch.
     #[error(transparent)]
     Model(#[from] ModelError),

@@ -58,6 +58,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("Makefile", include_str!("../c/Makefile")),
     ("CMakeLists.txt", include_str!("../c/CMakeLists.txt")),
     ("test/kdgat_test.c", include_str!("../c/test/kdgat_test.c")),
+    ("test/kdgat_measure.c", include_str!("../c/test/kdgat_measure.c")),
 ];
 
 /// Writes the model as C source code; returns the files.

@@ -8,6 +8,7 @@ mod example;
 mod files;
 mod layers;
 mod matrix;
+mod measure;
 mod model;
 mod network;
 mod readme;
@@ -17,6 +18,7 @@ mod window;
 
 pub use error::CarError;
 pub use files::{CarFile, CarFiles, VectorResult, Vectors, write};
+pub use measure::{Measured, measure};
 pub use model::CarModel;
 pub use text::CText;
 pub use weights::{Precision, as_exported};

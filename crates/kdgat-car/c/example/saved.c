@@ -30,9 +30,13 @@ const char *saved_problem(kdgat_status status)
         return "its checksum is wrong: the file is damaged; make a new one with --calibrate";
     case KDGAT_VALUES:
         return "a value in it is out of range; make a new one with --calibrate";
-    default:
-        return "the detector cannot use it (kdgat_status in kdgat_calibrate.h); use other traffic";
+    case KDGAT_MANY_IDS:
+        return "its traffic has more IDs than a calibration has room for (KDGAT_CALIBRATION_IDS)";
+    case KDGAT_OK:
+    case KDGAT_FULL:
+        break;
     }
+    return "it is fine";
 }
 
 int saved_load(kdgat_state *detector, const char *path)
