@@ -42,7 +42,9 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let read = Arc::new(with_positions(&visible, config.nodes.position_columns)?);
     let mut found = teacher::find_for_nodes(config, &data, &architecture, &split)?;
     let seeds = Seeds::of(config, &split, visible.num_nodes(), found.is_some());
-    if let (Some(_), Some(teacher)) = (&config.nodes.teacher_fanouts, found.take()) {
+    if config.nodes.teacher_fanouts.is_some()
+        && let Some(teacher) = found.take()
+    {
         let targets = NodeTargets::new(config, &data, &visible, teacher, seeds.with_validation(&split))?;
         if !targets.is_complete()? && targets.fill(None)?.interrupted {
             let text = "interrupted while the teacher's targets were computed; run the same command again to continue";
