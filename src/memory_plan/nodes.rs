@@ -57,6 +57,8 @@ pub struct NodeQuestion {
     pub budget: MemoryBudget,
     /// Batches of a full queue.
     pub waiting_batches: usize,
+    /// Workers of the loader, each of which has a batch in the making.
+    pub workers: usize,
     /// Seeds of an epoch.
     pub seeds: usize,
     /// Seeds of a sampled validation; 0 if it reads the whole graph.
@@ -106,6 +108,14 @@ impl NodeQuestion {
     fn budget_of(&self, seeds: usize) -> MemoryBudget {
         let steps = self.seeds.max(self.validation).div_ceil(seeds.max(1));
         self.budget.with_queue_of_epoch(self.waiting_batches, steps)
+    }
+
+    /// Bytes of the batches that wait in the queue while a training never waits for one: those in the making come besides.
+    fn queue_bytes(&self, seeds: usize) -> f64 {
+        let shape = self.worst().shape(seeds);
+        let waiting = self.budget_of(seeds).peak_bytes(shape)
+            - self.budget.with_queue_of_epoch(self.waiting_batches, 1 + self.workers).peak_bytes(shape);
+        waiting.max(0.0)
     }
 
     /// The settings that a training chooses within a limit for tensors.
@@ -173,6 +183,7 @@ impl NodeQuestion {
             _ => {}
         }
         row("peak of tensors and arrays", settings.peak_bytes);
+        row("the same with an empty queue", settings.peak_bytes - self.queue_bytes(seeds));
         row("the program itself, at most", PROCESS_BYTES as f64);
         self.describe_settings(&mut text, settings, limit);
         text

@@ -20,7 +20,8 @@ use crate::memory::probe::Probe;
 use crate::memory_plan::estimate::weight_bytes;
 use crate::memory_plan::node_sizes::{Degrees, LayerSize};
 use crate::memory_plan::nodes::{GraphSize, NodeQuestion, Place, add};
-use crate::nn::{Architecture, FreshParameters, NodeGnn, NodeGnnConfig, Scope};
+use crate::nn::node_gnn_config::Aggregator;
+use crate::nn::{Architecture, FreshParameters, NodeGnn, NodeGnnConfig, NodeGnnKind, Scope};
 use crate::nodes::{FeatureRows, Features, NodeGraph, NodeSplit, NodeTask};
 use crate::train::trainable::Trainable;
 
@@ -103,6 +104,7 @@ pub fn plan_nodes(config: &Config, size: Option<PlannedGraph>) -> Result<String,
         fanouts,
         budget,
         waiting_batches: waiting_batches(config),
+        workers: config.training.num_workers,
         seeds: planned.seeds,
         validation: if planned.samples_validation { planned.validation } else { 0 },
         wanted,
@@ -229,10 +231,19 @@ fn measured(
     Ok(probe.measure_up_to(largest)?)
 }
 
-/// Peak bytes of a forward over all nodes, beside their features: a layer's input, and its output before and after the activation.
+/// Peak bytes of a forward over all nodes, beside their features: a layer's input, the narrower of input and output between its sum over
+/// neighbours and its linear map, whichever is first, and its output; attention has its values instead. A node's own map is one more
+/// output.
 pub(super) fn whole_forward_bytes(architecture: &NodeGnnConfig, nodes: f64) -> f64 {
-    let inputs = |layer| if layer == 0 { 0 } else { architecture.input_columns(layer) };
-    let columns = (0..architecture.num_layers()).map(|layer| inputs(layer) + 2 * architecture.output_columns(layer));
+    let columns = (0..architecture.num_layers()).map(|layer| {
+        let (input, output) = (architecture.input_columns(layer), architecture.output_columns(layer));
+        let between = if architecture.kind.has_attention() { output } else { input.min(output) };
+        let own = match (architecture.kind, architecture.aggregator) {
+            (NodeGnnKind::Sage, Aggregator::Mean) => output,
+            _ => 0,
+        };
+        if layer == 0 { between + output + own } else { input + between + output + own }
+    });
     4.0 * nodes * columns.max().unwrap_or(0) as f64
 }
 
