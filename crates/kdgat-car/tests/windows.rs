@@ -10,6 +10,7 @@ use common::{WINDOW, can_compile, compiled, export, gat, random_state, rich, vga
 use kdgat_can::Frame;
 use kdgat_car::Precision;
 use kdgat_graph::assemble::Assembler;
+use kdgat_graph::profile::{ByteProfile, IdProfile};
 use kdgat_graph::{AssembleOptions, Columns, FeatureSet, GraphStream, ProfileLearner};
 use kdgat_nn::weights::floats;
 use kdgat_nn::{Architecture, InputConfig};
@@ -182,4 +183,41 @@ fn c_makes_the_trainers_graphs() {
             expect_equal(&format!("{name}, stride {stride}"), &found, &expected);
         }
     }
+}
+
+/// The profile that a calibration in C learns is the trainer's.
+#[test]
+fn c_learns_the_trainers_profile() {
+    if !can_compile() {
+        return;
+    }
+    // A calibration has no labels.
+    let frames: Vec<Frame> = busy_traffic(3_000).into_iter().map(|frame| Frame { attack: false, ..frame }).collect();
+    let input = profile(&frames);
+    let learned = input.profile.clone().unwrap();
+    let architecture = gat(false, input, 1);
+    let state = random_state(&architecture);
+    let (folder, _) = export("learning", architecture, &state, Precision::F32, WINDOW);
+    let found = lines_of(&mut compiled(folder.path(), "learn.c"), &frames);
+    let line = |id: &IdProfile| {
+        let numbers = [
+            id.gap_low_seconds,
+            id.gap_median_seconds,
+            id.gap_mean_seconds,
+            id.gap_high_seconds,
+            id.repeats,
+            id.returns,
+            id.changed_bytes,
+        ];
+        let of_byte = |byte: &ByteProfile| {
+            let seen: String =
+                byte.seen.iter().flat_map(|word| word.to_le_bytes()).map(|seen| format!(" {seen}")).collect();
+            format!(" {} {}{seen}", byte.change_high, byte.change_most)
+        };
+        let bytes: String = id.bytes.iter().map(of_byte).collect();
+        format!("{} {}{}{bytes}", id.can_id, id.gaps, listed(&numbers))
+    };
+    let mut expected = vec![learned.new_id_surprise().to_string()];
+    expected.extend(learned.ids().iter().map(line));
+    expect_equal("a learned profile", &found, &expected);
 }

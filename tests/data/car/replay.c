@@ -4,6 +4,7 @@
  *   replay                            without a calibration
  *   replay --calibrate LOG --save TO  calibrates on another log first, saves the calibration and loads it again
  *   replay --load FROM                with a saved calibration
+ *   replay --scores                   scores and verdicts alone, which is faster
  *
  * The exit code is 1 for input that is no log, or 10 and the kdgat_status of a calibration that failed. */
 #include <stdio.h>
@@ -105,6 +106,21 @@ static void load(const char *path)
     expect(kdgat_load(&detector, read, (uint32_t)length), path);
 }
 
+/* Prints the scores and verdicts of the log. */
+static int print_scores(void)
+{
+    kdgat_frame frame;
+    kdgat_result result;
+    while (next_frame(stdin, &frame)) {
+        if (kdgat_window_push(&detector, &frame)) {
+            kdgat_model_score(&detector.graph, &detector.scratch, &detector.output);
+            kdgat_judge(&detector, &result);
+            printf("%.17g %d\n", result.score, result.attack);
+        }
+    }
+    return 0;
+}
+
 int main(int count, char **arguments)
 {
     kdgat_frame frame;
@@ -116,6 +132,8 @@ int main(int count, char **arguments)
         calibrate(arguments[2], arguments[4]);
     } else if (count == 3) {
         load(arguments[2]);
+    } else if (count == 2) {
+        return print_scores();
     }
     while (next_frame(stdin, &frame)) {
         if (kdgat_push(&detector, &frame, &result)) {
