@@ -6,6 +6,7 @@
 //! the figures of practice: false alarms an hour, attack episodes found. [`held_out`] excludes a model's training windows from the
 //! choice of its threshold. [`ensemble`] combines two models. [`calibration`] moves a model to another car; a model may have [several calibrations](calibrations).
 
+pub mod agreement;
 pub mod bootstrap;
 pub mod calibration;
 pub mod calibrations;
