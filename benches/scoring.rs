@@ -21,7 +21,7 @@ use kdgat::can::{Dataset, SimulationOptions, open_log, simulate};
 use kdgat::curriculum::Scorer;
 use kdgat::detect::{AttackAbove, DetectOptions, Detector};
 use kdgat::distill::frozen::LoadedModel;
-use kdgat::evaluate::{EvaluateError, TrainedModel};
+use kdgat::evaluate::{Ensemble, EvaluateError, Scale, TrainedModel};
 use kdgat::graph::{BuildOptions, Store, open_or_build};
 use kdgat::memory::ProcessMemory;
 use kdgat::nn::attention::Backend;
@@ -226,33 +226,37 @@ fn memory_of(options: &Options) -> Result<Said, Error> {
     Ok(said)
 }
 
-/// Measures the time of a window from its frames to both students' scores, on one core.
+/// Measures the time of a window from its frames to the score of each student, and of both together, on one core.
 fn windows(options: &Options, rows: &mut Rows) -> Result<(), Error> {
     let Graphs::Simulated(store, folder) = Graphs::open(None)? else { return Ok(()) };
     let log = folder.path().join("sim").join(&store.manifest().files[0].folder).join(&store.manifest().files[0].name);
     let count = if options.output.quick { DETECTED_FRAMES / 5 } else { DETECTED_FRAMES };
     let mut frames = Vec::new();
     open_log(&log, None)?.read_block(count, &mut frames)?;
-    let mut detectors = Vec::new();
+    let (mut detectors, mut paths) = (Vec::new(), Vec::new());
     for model in ["vgae", "gat"] {
         let path = folder.path().join(model).join("best.safetensors");
         std::fs::create_dir_all(folder.path().join(model))?;
         write_model(&path, model, &store)?;
         let stride = store.manifest().options.stride;
-        let options = DetectOptions { stride, threshold: AttackAbove::Score(0.5), car: None };
-        detectors.push(Detector::new(&TrainedModel::read(&path)?, options, Device::Cpu)?);
+        let threshold = AttackAbove::Score(0.5);
+        let options = DetectOptions { stride, threshold, cars: Vec::new(), scales: Vec::new() };
+        detectors.push(Detector::new(&[&TrainedModel::read(&path)?], options, Device::Cpu)?);
+        paths.push(path);
     }
+    let both = Ensemble::read(&paths)?;
+    let scales = vec![Scale { median: 0.0, spread: 1.0 }; 2];
+    let (stride, threshold) = (both.stride()?, AttackAbove::Score(0.5));
+    let options = DetectOptions { stride, threshold, cars: Vec::new(), scales };
+    detectors.push(Detector::new(&both.models(), options, Device::Cpu)?);
     let mut milliseconds = [Vec::new(), Vec::new(), Vec::new()];
     for window in frames.chunks(store.manifest().options.stride) {
-        let mut both = 0.0;
         for (detector, times) in detectors.iter_mut().zip(&mut milliseconds) {
             let start = Instant::now();
             detector.push(window, |_| Ok::<_, EvaluateError>(()))?;
             let elapsed = 1e3 * start.elapsed().as_secs_f64();
             times.push(elapsed);
-            both += elapsed;
         }
-        milliseconds[2].push(both);
     }
     for (name, mut times) in ["vgae student", "gat student", "both students"].into_iter().zip(milliseconds) {
         let row = format!("{name}, a window from its frames to its line");

@@ -71,6 +71,151 @@ fn a_replay_has_the_scores_of_the_evaluation() {
     }
 }
 
+/// A classifier and an autoencoder together give the scores and decisions of the evaluation's mean of both, named in any order.
+#[test]
+fn two_models_together_have_the_scores_of_the_evaluation() {
+    let bench = Bench::new();
+    let (gat, vgae) = (bench.gat("gat_student_normal", 1, 1), bench.vgae("vgae_student_autoencoder", 1, 1));
+    let log = bench.log(KNOWN, "fuzzing.csv");
+    let detect = |models: &[&Path], arguments: &[&str]| {
+        let models: Vec<String> = models.iter().flat_map(|run| ["--model".to_owned(), model(run)]).collect();
+        let models: Vec<&str> = models.iter().map(String::as_str).collect();
+        bench.kdgat(&[&["detect", log.to_str().unwrap()], &models[..], arguments].concat())
+    };
+    let refused = |output: &Output, message: &str| {
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(output));
+        assert!(stderr(output).contains(message), "{}", stderr(output));
+    };
+    let command = format!("kdgat evaluate {} {}", model(&gat), model(&vgae));
+    refused(&detect(&[&gat, &vgae], &[]), &format!("mean of two scores has no default threshold; run `{command}`"));
+    refused(
+        &detect(&[&vgae, &gat], &["--threshold", "2.5"]),
+        &format!(
+            "the usual scores of gat_student_normal/1 are not recorded, so two models cannot be compared; `{command}`"
+        ),
+    );
+
+    let (gat_path, vgae_path) = (gat.to_str().unwrap(), vgae.to_str().unwrap());
+    let evaluate = ["--threads", "1", "--resamples", "0", gat_path, vgae_path, "--predictions", "predictions.csv"];
+    bench.evaluate(&evaluate);
+    let rows = bench.rows("predictions.csv");
+    let predicted = |name: &str| -> Vec<&HashMap<String, String>> {
+        rows.iter().filter(|row| row["file"] == "fuzzing.csv" && row["model"] == name).collect()
+    };
+    let [of_gat, of_vgae] = ["gat_student_normal/1", "vgae_student_autoencoder/1"].map(predicted);
+    let of_both = predicted("gat_student_normal/1 + vgae_student_autoencoder/1");
+    let output = detect(&[&gat, &vgae], &[]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let said = "attacks: means of both models' standardised scores above ";
+    assert!(stderr(&output).contains(said) && stderr(&output).contains("(fpr:0.001, recorded on small)"));
+    assert_eq!(detect(&[&vgae, &gat], &[]).stdout, output.stdout);
+    let detected = detections(&output);
+    assert_eq!((detected.len(), of_both.len()), (59, 59));
+    let score = |row: &HashMap<String, String>| row["score"].parse::<f64>().unwrap();
+    for (window, detected) in detected.iter().enumerate() {
+        assert_eq!(detected["score"], score(of_both[window]), "window {window}");
+        assert_eq!(detected["label"] == "attack", of_both[window]["predicted"] == "1", "window {window}");
+        assert_eq!(detected["scores"]["gat"], score(of_gat[window]), "window {window}");
+        assert_eq!(detected["scores"]["vgae"], score(of_vgae[window]), "window {window}");
+        assert!(u32::from_str_radix(detected["id"].as_str().unwrap(), 16).is_ok());
+    }
+    // The ID is named by one of the two.
+    let alone = [&gat, &vgae].map(|run| detections(&detect(&[run], &["--threshold", "0.5"])));
+    assert!(detected.iter().enumerate().all(|(window, both)| {
+        alone
+            .iter()
+            .any(|alone| (&alone[window]["id"], &alone[window]["contribution"]) == (&both["id"], &both["contribution"]))
+    }));
+
+    // Rules and numbers apply to the mean.
+    refused(&detect(&[&gat, &vgae], &["--threshold", "youden"]), "(recorded: fpr:0.001); `kdgat evaluate");
+    bench.evaluate(&["--resamples", "0", "--threshold", "youden", gat_path, vgae_path]);
+    let by_rule = detect(&[&gat, &vgae], &["--threshold", "youden"]);
+    assert!(stderr(&by_rule).contains("(youden, recorded on small)"), "{}", stderr(&by_rule));
+    let by_number = detections(&detect(&[&gat, &vgae], &["--threshold", "-0.25"]));
+    assert!(
+        by_number.iter().all(|window| (window["label"] == "attack") == (window["score"].as_f64().unwrap() > -0.25))
+    );
+    assert_eq!(detect(&[&gat, &vgae], &[]).stdout, output.stdout, "the rule of the default decides");
+
+    // Alarms with both.
+    let alarms = detect(&[&gat, &vgae], &["--alarms", "--threshold", "-99"]);
+    assert_eq!(alarms.status.code(), Some(3), "{}", stderr(&alarms));
+    assert_eq!(detections(&alarms)[0]["severity"], "high");
+
+    // Only what an evaluation would judge together.
+    let other = bench.gat("gat_student_normal", 2, 2);
+    refused(&detect(&[&gat, &other], &[]), "expected a gat and a vgae, got a gat and a gat");
+    refused(&detect(&[&gat, &vgae, &other], &[]), "--model is given 3 times");
+    refused(
+        &detect(&[&other, &vgae], &["--threshold", "fpr:0.001"]),
+        "no such threshold is recorded for gat_student_normal/2 + vgae_student_autoencoder/1; `kdgat evaluate",
+    );
+}
+
+/// Both models calibrated together on another car have the deviations of the evaluation that calibrates on the same seconds.
+#[test]
+fn two_models_are_calibrated_together() {
+    let bench = Bench::new();
+    let (gat, vgae) = (bench.gat("gat_student_normal", 1, 1), bench.vgae("vgae_student_autoencoder", 1, 1));
+    let log = bench.log(UNKNOWN, "other.csv");
+    let (gat_path, vgae_path) = (gat.to_str().unwrap(), vgae.to_str().unwrap());
+    bench.evaluate(&[
+        "--threads",
+        "1",
+        "--resamples",
+        "0",
+        "--calibrate-seconds",
+        "1",
+        "--predictions",
+        "predictions.csv",
+        gat_path,
+        vgae_path,
+    ]);
+    // The windows of the first second.
+    std::fs::write(bench.path().join("benign.log"), candump(&frames_of(&log)[..2001])).unwrap();
+    let (one, other) = (model(&gat), model(&vgae));
+    let both = ["--model", one.as_str(), "--model", other.as_str()];
+    let calibrate = ["calibrate", "--threads", "1", "--benign", "benign.log", "--least-seconds", "0.5"];
+    let made = bench.kdgat(&[&calibrate[..], &both, &["--name", "car"]].concat());
+    assert!(made.status.success(), "{}", stderr(&made));
+    let said = "gat_student_normal/1 + vgae_student_autoencoder/1: attacks are scores more than";
+    assert!(stdout(&made).contains(said), "{}", stdout(&made));
+    let detect = |models: &[&str], calibration: &str| {
+        bench.kdgat(&[&["detect", log.to_str().unwrap(), "--calibration", calibration], models].concat())
+    };
+    let output = detect(&both, "car");
+    let detected = detections(&output);
+    let rows = bench.rows("predictions.csv");
+    let calibrated = rows.iter().filter(|row| row["model"].contains(" + ") && row["calibration"] == "first 1 s");
+    let mut compared = 0;
+    for row in calibrated {
+        let window = &detected[row["graph"].parse::<usize>().unwrap()];
+        assert_eq!(window["deviations"], row["score"].parse::<f64>().unwrap(), "{row:?}");
+        assert_eq!(window["label"] == "attack", row["predicted"] == "1", "{row:?}");
+        compared += 1;
+    }
+    assert!(compared > 50, "{compared} windows, {}", detected.len());
+
+    // A calibration is for the models that it was made with.
+    let refused = |output: &Output, message: &str| {
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(output));
+        assert!(stderr(output).contains(message), "{}", stderr(output));
+    };
+    refused(
+        &detect(&both[..2], "car"),
+        "was made for a classifier and an autoencoder together; give both with --model",
+    );
+    let alone = bench.kdgat(&[&calibrate[..], &both[..2], &["--name", "alone"]].concat());
+    assert!(alone.status.success(), "{}", stderr(&alone));
+    refused(
+        &detect(&both, "alone"),
+        "was made for one model alone; `kdgat calibrate` with two --model makes one for both",
+    );
+    let second = model(&bench.vgae("vgae_student_autoencoder", 2, 2));
+    refused(&detect(&["--model", &one, "--model", &second], "car"), "was made together with weights");
+}
+
 /// The alarms are compared with labels where the log has some: in a file, in a stream, in any order of the columns.
 #[test]
 fn labels_are_compared_where_the_log_has_some() {
@@ -410,7 +555,7 @@ fn calibrations_are_named_and_used_when_asked_for() {
     refused(&calibrate(&["--name", "../car"]), "'../car' is not a valid calibration name");
     refused(&calibrate(&["--name", "none"]), "'none' is not a valid calibration name");
     refused(&calibrate(&["--benign", "one.log"]), "--benign one.log is given twice");
-    refused(&calibrate(&["--model", &name]), "--model is given 2 times");
+    refused(&calibrate(&["--model", &name]), "expected a gat and a vgae, got a vgae and a vgae");
     assert!(!run.join("calibrations").exists(), "something was written before the refusal");
 
     // Several logs: no window spans two of them. Then a limited number of seconds.
@@ -500,7 +645,7 @@ fn a_rule_is_a_threshold_where_it_is_recorded() {
     }
     refused(&detect(&["--threshold", "fpr:0.2"]), "(recorded: fpr:0.05, youden)");
     refused(&detect(&["--threshold", "many"]), "expected a finite number, fpr:RATE (above 0, below 1), or youden");
-    refused(&detect(&["--model", "other"]), "--model is given 2 times");
+    refused(&detect(&["--model", &run_name]), "expected a gat and a vgae, got a gat and a gat");
     // A calibration has a single threshold, that of its rate.
     let benign = bench.path().join("benign.log");
     std::fs::write(&benign, candump(&frames_of(&log)[..1500])).unwrap();

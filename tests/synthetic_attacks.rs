@@ -23,7 +23,7 @@ use serde_json::Value;
 use support::cli::{Workplace, contents, only_store, small_dataset};
 
 /// The blocks of a store with default options.
-const DIVIDE: Divide<'static> = &|frames| source_blocks(frames, 100, 100, 0.2);
+const DIVIDE: Divide<'static> = &|_, frames| source_blocks(frames, 100, 100, 0.2);
 
 fn record_of(folder: &Path) -> SyntheticRecord {
     serde_json::from_slice(&fs::read(folder.join("synthetic.json")).unwrap()).unwrap()
@@ -152,7 +152,7 @@ fn attacks_are_made_again_when_their_logs_or_options_change() {
     // Other options, other blocks, a damaged log, a damaged record.
     let other = SyntheticOptions { share: 0.4, ..options.clone() };
     assert!(ensure(&other, DIVIDE) && ensure(&options, DIVIDE));
-    assert!(ensure(&options, &|frames| source_blocks(frames, 100, 50, 0.2)) && ensure(&options, DIVIDE));
+    assert!(ensure(&options, &|_, frames| source_blocks(frames, 100, 50, 0.2)) && ensure(&options, DIVIDE));
     assert_eq!(fs::read(target.join("drive-2-replay.csv.gz")).unwrap().len(), {
         fs::write(target.join("drive-2-replay.csv.gz"), &bytes).unwrap();
         assert!(ensure(&options, DIVIDE), "a changed file is not noticed");
@@ -192,7 +192,7 @@ fn what_cannot_be_attacked_is_refused_with_advice() {
         let said = refused(&dataset, &options);
         assert!(said.contains(message), "{said}");
     }
-    let overlapping: Divide<'_> = &|frames| {
+    let overlapping: Divide<'_> = &|_, frames| {
         let block = |frames| SourceBlock { set: BlockSet::Training, frames };
         vec![block(0..frames), block(frames - 1..frames)]
     };
@@ -309,7 +309,7 @@ fn nothing_leaks_between_training_and_validation() {
         let attacks =
             SyntheticOptions { most_frames: [2_000_000, 25_000][case as usize % 2], seed: case, ..Default::default() };
         let target = folder.path().join("attacks");
-        let divide = |frames| source_blocks(frames, window, stride, validation_fraction);
+        let divide = |_: &_, frames| source_blocks(frames, window, stride, validation_fraction);
         ensure_synthetic(&dataset, &attacks, None, &divide, &target).unwrap();
         let dataset = dataset.with_synthetic(&target).unwrap();
         let store = open_or_build(&dataset, &options, &folder.path().join("stores"), &()).unwrap();

@@ -1,4 +1,5 @@
-//! `kdgat calibrate`: a model's threshold and score scale from attack-free traffic of another car.
+//! `kdgat calibrate`: threshold and score scale of a model, or of a classifier and an autoencoder together, from attack-free traffic of
+//! another car.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,9 +17,10 @@ use crate::detect::source::STANDARD_INPUT;
 use crate::detect::{self, Duration, FrameStream};
 use crate::evaluate::calibration::Rule;
 use crate::evaluate::calibrations;
+use crate::evaluate::ensemble::CarWindows;
 use crate::evaluate::id_list::IdList;
 use crate::evaluate::scores::Profiled;
-use crate::evaluate::{Calibration, EvaluateError, Scorer, TrainedModel, car, records};
+use crate::evaluate::{Calibration, Ensemble, EvaluateError, Scorer, TrainedModel, car, records};
 use crate::files;
 use crate::graph::{CarProfile, Columns};
 use crate::interrupt;
@@ -33,7 +35,7 @@ const MOST_WINDOWS: usize = 50_000;
 /// Arguments of `kdgat calibrate`.
 #[derive(Args, Debug)]
 pub struct CalibrateArgs {
-    /// The model: a run's folder or a weight file
+    /// The model: a run's folder or a weight file. Given twice, with a classifier and an autoencoder: for both together
     #[arg(long, value_name = "RUN", required = true)]
     pub model: Vec<PathBuf>,
     /// Attack-free traffic of the car: a log in any format, or - for standard input. Repeat the flag for several logs
@@ -91,38 +93,27 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
         .into());
     }
     expect_once(&args.benign)?;
-    let model = TrainedModel::read(only_model(&args.model)?)?;
-    let path = target(&args, &model)?;
+    let models = Ensemble::read(&args.model)?;
+    let path = target(&args, &models)?;
     expect_free(&path, args.replace)?;
-    let scorer = Scorer::new(&model, Device::Cpu, Backend::Auto)?;
-    let window = model.window()?;
-    let stride = model.stride.unwrap_or(window);
+    let scorer = |model: &TrainedModel| Scorer::new(model, Device::Cpu, Backend::Auto);
+    let scorers = models.models().into_iter().map(scorer).collect::<Result<Vec<_>, _>>()?;
+    let (window, stride) = (models.window()?, models.stride()?);
     // As in `detect`: a signal ends the reading, and the frames read so far are used.
     interrupt::listen_to_stop_after("the frames that have come")?;
-    let traffic = Traffic::read(&args, &scorer, window, stride)?;
+    let traffic = Traffic::read(&args, &scorers, window, stride)?;
     let Traffic { windows, seconds, source, .. } = &traffic;
     expect_long_enough(&traffic, args.least_seconds)?;
-    let mut calibration = Calibration::new(
-        (scorer.kind(), scorer.id_list().map(IdList::counted)),
-        windows,
-        Rule::new(rate, window, stride),
-        &model.weights_digest,
-        source,
-    )?;
+    let mut calibrated = Vec::new();
+    for ((model, scorer), windows) in models.models().into_iter().zip(&scorers).zip(windows) {
+        let least_score = if traffic.profile.is_some() { least_score(model, rate, windows.len())? } else { None };
+        let (kind, foreign_ids) = (scorer.kind(), scorer.id_list().map(IdList::counted));
+        calibrated.push((model.weights_digest.as_str(), CarWindows { kind, foreign_ids, windows, least_score }));
+    }
+    let mut calibration = Calibration::new(&calibrated, Rule::new(rate, window, stride), source)?;
     calibration.seconds = Some(*seconds);
     if let Some(profile) = &traffic.profile {
-        let recorded = records::recorded_by(&model, Threshold::FalsePositiveRate(rate))?;
-        let least_score = recorded.first().map(|recorded| recorded.short_profile.unwrap_or(recorded.value));
-        if least_score.is_none() {
-            eprintln!(
-                "warning: no threshold {} is recorded for {}, so the calibration's threshold rests on {} windows of this car alone; run \
-                 `kdgat evaluate` on the training data first",
-                args.threshold,
-                model.name,
-                windows.len()
-            );
-        }
-        calibration = calibration.with_profile(profile.clone(), least_score);
+        calibration = calibration.with_profile(profile);
     }
     expect_free(&path, args.replace)?;
     if let Some(folder) = path.parent().filter(|_| args.output.is_none()) {
@@ -130,8 +121,23 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
         std::fs::create_dir_all(folder).map_err(error)?;
     }
     calibration.write(&path)?;
-    output::write(&report(&model.name, &calibration, *seconds, rate, &path))?;
+    output::write(&report(&models.name(), &calibration, *seconds, rate, &path))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The least score that a model of the profile set may call an attack on another car; none, with a warning, if it is not recorded.
+fn least_score(model: &TrainedModel, rate: f64, windows: usize) -> Result<Option<f64>, EvaluateError> {
+    let rule = Threshold::FalsePositiveRate(rate);
+    let recorded = records::recorded_by(model, rule)?;
+    let least_score = recorded.first().map(|recorded| recorded.short_profile.unwrap_or(recorded.value));
+    if least_score.is_none() {
+        eprintln!(
+            "warning: no threshold {rule} is recorded for {}, so the calibration's threshold rests on {windows} windows of this car alone; \
+             run `kdgat evaluate` on the training data first",
+            model.name
+        );
+    }
+    Ok(least_score)
 }
 
 /// Describes the calibration: its threshold and source, and a warning if there was little traffic.
@@ -155,7 +161,8 @@ fn report(model: &str, calibration: &Calibration, seconds: f64, rate: f64, path:
 
 /// Scored attack-free traffic of a car.
 struct Traffic {
-    windows: Vec<Profiled>,
+    /// The windows as each model sees them.
+    windows: Vec<Vec<Profiled>>,
     seconds: f64,
     /// Paths of the logs, for display.
     source: String,
@@ -165,10 +172,12 @@ struct Traffic {
 
 impl Traffic {
     /// Reads the logs one after the other, up to the requested number of seconds.
-    fn read(args: &CalibrateArgs, scorer: &Scorer, window: usize, stride: usize) -> Result<Self> {
+    fn read(args: &CalibrateArgs, scorers: &[Scorer], window: usize, stride: usize) -> Result<Self> {
+        // An ensemble has at least one model.
+        let features = scorers[0].features();
         let mut duration = Duration::up_to(args.seconds);
-        let (mut windows, mut logs) = (Vec::new(), Vec::new());
-        let mut columns = Columns::new(scorer.features());
+        let (mut windows, mut logs) = (vec![Vec::new(); scorers.len()], Vec::new());
+        let mut columns = Columns::new(features);
         let mut has_more = false;
         for log in &args.benign {
             if duration.is_full() || interrupt::requested() {
@@ -176,16 +185,16 @@ impl Traffic {
                 continue;
             }
             let mut stream = FrameStream::open(log, args.format)?;
-            if scorer.features().needs_history() {
+            if features.needs_history() {
                 let begin = columns.num_graphs();
                 has_more |=
                     detect::collect_windows(&mut columns, MOST_WINDOWS, window, stride, &mut stream, &mut duration)?;
                 let attacks: Vec<bool> = columns.labels[begin..].iter().map(|label| *label != 0).collect();
                 expect_attack_free(log, &attacks)?;
             } else {
-                let (of_log, attacks) = detect::profiled(scorer, window, stride, &mut stream, &mut duration)?;
+                let (of_log, attacks) = detect::profiled(scorers, window, stride, &mut stream, &mut duration)?;
                 expect_attack_free(log, &attacks)?;
-                windows.extend(of_log);
+                windows.iter_mut().zip(of_log).for_each(|(windows, of_log)| windows.extend(of_log));
             }
             logs.push(log.display().to_string());
         }
@@ -193,22 +202,13 @@ impl Traffic {
             eprintln!("the profile is learned from the first {MOST_WINDOWS} windows; later traffic is not used");
         }
         let mut profile = None;
-        if scorer.features().needs_history() && columns.num_graphs() > 0 {
-            let (learned, scored) = car::profile_windows(scorer, &columns)?;
-            (profile, windows) = (Some(learned), scored);
+        if features.needs_history() && columns.num_graphs() > 0 {
+            for (scorer, windows) in scorers.iter().zip(&mut windows) {
+                let (learned, scored) = car::profile_windows(scorer, &columns)?;
+                (profile, *windows) = (Some(learned), scored);
+            }
         }
         Ok(Self { windows, seconds: duration.seconds(), source: logs.join(", "), profile })
-    }
-}
-
-/// The model of a command that takes exactly one; refuses several instead of ignoring all but one.
-pub(super) fn only_model(models: &[PathBuf]) -> Result<&Path, UsageError> {
-    match models {
-        [model] => Ok(model),
-        models => {
-            let named = models.iter().map(|model| model.display().to_string()).collect::<Vec<_>>().join(", ");
-            Err(UsageError(format!("--model is given {} times ({named}): expected one model", models.len())))
-        }
     }
 }
 
@@ -223,7 +223,7 @@ fn expect_once(logs: &[PathBuf]) -> Result<(), UsageError> {
 }
 
 /// The file that the calibration is written to.
-fn target(args: &CalibrateArgs, model: &TrainedModel) -> Result<PathBuf> {
+fn target(args: &CalibrateArgs, models: &Ensemble) -> Result<PathBuf> {
     if let Some(output) = &args.output {
         return Ok(output.clone());
     }
@@ -234,7 +234,7 @@ fn target(args: &CalibrateArgs, model: &TrainedModel) -> Result<PathBuf> {
             "the calibration has no name; give one with --name, such as the car's, or a file with --output".to_owned(),
         )
     })?;
-    Ok(calibrations::path(model, &name)?)
+    Ok(calibrations::path(models, &name)?)
 }
 
 /// Refuses to overwrite a file unless `replace` is set. Devices and pipes are always written to.

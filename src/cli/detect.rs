@@ -1,4 +1,5 @@
-//! `kdgat detect`: scores a stream of frames and prints one line per window, or one per event with `--alarms`.
+//! `kdgat detect`: scores a stream of frames with one model, or with a classifier and an autoencoder together, and prints one line per
+//! window, or one per event with `--alarms`.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -10,7 +11,6 @@ use clap::Args;
 use tch::Device;
 
 use super::alarms::{AlarmArgs, AlarmLayer};
-use super::calibrate::only_model;
 use super::exit::UsageError;
 use super::log_format::LogFormatParser;
 use super::output::OutputError;
@@ -18,9 +18,10 @@ use crate::can::{Format, ReadReport};
 use crate::config::{Setting, Threshold};
 use crate::detect::alarm::SeverityScale;
 use crate::detect::{AttackAbove, DetectOptions, Detector, FrameStream};
+use crate::evaluate::ensemble::EnsembleThreshold;
 use crate::evaluate::operator::OperatorFigures;
 use crate::evaluate::records::{self, RecordedThreshold};
-use crate::evaluate::{CarScale, TrainedModel, calibrations};
+use crate::evaluate::{CarScale, Ensemble, EvaluateError, Scale, TrainedModel, calibrations};
 use crate::interrupt;
 use crate::nn::Architecture;
 use crate::shell;
@@ -32,7 +33,8 @@ const MOSTLY: f64 = 0.9;
 /// Arguments of `kdgat detect`.
 #[derive(Args, Debug)]
 pub struct DetectArgs {
-    /// The model: a run's folder or a weight file
+    /// The model: a run's folder or a weight file. Given twice, with a classifier and an autoencoder: both judge together, as in `kdgat
+    /// evaluate`
     #[arg(long, value_name = "RUN", required = true)]
     pub model: Vec<PathBuf>,
     /// The traffic: a log in any format, a named pipe, or - for standard input (candump -L can0 | kdgat detect --model RUN -)
@@ -67,15 +69,17 @@ pub(super) fn parse_threshold(text: &str) -> Result<Threshold, String> {
 /// Reads, scores and prints until the stream ends or a signal arrives.
 pub fn run(args: DetectArgs) -> Result<ExitCode> {
     tch::set_num_threads(args.threads);
-    let model = TrainedModel::read(only_model(&args.model)?)?;
-    let Chosen { threshold, car, source } = threshold(&args, &model)?;
-    let stride = args.stride.map(|stride| stride as usize).or(model.stride).unwrap_or(model.description.window);
-    let mut detector = Detector::new(&model, DetectOptions { stride, threshold, car }, Device::Cpu)?;
+    let models = Ensemble::read(&args.model)?;
+    let Chosen { threshold, cars, source } = threshold(&args, &models)?;
+    let scales = scales(&models)?;
+    let stride = args.stride.map_or_else(|| models.stride(), |stride| Ok(stride as usize))?;
+    let options = DetectOptions { stride, threshold, cars, scales };
+    let mut detector = Detector::new(&models.models(), options, Device::Cpu)?;
     // A live stream has no end; a signal is the usual way to stop.
     interrupt::listen_to_stop_after("the frames that have come")?;
     let mut stream = FrameStream::open(&args.file, args.format)?;
 
-    eprintln!("{}", described(threshold, &source));
+    eprintln!("{}", described(threshold, &source, &detector));
     let mut layer = args.alarm.start(SeverityScale::new(detector.kind(), threshold))?;
     let mut output = BufWriter::new(io::stdout().lock());
     let watched = watch(&mut detector, &mut stream, layer.as_mut(), &mut output);
@@ -133,30 +137,32 @@ fn watch(
 /// The threshold in use.
 struct Chosen {
     threshold: AttackAbove,
-    /// The car's own score scale, from a calibration.
-    car: Option<CarScale>,
+    /// The car's own score scale for each model, from a calibration; otherwise empty.
+    cars: Vec<CarScale>,
     /// Origin of the threshold, for display.
     source: String,
 }
 
 /// Chooses the threshold: the user's, else the calibration's, else a recorded one, else 0.5 for a classifier.
-fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<Chosen> {
+fn threshold(args: &DetectArgs, models: &Ensemble) -> Result<Chosen> {
     let calibration = match &args.calibration {
-        Some(asked) => calibrations::find(model, asked)?,
+        Some(asked) => calibrations::find(models, asked)?,
         None => {
-            if let Some(known) = calibrations::known(model)? {
-                eprintln!("no calibration is used; {} has {known}: choose this car's with --calibration", model.name);
+            if let Some(known) = calibrations::known(models)? {
+                eprintln!(
+                    "no calibration is used; {} has {known}: choose this car's with --calibration",
+                    models.name()
+                );
             }
             None
         }
     };
-    let of_score = |score: f64, source: String| Chosen { threshold: AttackAbove::Score(score), car: None, source };
-    let recorded =
-        |one: &RecordedThreshold| of_score(one.value, format!("{}, recorded on {}", one.method, one.dataset));
+    let of_score =
+        |score: f64, source: String| Chosen { threshold: AttackAbove::Score(score), cars: Vec::new(), source };
     match (args.threshold, calibration) {
         (Some(Threshold::Score(score)), calibration) => {
-            let car = calibration.map(|(_, calibration)| calibration.car);
-            Ok(Chosen { car, ..of_score(score, "--threshold".to_owned()) })
+            let cars = calibration.map_or_else(Vec::new, |(_, calibration)| calibration.into_cars());
+            Ok(Chosen { cars, ..of_score(score, "--threshold".to_owned()) })
         }
         (Some(rule), Some((path, calibration))) if Threshold::parse(&calibration.method) != Some(rule) => {
             Err(UsageError(format!(
@@ -170,33 +176,71 @@ fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<Chosen> {
         (_, Some((path, calibration))) => {
             let source = format!("{} of {}, from {}", calibration.method, path.display(), calibration.source);
             let threshold = AttackAbove::Deviations(calibration.threshold);
-            Ok(Chosen { threshold, car: Some(calibration.car), source })
+            Ok(Chosen { threshold, cars: calibration.into_cars(), source })
         }
-        (Some(rule), None) => {
-            let found = records::recorded_by(model, rule)?;
-            Ok(found.first().map(recorded).ok_or_else(|| not_recorded(model, rule))?)
-        }
-        (None, None) => match records::deciding(model)? {
-            Some(one) => Ok(recorded(&one)),
-            None => usual(model).map(|(score, source)| of_score(score, source)),
+        (asked, None) => match (recorded(models, asked)?, asked) {
+            (Some(Recorded { method, value, dataset }), _) => {
+                Ok(of_score(value, format!("{method}, recorded on {dataset}")))
+            }
+            (None, Some(rule)) => Err(not_recorded(models, rule)?.into()),
+            (None, None) => usual(models).map(|(score, source)| of_score(score, source)),
         },
     }
 }
 
+/// A recorded threshold.
+struct Recorded {
+    method: String,
+    value: f64,
+    dataset: String,
+}
+
+/// The threshold recorded for a rule, or without one the threshold that decides.
+fn recorded(models: &Ensemble, rule: Option<Threshold>) -> Result<Option<Recorded>, EvaluateError> {
+    if models.partner().is_some() {
+        let found = rule.map_or_else(|| models.deciding(), |rule| models.recorded_by(rule))?;
+        return Ok(found.map(|EnsembleThreshold { method, value, dataset, .. }| Recorded { method, value, dataset }));
+    }
+    let model = models.first();
+    let found = match rule {
+        Some(rule) => records::recorded_by(model, rule)?.into_iter().next(),
+        None => records::deciding(model)?,
+    };
+    Ok(found.map(|RecordedThreshold { method, value, dataset, .. }| Recorded { method, value, dataset }))
+}
+
+/// Scales on which the scores of two models are standardised; none for one model.
+fn scales(models: &Ensemble) -> Result<Vec<Scale>, EvaluateError> {
+    if models.partner().is_some() { models.scales() } else { Ok(Vec::new()) }
+}
+
 /// The error for a rule without a recorded threshold: choosing one needs validation windows, which `detect` does not have.
-fn not_recorded(model: &TrainedModel, rule: Threshold) -> UsageError {
-    let methods: Vec<String> = records::read(model).unwrap_or_default().into_iter().map(|one| one.method).collect();
+fn not_recorded(models: &Ensemble, rule: Threshold) -> Result<UsageError, EvaluateError> {
+    let methods: Vec<String> = match models.partner() {
+        Some(_) => models.thresholds()?.into_iter().map(|one| one.method).collect(),
+        None => records::read(models.first())?.into_iter().map(|one| one.method).collect(),
+    };
     let others = if methods.is_empty() { String::new() } else { format!(" (recorded: {})", methods.join(", ")) };
-    UsageError(format!(
-        "--threshold {rule}: no such threshold is recorded for {}{others}; `kdgat evaluate {} --threshold {rule}` chooses it on \
-         validation windows and records it",
-        model.name,
-        shell::quoted_path(&model.folder)
-    ))
+    Ok(UsageError(format!(
+        "--threshold {rule}: no such threshold is recorded for {}{others}; `{} --threshold {rule}` chooses it on validation windows \
+         and records it",
+        models.name(),
+        models.evaluate_command()
+    )))
 }
 
 /// The default threshold of a model without a recorded one, and its explanation.
-fn usual(model: &TrainedModel) -> Result<(f64, String)> {
+fn usual(models: &Ensemble) -> Result<(f64, String)> {
+    if models.partner().is_some() {
+        return Err(UsageError(format!(
+            "no threshold is recorded for {}, and the mean of two scores has no default threshold; run `{}`, or `kdgat calibrate` with both \
+             models",
+            models.name(),
+            models.evaluate_command()
+        ))
+        .into());
+    }
+    let model: &TrainedModel = models.first();
     let run = shell::quoted_path(&model.folder);
     match model.description.architecture {
         Architecture::Gat(_) => {
@@ -216,8 +260,11 @@ fn usual(model: &TrainedModel) -> Result<(f64, String)> {
     }
 }
 
-fn described(threshold: AttackAbove, source: &str) -> String {
+fn described(threshold: AttackAbove, source: &str, detector: &Detector) -> String {
     match threshold {
+        AttackAbove::Score(score) if detector.kind().is_none() => {
+            format!("attacks: means of both models' standardised scores above {} ({source})", Threshold::Score(score))
+        }
         AttackAbove::Score(score) => format!("attacks: scores above {} ({source})", Threshold::Score(score)),
         AttackAbove::Deviations(deviations) => {
             format!(

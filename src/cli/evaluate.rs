@@ -11,8 +11,8 @@ use super::settings::Settings;
 use crate::config::{self, reads};
 use crate::evaluate::bootstrap::MOST_RESAMPLES;
 use crate::evaluate::judge::NOT_CALIBRATED;
-use crate::evaluate::rules;
 use crate::evaluate::tables::Row;
+use crate::evaluate::{agreement, rules};
 use crate::stage::{self, EvaluateOptions};
 
 /// Arguments of `kdgat evaluate`, in addition to the configuration.
@@ -76,7 +76,7 @@ pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
     output::write(&format!(
         "{}{}\nwritten: {}\n",
         rules::verdict(&report),
-        report.text(),
+        report.text() + &agreement::text(&report.models),
         folder.join("metrics.{json,csv}").display()
     ))?;
     Ok(ExitCode::SUCCESS)

@@ -17,6 +17,7 @@ use crate::evaluate::bootstrap::Bootstrap;
 use crate::evaluate::calibration::{FEWEST_WINDOWS, Rule, calibration_stretch, is_unknown_vehicle, left_out};
 use crate::evaluate::car;
 use crate::evaluate::curves::{self, CURVES, Curve};
+use crate::evaluate::ensemble::{self, EnsembleThreshold};
 use crate::evaluate::id_list::IdList;
 use crate::evaluate::judge::{CalibrateBy, ModelScores, ProfiledFile, Subject, TestFile};
 use crate::evaluate::operator::Cut;
@@ -102,7 +103,7 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
         reports.push(report);
     }
     for [gat, vgae] in pairs(&scored) {
-        let choose = |scores: &[f64]| choose_for_mean(method, scores, &store, gat, vgae);
+        let choose = |scores: &[f64]| choose_for_mean(method, scores, &store, [gat, vgae]);
         let subject = Subject::mean([&gat.scores, &vgae.scores], choose, &files, calibrate)?;
         let report = ModelReport { rows: subject.judge(&files, calibrate, &bootstrap), ..describe(&[gat, vgae]) };
         write_predictions(&mut predictions, &report.name, &subject, &files, &store, calibrate)?;
@@ -401,15 +402,15 @@ fn telling_windows(
     Ok(chosen.map(describe).collect::<Result<_, EvaluateError>>()?)
 }
 
-/// Chooses the threshold for the mean of two models' scores, on validation data. A number given by the user applies to one model's
-/// score and not to the mean, which gets the default false-positive rate instead.
+/// Chooses the threshold for the mean of two models' scores, on validation data, and records it for `kdgat detect`. A number
+/// given by the user applies to one model's score and not to the mean, which gets the default false-positive rate instead.
 fn choose_for_mean(
     method: Threshold,
     scores: &[f64],
     store: &Store,
-    gat: &Scored,
-    vgae: &Scored,
+    models: [&Scored; 2],
 ) -> Result<(String, f64), EvaluateError> {
+    let [gat, vgae] = models;
     let method = match method {
         Threshold::Score(_) => crate::config::EvaluationConfig::default().threshold,
         method => method,
@@ -422,7 +423,24 @@ fn choose_for_mean(
     let of_both: Vec<bool> = of_both.collect();
     let (scores, labels) = (only(&of_both, scores), only(&of_both, &labels));
     let unusable = |reason| EvaluateError::Input(format!("{} and {}: {reason}", gat.model.name, vgae.model.name));
-    Ok((method.to_string(), threshold::choose(method, &scores, &labels).map_err(unusable)?))
+    let (method, value) = (method.to_string(), threshold::choose(method, &scores, &labels).map_err(unusable)?);
+    let attack_graphs = labels.iter().filter(|attack| **attack).count() as u64;
+    let chosen = EnsembleThreshold {
+        method: method.clone(),
+        value,
+        scores_digests: models.map(|one| one.model.scores_digest()).to_vec(),
+        scales: models.map(|one| one.scores.scale).to_vec(),
+        data_digest: store.digest().to_owned(),
+        dataset: store.manifest().dataset.clone(),
+        benign_graphs: labels.len() as u64 - attack_graphs,
+        attack_graphs,
+    };
+    match ensemble::record(&gat.model, chosen) {
+        // The results of a read-only run are just as valid.
+        Err(error @ EvaluateError::File { .. }) => tracing::warn!("{error}; continuing without recording it"),
+        recorded => recorded?,
+    }
+    Ok((method, value))
 }
 
 /// Pairs each classifier with an autoencoder of its size: preferably distilled like the classifier, then with the same seed, then

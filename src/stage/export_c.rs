@@ -209,8 +209,9 @@ fn not_recorded(model: &TrainedModel, rule: Threshold) -> StageError {
 
 /// Frames of the test vectors, with the trainer's results.
 fn vectors(model: &TrainedModel, stride: usize, threshold: f64) -> Result<Vectors, StageError> {
-    let options = DetectOptions { stride, threshold: AttackAbove::Score(threshold), car: None };
-    let mut detector = Detector::new(model, options, Device::Cpu)?;
+    let options =
+        DetectOptions { stride, threshold: AttackAbove::Score(threshold), cars: Vec::new(), scales: Vec::new() };
+    let mut detector = Detector::new(&[model], options, Device::Cpu)?;
     let count = (VECTOR_WINDOWS - 1) * stride + model.window()? + 1;
     let frames = vector_frames(model.description.vocabulary.ids(), count);
     let mut results = Vec::with_capacity(VECTOR_WINDOWS);

@@ -139,7 +139,7 @@ pub fn warn_of_other(model: &TrainedModel, store: &Store) {
     let has_synthetic = manifest.files.iter().any(|file| file.synthetic.is_some());
     let is_cut_alike = model.split.is_some_and(|split| {
         (split.window, split.stride) == (options.window, options.stride)
-            && split.validation_fraction == options.validation_fraction
+            && (split.validation_fraction, split.validation) == (options.validation_fraction, options.validation)
             && model.synthetic_attacks == has_synthetic
     });
     if is_cut_alike && !own.digest.is_empty() && own.digest != store.digest() {

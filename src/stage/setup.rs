@@ -8,10 +8,13 @@ use tch::Device;
 
 use super::{StageError, synthetic};
 use crate::can::{self, Dataset, Format, ReadReport};
-use crate::config::{Config, DeviceChoice, FeatureChoice, LogFormat, Precision};
+use crate::config::{Config, DeviceChoice, FeatureChoice, LogFormat, Precision, ValidationChoice};
 use crate::graph::dataset;
+use crate::graph::store::manifest::FileEntry;
 use crate::graph::store::{self, Gathered, Gathering, duplicates::Duplicates, gather, open_or_build_graphs};
-use crate::graph::{BuildOptions, Event, FeatureSet, Progress, Share, Store, build_part, merge, open_or_build};
+use crate::graph::{
+    BuildOptions, Event, FeatureSet, Progress, Share, Store, Validation, build_part, merge, open_or_build,
+};
 use crate::memory;
 use crate::nn::DatasetIdentity;
 use crate::torch::{allocator, device};
@@ -143,7 +146,18 @@ fn choose(choice: DeviceChoice) -> Result<Device, StageError> {
 /// Opens the store of the configured dataset; builds it if it does not exist or its sources have changed.
 pub fn open_store(config: &Config) -> Result<Arc<Store>, StageError> {
     let (dataset, options) = (can_dataset(config)?, build_options(config));
-    Ok(Arc::new(open_or_build(&dataset, &options, &config.data.stores_dir, &BuildLines::default())?))
+    let store = open_or_build(&dataset, &options, &config.data.stores_dir, &BuildLines::default())?;
+    if !options.validation.is_blocks() {
+        eprintln!("held out for validation as a whole: {}", held_out_logs(&store).join(", "));
+    }
+    Ok(Arc::new(store))
+}
+
+/// The training logs whose windows only validate, as FOLDER/FILE.
+fn held_out_logs(store: &Store) -> Vec<String> {
+    let is_held_out = |file: &&FileEntry| file.split.train.is_empty() && !file.split.validation.is_empty();
+    let files = store.manifest().files.iter().filter(is_held_out);
+    files.map(|file| format!("{}/{}", file.folder, file.name)).collect()
 }
 
 /// Opens the store of the configured dataset with the features of the profile set, cut into the same windows.
@@ -237,6 +251,11 @@ pub fn build_options(config: &Config) -> BuildOptions {
         window: config.data.window,
         stride: config.data.stride,
         validation_fraction: config.data.validation_fraction,
+        validation: match config.data.validation {
+            ValidationChoice::Blocks => Validation::Blocks,
+            ValidationChoice::Logs => Validation::Logs,
+            ValidationChoice::Attacks => Validation::Attacks,
+        },
         max_reject_share: config.data.max_reject_share,
         format: forced_format(config.data.log_format),
         keep_duplicates: config.data.keep_duplicates,

@@ -1,15 +1,19 @@
 //! Synthetic attacks of the configured dataset: their folder among the stores, written on first use.
 
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde_json::json;
 
 use super::{StageError, setup};
 use crate::can::synthetic::{SYNTHETIC_VERSION, SourceBlock, SyntheticOptions};
-use crate::can::{CanError, Dataset, Role, ensure_synthetic, has_synthetic};
+use crate::can::{CanError, Dataset, Role, SourceFile, ensure_synthetic, has_synthetic};
 use crate::config::Config;
-use crate::graph::split::source_blocks;
+use crate::graph::Validation;
+use crate::graph::division::{LogFacts, LogUse, attack_free_uses};
+use crate::graph::split::blocks_of;
+use crate::graph::window::count_windows;
 
 /// Folder below `stores_dir` for synthetic attacks.
 const FOLDER: &str = "synthetic";
@@ -19,7 +23,9 @@ pub fn add(dataset: Dataset, config: &Config) -> Result<Dataset, StageError> {
     let (options, start) = (SyntheticOptions::default(), Instant::now());
     let folder = folder(&dataset, &options, config)?;
     let format = setup::build_options(config).format;
-    let is_new = ensure_synthetic(&dataset, &options, format, &|frames| blocks(config, frames), &folder)?;
+    let uses = uses(&dataset, config)?;
+    let divide = |log: &SourceFile, frames| blocks(config, &uses, log, frames);
+    let is_new = ensure_synthetic(&dataset, &options, format, &divide, &folder)?;
     let logs = dataset.files.len();
     let dataset = dataset.with_synthetic(&folder)?;
     if is_new {
@@ -39,27 +45,63 @@ pub fn add_existing(dataset: Dataset, config: &Config) -> Result<Option<Dataset>
     let options = SyntheticOptions::default();
     let folder = folder(&dataset, &options, config)?;
     let format = setup::build_options(config).format;
-    let exists = has_synthetic(&dataset, &options, format, &|frames| blocks(config, frames), &folder)?;
+    let uses = uses(&dataset, config)?;
+    let divide = |log: &SourceFile, frames| blocks(config, &uses, log, frames);
+    let exists = has_synthetic(&dataset, &options, format, &divide, &folder)?;
     Ok(if exists { Some(dataset.with_synthetic(&folder)?) } else { None })
 }
 
+/// Use of each attack-free training log, by its path.
+type Uses = HashMap<PathBuf, LogUse>;
+
+/// Use of the attack-free training logs, as the store divides them.
+fn uses(dataset: &Dataset, config: &Config) -> Result<Uses, StageError> {
+    let options = setup::build_options(config);
+    let mut names = Vec::new();
+    for file in dataset.files_of(Role::TrainAttackFree) {
+        names.push((file, file_name(&file.path), file_bytes(&file.path)?));
+    }
+    let facts = names.iter().map(|(file, name, bytes)| LogFacts {
+        folder: &file.folder,
+        name,
+        role: file.role,
+        bytes: *bytes,
+        has_attacks: false,
+        is_synthetic: false,
+    });
+    let uses = attack_free_uses(&facts.collect::<Vec<_>>(), options.validation, options.validation_fraction);
+    Ok(names.iter().zip(uses).map(|((file, ..), one)| (file.path.clone(), one)).collect())
+}
+
 /// The blocks of a training log for training and validation, as the store cuts it.
-fn blocks(config: &Config, frames: u64) -> Vec<SourceBlock> {
+fn blocks(config: &Config, uses: &Uses, log: &SourceFile, frames: u64) -> Vec<SourceBlock> {
     let data = &config.data;
-    source_blocks(frames, data.window, data.stride, data.validation_fraction)
+    let graphs = count_windows(frames, data.window as u64, data.stride as u64);
+    let one = uses.get(&log.path).copied().unwrap_or(LogUse::Blocks);
+    blocks_of(one.split(graphs, data.window, data.stride, data.validation_fraction), data.window, data.stride)
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn file_bytes(path: &Path) -> Result<u64, StageError> {
+    let bytes = std::fs::metadata(path).map_err(|source| CanError::Open { path: path.to_owned(), source })?;
+    Ok(bytes.len())
 }
 
 /// The folder of the dataset's synthetic attacks, with a key of everything they depend on but the contents of the logs.
 fn folder(dataset: &Dataset, options: &SyntheticOptions, config: &Config) -> Result<PathBuf, StageError> {
     let mut logs = Vec::new();
     for file in dataset.files_of(Role::TrainAttackFree) {
-        let bytes =
-            std::fs::metadata(&file.path).map_err(|source| CanError::Open { path: file.path.clone(), source })?;
-        let name = file.path.file_name().unwrap_or_default().to_string_lossy();
-        logs.push(json!([file.folder, name, bytes.len()]));
+        logs.push(json!([file.folder, file_name(&file.path), file_bytes(&file.path)?]));
     }
     let data = &config.data;
-    let cut = json!([data.window, data.stride, data.validation_fraction, data.log_format]);
+    let mut cut = vec![json!(data.window), json!(data.stride), json!(data.validation_fraction), json!(data.log_format)];
+    // Whole kinds of attack are held out of the copies that blocks have.
+    if setup::build_options(config).validation == Validation::Logs {
+        cut.push(json!(Validation::Logs));
+    }
     let key = blake3::hash(json!([SYNTHETIC_VERSION, options, cut, logs]).to_string().as_bytes()).to_hex();
     Ok(data.stores_dir.join(FOLDER).join(format!("{}-{}", dataset.name, &key[..12])))
 }

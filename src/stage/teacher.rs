@@ -9,7 +9,7 @@ use tch::Device;
 
 use super::node_data::NodeData;
 use super::node_targets::joined;
-use super::setup::Data;
+use super::setup::{self, Data};
 use super::{Outcome, StageError, training};
 use crate::config::{self, CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
 use crate::distill::frozen::{self, ActivationPlace, Asked, CachedNodes, FrozenNodes, LoadedModel, TeacherVocabulary};
@@ -19,6 +19,7 @@ use crate::distill::{
     CacheMode, CacheOptions, FrozenModel, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherError,
     TeacherOptions, Weights,
 };
+use crate::graph::Validation;
 use crate::graph::dataset::GraphSplit;
 use crate::memory::{self, Meter, retry_on_oom};
 use crate::nn::weights::StateDict;
@@ -68,6 +69,7 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
         None => registered(config, &data.dataset.name, model)?,
     };
     check_kind(config, model, &found)?;
+    expect_same_validation(config, stage, model, &found)?;
     let ids = found.vocabulary.ids().iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
     let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
     let (teacher, student) = (found.architecture.input().features(), data.store.features());
@@ -232,21 +234,61 @@ fn expect_same_division(
 /// Digest of the test graphs and origin of the division that a model was trained with, from the `config.json` beside its weights; `None` if
 /// it records none.
 fn recorded_split(weights: &Path) -> Result<Option<(String, String)>, StageError> {
+    let Some(config) = recorded_config(weights)? else { return Ok(None) };
+    let in_section = |name: &str| config.get(name).and_then(|section| section.get("split"));
+    let split = in_section("inputs").or_else(|| in_section("metrics"));
+    let text = |name: &str| split.and_then(|split| split.get(name)?.as_str()).map(str::to_owned);
+    Ok(text("test_digest").zip(text("origin")))
+}
+
+/// The `config.json` beside a model's weights, if there is one.
+fn recorded_config(weights: &Path) -> Result<Option<serde_json::Value>, StageError> {
     let path = weights.with_file_name("config.json");
     let text = match std::fs::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         text => text.map_err(|source| StageError::File { path: path.clone(), action: "read", source })?,
     };
-    let config: serde_json::Value = serde_json::from_slice(&text).map_err(|error| {
+    serde_json::from_slice(&text).map(Some).map_err(|error| {
         StageError::Input(format!(
             "{}: damaged ({error}), so nothing says which graphs the teacher beside it was not trained on; train it again",
             path.display()
         ))
-    })?;
-    let in_section = |name: &str| config.get(name).and_then(|section| section.get("split"));
-    let split = in_section("inputs").or_else(|| in_section("metrics"));
-    let text = |name: &str| split.and_then(|split| split.get(name)?.as_str()).map(str::to_owned);
-    Ok(text("test_digest").zip(text("origin")))
+    })
+}
+
+/// Refuses a teacher whose training data were divided by another rule: it may have been trained on what this run holds out, and its targets
+/// there would be those of training data. Teachers without a record are accepted.
+fn expect_same_validation(config: &Config, stage: Stage, model: &str, found: &LoadedModel) -> Result<(), StageError> {
+    let options = setup::build_options(config);
+    let own = (options.validation, options.validation_fraction);
+    let recorded = recorded_validation(&found.path)?;
+    // The fraction decides which logs or kinds are held out; blocks of another fraction overlap.
+    let is_same = recorded.is_none_or(|teacher| teacher == own || (teacher.0.is_blocks() && own.0.is_blocks()));
+    if is_same {
+        return Ok(());
+    }
+    let text =
+        |(rule, fraction): (Validation, f64)| format!("--validation {} --validation-fraction {fraction}", rule.name());
+    Err(StageError::Input(format!(
+        "the teacher {} was trained with {}, this run has {}, so that it may have been trained on what this run holds out; train one with {} \
+         {}, or name one with --teacher-path",
+        found.path.display(),
+        recorded.map_or_else(String::new, text),
+        text(own),
+        training_command(config, stage, model, "teacher"),
+        text(own)
+    )))
+}
+
+/// Rule and fraction of a CAN model's validation data, from the `config.json` beside its weights; `None` if it records none.
+fn recorded_validation(weights: &Path) -> Result<Option<(Validation, f64)>, StageError> {
+    let Some(config) = recorded_config(weights)? else { return Ok(None) };
+    let frozen = config.get("config").and_then(|config| config.get("data"));
+    let Some(data) = frozen.or_else(|| config.get("metrics")) else { return Ok(None) };
+    // Models from before there were other rules had blocks.
+    let rule =
+        data.get("validation").and_then(|rule| rule.as_str()).map_or(Some(Validation::Blocks), Validation::parse);
+    Ok(rule.zip(data.get("validation_fraction").and_then(|fraction| fraction.as_f64())))
 }
 
 /// Refuses a teacher of another kind than the student: its targets would not match.
@@ -441,6 +483,7 @@ pub fn register(config: &Config, best: &Path, outcome: &Outcome) -> Result<PathB
     metrics.insert("data".into(), config.data.data.as_ref().map(|data| data.display().to_string()).into());
     metrics.insert("stride".into(), config.data.stride.into());
     metrics.insert("validation_fraction".into(), config.data.validation_fraction.into());
+    metrics.insert("validation".into(), setup::build_options(config).validation.name().into());
     metrics.insert("synthetic_attacks".into(), config.data.synthetic_attacks.into());
     metrics.insert("seed".into(), config.training.seed.into());
     metrics.insert("epochs".into(), outcome.epochs.into());

@@ -10,7 +10,7 @@ use crate::config::{Config, EvaluationConfig, Threshold};
 use crate::evaluate::held_out::held_out;
 use crate::evaluate::records::{self, RecordedThreshold, ValidationScores};
 use crate::evaluate::{EvaluateError, Scorer, TrainedModel, threshold};
-use crate::graph::{AssembleOptions, Split, Store};
+use crate::graph::{AssembleOptions, Split, Store, Validation};
 use crate::memory::{Meter, retry_on_oom};
 use crate::train::fit::Ending;
 
@@ -114,7 +114,7 @@ fn short_threshold(
 /// For each validation graph: true if the model was not trained on any of its frames. Warns if it was trained on some.
 fn held_out_of(model: &TrainedModel, store: &Store, graphs: &[u64]) -> Result<Vec<bool>, StageError> {
     let options = &store.manifest().options;
-    let cut = format!("--stride {} --validation-fraction {}", options.stride, options.validation_fraction);
+    let cut = cut_flags(options.stride, options.validation_fraction, options.validation);
     let Some(held_out) = held_out(model, store, graphs)? else {
         tracing::warn!(
             "{} was trained on {}, too, with another split that it does not record: validation windows here ({cut}) may be among \
@@ -126,7 +126,7 @@ fn held_out_of(model: &TrainedModel, store: &Store, graphs: &[u64]) -> Result<Ve
     };
     let trained = held_out.iter().filter(|held_out| !**held_out).count();
     if let Some(own) = model.split.filter(|_| trained > 0) {
-        let own = format!("--stride {} --validation-fraction {}", own.stride, own.validation_fraction);
+        let own = cut_flags(own.stride, own.validation_fraction, own.validation);
         tracing::warn!(
             "{} was trained ({own}) on frames of {trained} of the {} validation windows ({cut}); its threshold is chosen without \
              them",
@@ -137,9 +137,15 @@ fn held_out_of(model: &TrainedModel, store: &Store, graphs: &[u64]) -> Result<Ve
     Ok(held_out)
 }
 
+/// Flags that cut a dataset in this way.
+fn cut_flags(stride: usize, validation_fraction: f64, validation: Validation) -> String {
+    let rule = if validation.is_blocks() { String::new() } else { format!(" --validation {}", validation.name()) };
+    format!("--stride {stride} --validation-fraction {validation_fraction}{rule}")
+}
+
 fn no_window_is_held_out(model: &TrainedModel) -> StageError {
     let own = model.split.map_or(String::new(), |split| {
-        format!(" --stride {} --validation-fraction {}", split.stride, split.validation_fraction)
+        format!(" {}", cut_flags(split.stride, split.validation_fraction, split.validation))
     });
     StageError::Input(format!(
         "no threshold for {}: it was trained on frames of all validation windows; evaluate it once with{own}; the threshold \

@@ -19,4 +19,4 @@ pub use formats::{Format, LogReader, Piece, format_of_pieces, open_log, read_pie
 pub use frame::Frame;
 pub use report::{ReadReport, RejectReason};
 pub use simulator::{SimulationOptions, ensure_simulated, simulate};
-pub use synthetic::{SyntheticOptions, SyntheticOrigin, ensure_synthetic, has_synthetic};
+pub use synthetic::{SyntheticKind, SyntheticOptions, SyntheticOrigin, ensure_synthetic, has_synthetic};

@@ -26,6 +26,9 @@ config_fields! {
         /// Share of each training log that is held out for validation, in contiguous blocks of time. Raise it when validation has too few
         /// windows to choose a threshold on.
         validation_fraction: f64 = 0.2, Inside(0.0, 1.0);
+        /// Training data that are held out for validation. With `logs` or `attacks` a model is validated on drives or attacks that it has not
+        /// seen; `validation_fraction` is then the share of the logs' bytes. A student needs a teacher of the same division.
+        validation: ValidationChoice = ValidationChoice::Blocks;
         /// Largest share of a log's rows that may be malformed; beyond it the log is refused. Raise it for logs known to be damaged.
         max_reject_share: f64 = 0.01, Between(0.0, 1.0);
         /// Also train on graphs whose features all equal those of a validation or test graph. By default they are left out, because the

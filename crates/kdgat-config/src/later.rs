@@ -5,7 +5,7 @@ use super::rules::RULES;
 use super::{Field, Stage};
 
 /// Name of the field, and the value (as text) that older runs imply.
-const LATER: &[(&str, &str)] = &[("foreign_ids", "false"), ("synthetic_attacks", "false")];
+const LATER: &[(&str, &str)] = &[("foreign_ids", "false"), ("synthetic_attacks", "false"), ("validation", "blocks")];
 
 /// The fields, each with the value that older runs imply.
 pub(super) fn later_fields() -> impl Iterator<Item = (&'static Field, &'static str)> {

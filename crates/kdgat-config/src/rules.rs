@@ -122,6 +122,7 @@ const CAN_FIELDS: &[&str] = &[
     "window",
     "stride",
     "features",
+    "validation",
     "max_reject_share",
     "keep_duplicates",
     "synthetic_attacks",

@@ -229,6 +229,15 @@ choices! {
         /// Parquet with the columns of can-train-and-test (only in builds with `--features parquet`)
         Parquet = "parquet",
     }
+    /// The rule that chooses validation data.
+    ValidationChoice {
+        /// Blocks of time of every training log
+        Blocks = "blocks",
+        /// Whole training logs, with attacks and without
+        Logs = "logs",
+        /// Whole kinds of attack, recorded ones by the names of their logs, and synthetic ones
+        Attacks = "attacks",
+    }
     /// The feature set of nodes and edges.
     FeatureChoice {
         /// 10 features per node, between 0 and 1

@@ -1,4 +1,5 @@
-//! Online detection in the car: scores a stream of frames window by window with one trained model.
+//! Online detection in the car: scores a stream of frames window by window with a trained model, or with a classifier and an autoencoder
+//! together.
 //!
 //! Frames pass through the same windowing, features and forward pass as the graphs of a store in an evaluation, one window at a
 //! time; only one window and one graph are in memory. A window is scored when the frame after it has arrived, because its last
@@ -12,6 +13,7 @@ extern crate kdgat_base;
 pub mod alarm;
 pub mod duration;
 mod live;
+mod member;
 pub mod source;
 
 use serde::Serialize;
@@ -20,27 +22,30 @@ use tch::Device;
 use kdgat_can::Frame;
 use kdgat_evaluate::operator::{Cut, JudgedWindow, OperatorFigures, Watch};
 use kdgat_evaluate::scores::Profiled;
-use kdgat_evaluate::{CarScale, EvaluateError, ScoreKind, Scorer, TrainedModel};
+use kdgat_evaluate::{CarScale, EvaluateError, Scale, ScoreKind, Scorer, TrainedModel};
 use kdgat_graph::assemble::Assembler;
 use kdgat_graph::features::LONGEST_WINDOW;
 use kdgat_graph::graph_stream::ReadyWindow;
-use kdgat_graph::{AssembleOptions, Columns, Culprit, GraphStream};
-use kdgat_nn::attention::Backend;
+use kdgat_graph::{Columns, Culprit, GraphStream};
 use kdgat_train::interrupt;
 use kdgat_train::memory::{Meter, by_halves, retry_on_oom};
+
+use member::Members;
 
 pub use duration::Duration;
 pub use source::FrameStream;
 
-/// Stride, threshold and calibration of a detection.
+/// Stride, threshold and scales of a detection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DetectOptions {
     /// Frames from one window to the next.
     pub stride: usize,
     /// Threshold above which windows are called attacks.
     pub threshold: AttackAbove,
-    /// The car's own scale, if the model was calibrated for it.
-    pub car: Option<CarScale>,
+    /// The car's own scale for each model, if they were calibrated for it; otherwise empty.
+    pub cars: Vec<CarScale>,
+    /// Scale of each model's usual scores, on which the scores of two models are standardised; empty for one model.
+    pub scales: Vec<Scale>,
 }
 
 /// Threshold above which windows are called attacks.
@@ -61,8 +66,11 @@ pub struct Detection {
     pub first_frame: u64,
     /// Timestamp of its first frame, in seconds.
     pub time: f64,
-    /// P(attack), or the difficulty.
+    /// P(attack), or the difficulty; of two models, the mean of their standardised scores.
     pub score: f64,
+    /// The separate scores of two models.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scores: Option<SeparateScores>,
     /// `attack` or `normal`.
     pub label: &'static str,
     /// CAN ID that contributes most, in hexadecimal.
@@ -82,6 +90,15 @@ impl Detection {
     pub fn is_attack(&self) -> bool {
         self.label == ATTACK
     }
+}
+
+/// Scores of a classifier and an autoencoder that judge together.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SeparateScores {
+    /// P(attack) by the classifier.
+    pub gat: f64,
+    /// Difficulty by the autoencoder.
+    pub vgae: f64,
 }
 
 /// Label of a window that was called an attack.
@@ -114,16 +131,13 @@ impl From<Culprit> for NamedCulprit {
     }
 }
 
-/// Scores a stream with one model.
+/// Scores a stream with one model, or with two together.
 #[derive(Debug)]
 pub struct Detector {
-    scorer: Scorer,
-    kind: ScoreKind,
-    options: DetectOptions,
-    assemble: AssembleOptions,
+    members: Members,
+    threshold: AttackAbove,
     graphs: GraphStream,
     columns: Columns,
-    assembler: Assembler,
     watch: Watch,
     scored: u64,
     foreign: u64,
@@ -131,34 +145,32 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// Creates a detector with the model's own window and vocabulary.
+    /// Creates a detector with the models' own window and vocabularies. `models`: one, or the classifier and the autoencoder of an
+    /// [`Ensemble`](kdgat_evaluate::Ensemble).
     ///
     /// # Errors
-    /// Fails if the weights do not fit, or the model does not state its window length.
-    pub fn new(model: &TrainedModel, options: DetectOptions, device: Device) -> Result<Self, EvaluateError> {
-        let window = model.description.window;
-        if !(2..=LONGEST_WINDOW).contains(&window) || options.stride == 0 {
-            return Err(EvaluateError::Input(format!(
-                "{}: its windows have {window} frames, {} apart; expected 2 to {LONGEST_WINDOW} frames, \
-                 at least 1 apart",
-                model.name, options.stride
-            )));
+    /// Fails if the weights do not fit, a model does not state its window length, or two models lack a scale.
+    pub fn new(models: &[&TrainedModel], options: DetectOptions, device: Device) -> Result<Self, EvaluateError> {
+        let DetectOptions { stride, threshold, cars, scales } = options;
+        for model in models {
+            let window = model.description.window;
+            if !(2..=LONGEST_WINDOW).contains(&window) || stride == 0 {
+                return Err(EvaluateError::Input(format!(
+                    "{}: its windows have {window} frames, {stride} apart; expected 2 to {LONGEST_WINDOW} frames, \
+                     at least 1 apart",
+                    model.name
+                )));
+            }
         }
-        let scorer = Scorer::new(model, device, Backend::Auto)?;
-        let features = scorer.features();
-        let mut assemble = scorer.assemble_options();
-        if let Some(profile) = options.car.as_ref().and_then(CarScale::profile) {
-            assemble.profile = Some(profile.clone());
-        }
+        let window = models.first().map_or(LONGEST_WINDOW, |model| model.description.window);
+        let members = Members::new(models, cars, scales, device)?;
+        let features = members.features();
         Ok(Self {
-            kind: scorer.kind(),
-            assemble,
+            members,
+            threshold,
             columns: Columns::new(features),
-            scorer,
-            graphs: GraphStream::new(features, window, options.stride),
-            assembler: Assembler::default(),
-            watch: Watch::new(Cut { window, stride: options.stride }),
-            options,
+            graphs: GraphStream::new(features, window, stride),
+            watch: Watch::new(Cut { window, stride }),
             scored: 0,
             foreign: 0,
             culprit_hits: CulpritHits::default(),
@@ -174,30 +186,24 @@ impl Detector {
         frames: &[Frame],
         mut each: impl FnMut(Detection) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Self { scorer, kind, options, assemble, graphs, columns, assembler, watch, scored, foreign, culprit_hits } =
-            self;
+        let Self { members, threshold, graphs, columns, watch, scored, foreign, culprit_hits } = self;
         graphs.push(frames, |mut window| {
             columns.clear();
             window.append_to(0, columns);
-            let assembled = || Ok::<_, EvaluateError>(assembler.assemble_columns(columns, assemble)?);
-            let batch = retry_on_oom(Meter::new(Device::Cpu), assembled)?;
-            let explained = retry_on_oom(Meter::new(scorer.device()), || scorer.explain(&batch, options.car.as_ref()))?;
-            let score = kind.score(explained.window.raw);
-            let deviations = options.car.as_ref().map(|car| car.deviations(&explained.window));
-            let is_attack = match options.threshold {
-                AttackAbove::Score(threshold) => score > threshold,
-                AttackAbove::Deviations(threshold) => deviations.unwrap_or(score) > threshold,
+            let judged = members.judge(columns)?;
+            let is_attack = match *threshold {
+                AttackAbove::Score(threshold) => judged.score > threshold,
+                AttackAbove::Deviations(threshold) => judged.deviations.unwrap_or(judged.score) > threshold,
             };
             *scored += 1;
-            let unlisted = scorer.id_list().zip(explained.window.unlisted.as_ref());
-            *foreign += u64::from(unlisted.is_some_and(|(list, window)| list.of_window(&window.can_ids) > 0.0));
+            *foreign += u64::from(judged.has_unknown_id);
             let (start, attack) = (window.frames[0].timestamp, columns.labels.last() == Some(&1));
             watch.push(JudgedWindow { start, attack, alarm: is_attack, counted: true });
-            let culprits = match &assemble.profile {
+            let culprits = match members.profile() {
                 Some(profile) if is_attack => profile.culprits(&columns.graph(0), MOST_CULPRITS),
                 _ => Vec::new(),
             };
-            if attack && is_attack && assemble.profile.is_some() {
+            if attack && is_attack && members.profile().is_some() {
                 culprit_hits.alarms += 1;
                 culprit_hits.first_is_attacker +=
                     u64::from(culprits.first().is_some_and(|first| first.attack_frames > 0));
@@ -206,19 +212,20 @@ impl Detector {
                 window: *scored - 1,
                 first_frame: window.first_frame,
                 time: start,
-                score,
+                score: judged.score,
+                scores: judged.scores,
                 label: if is_attack { ATTACK } else { "normal" },
-                id: format!("{:03X}", explained.can_id),
-                contribution: explained.contribution,
-                deviations,
+                id: format!("{:03X}", judged.can_id),
+                contribution: judged.contribution,
+                deviations: judged.deviations,
                 culprits: culprits.into_iter().map(NamedCulprit::from).collect(),
             })
         })
     }
 
-    /// Meaning of its scores.
-    pub fn kind(&self) -> ScoreKind {
-        self.kind
+    /// Meaning of its scores; `None`: the mean of two models' standardised scores.
+    pub fn kind(&self) -> Option<ScoreKind> {
+        self.members.kind()
     }
 
     /// Number of scored windows to which the classifier's own ID list adds evidence of an attack, even if a car's list decided.
@@ -233,7 +240,7 @@ impl Detector {
 
     /// True if it uses a car's own scale.
     pub fn is_calibrated(&self) -> bool {
-        self.options.car.is_some()
+        self.members.is_calibrated()
     }
 
     /// Number of windows scored so far.
@@ -247,33 +254,37 @@ impl Detector {
     }
 }
 
-/// Scores and profiles of the windows of a stream, from which a calibration is made, and for each window whether it has an
-/// attack. Counts the duration of the traffic and stops when the count is full.
+/// Scores and profiles of the windows of a stream by each scorer, from which a calibration is made, and for each window whether it has
+/// an attack. The scorers have the same features. Counts the duration of the traffic and stops when the count is full.
 ///
 /// # Errors
 /// Fails if the stream cannot be read, or on errors of libtorch.
 pub fn profiled(
-    scorer: &Scorer,
+    scorers: &[Scorer],
     window: usize,
     stride: usize,
     stream: &mut FrameStream,
     duration: &mut Duration,
-) -> Result<(Vec<Profiled>, Vec<bool>), EvaluateError> {
+) -> Result<(Vec<Vec<Profiled>>, Vec<bool>), EvaluateError> {
     let mut assembler = Assembler::default();
-    let options = scorer.assemble_options();
-    let (mut scored, mut attacks) = (Vec::new(), Vec::new());
+    let mut scored = vec![Vec::new(); scorers.len()];
+    let mut attacks = Vec::new();
     let mut flush = |columns: &mut Columns| -> Result<(), EvaluateError> {
         if columns.num_graphs() > 0 {
-            let assembled = || Ok::<_, EvaluateError>(assembler.assemble_columns(columns, &options)?);
-            let batch = retry_on_oom(Meter::new(Device::Cpu), assembled)?;
-            scored.extend(by_halves(Meter::new(scorer.device()), &batch, &mut |batch| scorer.profiled(batch))?);
+            for (scorer, scored) in scorers.iter().zip(&mut scored) {
+                let options = scorer.assemble_options();
+                let assembled = || Ok::<_, EvaluateError>(assembler.assemble_columns(columns, &options)?);
+                let batch = retry_on_oom(Meter::new(Device::Cpu), assembled)?;
+                scored.extend(by_halves(Meter::new(scorer.device()), &batch, &mut |batch| scorer.profiled(batch))?);
+            }
             attacks.extend(columns.labels.iter().map(|label| *label != 0));
             columns.clear();
         }
         Ok(())
     };
-    let mut columns = Columns::new(scorer.features());
-    each_window(GraphStream::new(scorer.features(), window, stride), stream, duration, |mut window| {
+    let Some(features) = scorers.first().map(Scorer::features) else { return Ok((scored, attacks)) };
+    let mut columns = Columns::new(features);
+    each_window(GraphStream::new(features, window, stride), stream, duration, |mut window| {
         window.append_to(0, &mut columns);
         if columns.num_graphs() == kdgat_evaluate::scores::BATCH_GRAPHS { flush(&mut columns) } else { Ok(()) }
     })?;

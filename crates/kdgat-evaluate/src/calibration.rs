@@ -13,6 +13,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::bootstrap::quantile;
+use super::ensemble::{CarWindows, JointScale};
 use super::id_list::CarIds;
 use super::profile::{UsualProfile, distances_among};
 use super::scores::Profiled;
@@ -26,6 +27,8 @@ use kdgat_graph::{CarProfile, ForeignIds, GraphView, Store, StoreError};
 /// Calibration file that earlier versions wrote into a run's folder.
 pub const CALIBRATION: &str = "calibration.json";
 const FORMAT_VERSION: u32 = 3;
+/// Version of a calibration for two models together.
+const ENSEMBLE_FORMAT_VERSION: u32 = 4;
 /// Minimum number of windows; fewer are too few to estimate a scale.
 pub const FEWEST_WINDOWS: usize = 10;
 /// Interquartile range of a normal distribution, in standard deviations.
@@ -173,7 +176,7 @@ fn unbounded_distance(distance: f64) -> f64 {
     distance.max(f64::MIN_POSITIVE).ln()
 }
 
-/// Calibration of one model for one car.
+/// Calibration of one model, or of a classifier and an autoencoder together, for one car.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// Version of the file's layout.
@@ -197,55 +200,71 @@ pub struct Calibration {
     pub threshold: f64,
     /// The car's scale.
     pub car: CarScale,
+    /// The autoencoder that judges together with this classifier. Deviations are then the mean of both models'.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partner: Option<Partner>,
+}
+
+/// The second model of a calibration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Partner {
+    /// Digest of the weights it was made for.
+    pub weights_digest: String,
+    /// Kind of its scores.
+    pub kind: ScoreKind,
+    /// The car's scale.
+    pub car: CarScale,
 }
 
 impl Calibration {
-    /// Calibrates on attack-free windows. With fewer than `1 / rule.rate` windows, the threshold is their highest deviation.
+    /// Calibrates on attack-free windows, as the model with these weights, or a classifier and an autoencoder, see them. With fewer than
+    /// `1 / rule.rate` windows, the threshold is their highest deviation. What the models call an attack on their own car, seen with as
+    /// little traffic ([`CarWindows::least_score`]), is the least that they may call one here.
     ///
     /// # Errors
     /// Fails if there are fewer than [`FEWEST_WINDOWS`] windows or the scores are not finite.
-    pub fn new(
-        (kind, foreign_ids): (ScoreKind, Option<ForeignIds>),
-        windows: &[Profiled],
-        rule: Rule,
-        weights_digest: &str,
-        source: &str,
-    ) -> Result<Self, EvaluateError> {
-        let too_few = || {
-            EvaluateError::Input(format!(
-                "{source}: {} attack-free windows are too few to calibrate with; give at least {FEWEST_WINDOWS}",
-                windows.len()
-            ))
-        };
-        if windows.len() < FEWEST_WINDOWS {
-            return Err(too_few());
+    pub fn new(models: &[(&str, CarWindows<'_>)], rule: Rule, source: &str) -> Result<Self, EvaluateError> {
+        let windows: Vec<CarWindows<'_>> = models.iter().map(|(_, windows)| *windows).collect();
+        let count = windows.iter().map(|model| model.windows.len()).min().unwrap_or(0);
+        if count < FEWEST_WINDOWS {
+            return Err(EvaluateError::Input(format!(
+                "{source}: {count} attack-free windows are too few to calibrate with; give at least {FEWEST_WINDOWS}"
+            )));
         }
-        let (car, deviations) = CarScale::of(kind, windows, foreign_ids, rule).ok_or_else(|| {
-            EvaluateError::Input(format!("{source}: the model gives no finite scores for this traffic"))
-        })?;
-        let threshold = at_false_positive_rate(deviations, rule.rate).ok_or_else(too_few)?;
+        let no_scores = || EvaluateError::Input(format!("{source}: the model gives no finite scores for this traffic"));
+        let JointScale { cars, threshold } = JointScale::of(&windows, rule).ok_or_else(no_scores)?;
+        let mut scaled = models.iter().zip(cars).map(|((digest, windows), car)| (*digest, *windows, car));
+        let (weights_digest, first, car) = scaled.next().ok_or_else(no_scores)?;
+        let partner = scaled.next().map(|(digest, windows, car)| Partner {
+            weights_digest: digest.to_owned(),
+            kind: windows.kind,
+            car,
+        });
         Ok(Self {
-            format_version: FORMAT_VERSION,
+            format_version: if partner.is_some() { ENSEMBLE_FORMAT_VERSION } else { FORMAT_VERSION },
             weights_digest: weights_digest.to_owned(),
-            foreign_ids,
-            kind,
-            windows: windows.len() as u64,
+            foreign_ids: first.foreign_ids,
+            kind: first.kind,
+            windows: count as u64,
             seconds: None,
             source: source.to_owned(),
             method: Threshold::FalsePositiveRate(rule.rate).to_string(),
             threshold,
             car,
+            partner,
         })
     }
 
-    /// Adds the profile that the windows were scored with, and raises the threshold to that of `least_score`: what the model calls an attack
-    /// on its own car, seen with as little traffic, is the least that it may call one here.
-    pub fn with_profile(mut self, profile: CarProfile, least_score: Option<f64>) -> Self {
-        if let Some(score) = least_score {
-            self.threshold = self.threshold.max(self.car.deviations_of_score(score));
-        }
-        self.car = self.car.with_profile(profile);
+    /// Adds the profile that the windows were scored with.
+    pub fn with_profile(mut self, profile: &CarProfile) -> Self {
+        self.car = self.car.with_profile(profile.clone());
+        self.partner = self.partner.map(|one| Partner { car: one.car.with_profile(profile.clone()), ..one });
         self
+    }
+
+    /// The car's scales, the classifier's first.
+    pub fn into_cars(self) -> Vec<CarScale> {
+        std::iter::once(self.car).chain(self.partner.map(|partner| partner.car)).collect()
     }
 
     /// Writes the file atomically.
@@ -258,22 +277,48 @@ impl Calibration {
         })
     }
 
-    /// Reads a calibration file made for the model with these weights.
+    /// Reads a calibration file made for the model with these weights, together with an autoencoder with the weights `partner`.
     ///
     /// # Errors
-    /// Fails if the file is missing, damaged, of another version, or made for another model.
-    pub fn read(path: &Path, weights_digest: &str, foreign_ids: Option<ForeignIds>) -> Result<Self, EvaluateError> {
+    /// Fails if the file is missing, damaged, of another version, or made for other models.
+    pub fn read(
+        path: &Path,
+        weights_digest: &str,
+        foreign_ids: Option<ForeignIds>,
+        partner: Option<&str>,
+    ) -> Result<Self, EvaluateError> {
         let content = |reason: String| EvaluateError::Content { path: path.to_owned(), reason };
         let again = "recreate it with `kdgat calibrate --model RUN --benign FILE`";
         let text = std::fs::read(path).map_err(|source| content(format!("cannot be read: {source}; {again}")))?;
         let found: Self = serde_json::from_slice(&text)
             .map_err(|error| content(format!("is not a calibration: {error}; {again}")))?;
+        let expected = if found.partner.is_some() { ENSEMBLE_FORMAT_VERSION } else { FORMAT_VERSION };
         // Version 2 had no ID list; it stays valid for models without one.
-        if found.format_version != FORMAT_VERSION && !(found.format_version == 2 && foreign_ids.is_none()) {
+        if found.format_version != expected && !(found.format_version == 2 && foreign_ids.is_none()) {
             return Err(content(format!(
                 "is format version {}, this program reads {FORMAT_VERSION}; {again}",
                 found.format_version
             )));
+        }
+        match (&found.partner, partner) {
+            (Some(_), None) => {
+                return Err(content(
+                    "was made for a classifier and an autoencoder together; give both with --model".to_owned(),
+                ));
+            }
+            (None, Some(_)) => {
+                return Err(content(
+                    "was made for one model alone; `kdgat calibrate` with two --model makes one for both".to_owned(),
+                ));
+            }
+            (Some(made), Some(partner)) if made.weights_digest != partner => {
+                return Err(content(format!(
+                    "was made together with weights {}, the autoencoder has {}; {again}",
+                    short(&made.weights_digest),
+                    short(partner)
+                )));
+            }
+            _ => {}
         }
         if found.weights_digest != weights_digest {
             return Err(content(format!(
@@ -285,7 +330,9 @@ impl Calibration {
         if found.foreign_ids != foreign_ids {
             return Err(content(format!("was made for the same weights with another list of known IDs; {again}")));
         }
-        if found.car.profile.as_ref().is_some_and(|profile| !profile.is_whole()) {
+        let cars = [Some(&found.car), found.partner.as_ref().map(|partner| &partner.car)];
+        let is_damaged = |car: &CarScale| car.profile.as_ref().is_some_and(|profile| !profile.is_whole());
+        if cars.into_iter().flatten().any(is_damaged) {
             return Err(content(format!("has a profile with inconsistent dimensions; {again}")));
         }
         if found.car.ids.is_some() != foreign_ids.is_some() || found.car.ids.as_ref().is_some_and(|ids| !ids.is_sound())
@@ -384,30 +431,30 @@ mod tests {
         let path = folder.path().join(CALIBRATION);
         let raw: Vec<f32> = (0..100).map(|index| index as f32 / 10.0 - 8.0).collect();
         let windows: Vec<Profiled> = raw.iter().map(|&raw| Profiled { raw, profile: None, unlisted: None }).collect();
-        let made = Calibration::new(
-            (ScoreKind::AttackProbability, None),
-            &windows,
-            Rule::new(0.05, 100, 100),
-            "abc",
-            "drive.csv",
-        )
-        .unwrap();
+        let seen =
+            |windows| CarWindows { kind: ScoreKind::AttackProbability, foreign_ids: None, windows, least_score: None };
+        let rule = Rule::new(0.05, 100, 100);
+        let made = Calibration::new(&[("abc", seen(&windows))], rule, "drive.csv").unwrap();
         let above = windows.iter().filter(|window| made.car.deviations(window) > made.threshold).count();
         assert_eq!(above, 5);
         made.write(&path).unwrap();
-        let read = Calibration::read(&path, "abc", None).unwrap();
+        let read = Calibration::read(&path, "abc", None, None).unwrap();
         assert_eq!((read.windows, &read.method, &read.car), (100, &made.method, &made.car));
-        assert!(Calibration::read(&path, "other", None).unwrap_err().to_string().contains("calibration.json"));
-        assert!(
-            Calibration::new(
-                (ScoreKind::Difficulty, None),
-                &windows[..9],
-                Rule::new(0.05, 100, 100),
-                "abc",
-                "drive.csv"
-            )
-            .is_err()
-        );
+        let refused = |digest: &str, partner: Option<&str>, message: &str| {
+            let error = Calibration::read(&path, digest, None, partner).unwrap_err().to_string();
+            assert!(error.contains("calibration.json") && error.contains(message), "{error}");
+        };
+        refused("other", None, "was made for weights abc, the model has other");
+        refused("abc", Some("def"), "was made for one model alone");
+        assert!(Calibration::new(&[("abc", seen(&windows[..9]))], rule, "drive.csv").is_err());
+
+        let both = [("abc", seen(&windows)), ("def", CarWindows { kind: ScoreKind::Difficulty, ..seen(&windows) })];
+        let made = Calibration::new(&both, rule, "drive.csv").unwrap();
+        made.write(&path).unwrap();
+        assert_eq!(Calibration::read(&path, "abc", None, Some("def")).unwrap(), made);
+        refused("abc", None, "give both with --model");
+        refused("abc", Some("ghi"), "was made together with weights def, the autoencoder has ghi");
+        refused("other", Some("def"), "was made for weights abc");
     }
 
     /// An attack that lowers an autoencoder's errors is found as well as one that raises them.
@@ -419,15 +466,15 @@ mod tests {
             Profiled { raw: (1.0 + shift) as f32, profile: Some(profile), unlisted: None }
         };
         let usual: Vec<Profiled> = (0..200).map(|index| window(index, 0.0)).collect();
-        let made =
-            Calibration::new((ScoreKind::Difficulty, None), &usual, Rule::new(0.001, 100, 100), "abc", "drive.csv")
-                .unwrap();
+        let made = |rate: f64| {
+            let (kind, windows) = (ScoreKind::Difficulty, &usual[..]);
+            let seen = CarWindows { kind, foreign_ids: None, windows, least_score: None };
+            Calibration::new(&[("abc", seen)], Rule::new(rate, 100, 100), "drive.csv").unwrap()
+        };
+        let (made, tenth) = (made(0.001), made(0.1));
         let called = |window: &Profiled| made.car.deviations(window) > made.threshold;
         assert_eq!(usual.iter().filter(|window| called(window)).count(), 0);
         // A tenth of the windows, each measured against the other parts, exceed the threshold: the requested rate.
-        let tenth =
-            Calibration::new((ScoreKind::Difficulty, None), &usual, Rule::new(0.1, 100, 100), "abc", "drive.csv")
-                .unwrap();
         let (_, deviations) = CarScale::of(ScoreKind::Difficulty, &usual, None, Rule::new(0.1, 100, 100)).unwrap();
         let above = deviations.iter().filter(|&&deviation| deviation > tenth.threshold).count();
         assert_eq!(above, 20, "one in ten of 200 windows");
@@ -440,6 +487,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(CALIBRATION);
         made.write(&path).unwrap();
-        assert_eq!(Calibration::read(&path, "abc", None).unwrap(), made, "nothing is lost on the way through a file");
+        assert_eq!(
+            Calibration::read(&path, "abc", None, None).unwrap(),
+            made,
+            "nothing is lost on the way through a file"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The calibrations of a model: one file per car, `calibrations/NAME.json` in the run's folder.
+//! The calibrations of a model: one file per car, `calibrations/NAME.json` in the run's folder. Those of a classifier and an autoencoder
+//! together are in the classifier's folder.
 //!
 //! None is used unless requested, because another car's calibration is worse than none. Earlier versions wrote a single
 //! `calibration.json` for all cars into the run's folder; it can be requested as a file.
@@ -7,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::calibration::CALIBRATION;
-use super::{Calibration, EvaluateError, TrainedModel};
+use super::{Calibration, Ensemble, EvaluateError};
 use kdgat_base::shell;
 
 /// Subfolder of the run's folder.
@@ -20,9 +21,9 @@ const LONGEST_NAME: usize = 100;
 ///
 /// # Errors
 /// Fails if `name` is not a plain file name.
-pub fn path(model: &TrainedModel, name: &str) -> Result<PathBuf, EvaluateError> {
+pub fn path(models: &Ensemble, name: &str) -> Result<PathBuf, EvaluateError> {
     if is_name(name) {
-        return Ok(model.folder.join(FOLDER).join(format!("{name}.json")));
+        return Ok(models.folder().join(FOLDER).join(format!("{name}.json")));
     }
     Err(EvaluateError::Input(format!(
         "'{name}' is not a valid calibration name: expected letters, digits, '-', '_' and '.', not beginning with '.', at \
@@ -44,8 +45,8 @@ pub fn name_after(log: &Path) -> Option<String> {
 }
 
 /// Names of the model's calibrations, in ascending order.
-pub fn names(model: &TrainedModel) -> Result<Vec<String>, EvaluateError> {
-    let folder = model.folder.join(FOLDER);
+pub fn names(models: &Ensemble) -> Result<Vec<String>, EvaluateError> {
+    let folder = models.folder().join(FOLDER);
     let error = |source| EvaluateError::File { path: folder.clone(), action: "list", source };
     let entries = match fs::read_dir(&folder) {
         Ok(entries) => entries,
@@ -63,9 +64,9 @@ pub fn names(model: &TrainedModel) -> Result<Vec<String>, EvaluateError> {
 }
 
 /// Comma-separated list of the available calibrations; `None` if there are none.
-pub fn known(model: &TrainedModel) -> Result<Option<String>, EvaluateError> {
-    let mut known = names(model)?;
-    let earlier = model.folder.join(CALIBRATION);
+pub fn known(models: &Ensemble) -> Result<Option<String>, EvaluateError> {
+    let mut known = names(models)?;
+    let earlier = models.folder().join(CALIBRATION);
     known.extend(earlier.exists().then(|| shell::quoted_path(&earlier)));
     Ok((!known.is_empty()).then(|| known.join(", ")))
 }
@@ -74,22 +75,23 @@ pub fn known(model: &TrainedModel) -> Result<Option<String>, EvaluateError> {
 ///
 /// # Errors
 /// Lists the paths searched and the calibrations available.
-pub fn find(model: &TrainedModel, asked: &str) -> Result<Option<(PathBuf, Calibration)>, EvaluateError> {
+pub fn find(models: &Ensemble, asked: &str) -> Result<Option<(PathBuf, Calibration)>, EvaluateError> {
     if asked == NONE {
         return Ok(None);
     }
-    let named = path(model, asked).ok();
-    let places = [named.clone(), Some(PathBuf::from(asked)), Some(model.folder.join(asked))];
+    let named = path(models, asked).ok();
+    let places = [named.clone(), Some(PathBuf::from(asked)), Some(models.folder().join(asked))];
     if let Some(found) = places.into_iter().flatten().find(|place| place.is_file()) {
-        let calibration = Calibration::read(&found, &model.weights_digest, model.description.foreign_ids)?;
+        let (first, partner) = (models.first(), models.partner().map(|model| model.weights_digest.as_str()));
+        let calibration = Calibration::read(&found, &first.weights_digest, first.description.foreign_ids, partner)?;
         return Ok(Some((found, calibration)));
     }
     let looked_for = named.map_or(String::new(), |named| format!("{} and ", named.display()));
-    let known = known(model)?.map_or_else(|| "it has none".to_owned(), |known| format!("it has {known}"));
+    let known = known(models)?.map_or_else(|| "it has none".to_owned(), |known| format!("it has {known}"));
     Err(EvaluateError::Input(format!(
         "--calibration {asked}: {} has no such calibration (searched {looked_for}file {asked}); {known}; `kdgat calibrate` \
          makes one",
-        model.name
+        models.name()
     )))
 }
 

@@ -9,13 +9,13 @@ use std::ops::Range;
 use super::bootstrap::Bootstrap;
 use super::calibration::Rule;
 use super::curves::Curve;
+use super::ensemble::{CarWindows, JointScale, mean};
 use super::metrics::{Confusion, Decision, Sample};
 use super::operator::{Cut, JudgedWindow, OperatorFigures};
 use super::ranking::Ranking;
 use super::scores::Profiled;
 use super::tables::Row;
-use super::threshold::at_false_positive_rate;
-use super::{CarScale, EvaluateError, Scale, ScoreKind};
+use super::{EvaluateError, Scale, ScoreKind};
 use kdgat_graph::ForeignIds;
 
 /// A test file's graphs.
@@ -297,8 +297,7 @@ fn tested<'a, T: Copy>(file: &'a TestFile, values: &'a [T]) -> impl Iterator<Ite
 fn mean_of(models: &[&ModelScores], scales: &[Scale], raw: impl Fn(&ModelScores) -> &Vec<f32>) -> Vec<f64> {
     let count = raw(models[0]).len();
     let one = |graph: usize| {
-        let scores = models.iter().zip(scales).map(|(model, scale)| scale.standardise(model.kind, raw(model)[graph]));
-        scores.sum::<f64>() / models.len() as f64
+        mean(models.iter().zip(scales).map(|(model, scale)| scale.standardise(model.kind, raw(model)[graph])))
     };
     (0..count).map(one).collect()
 }
@@ -307,22 +306,17 @@ fn mean_of(models: &[&ModelScores], scales: &[Scale], raw: impl Fn(&ModelScores)
 fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<&CalibrateBy>) -> Vec<Option<(Vec<f64>, f64)>> {
     let of_file = |(index, file): (usize, &TestFile)| {
         let profiled = models.iter().map(|model| model.unknown[index].as_ref()).collect::<Option<Vec<_>>>()?;
-        let cars = models
-            .iter()
-            .zip(&profiled)
-            .map(|(model, profiled)| CarScale::of(model.kind, &profiled.calibration, model.foreign_ids, by?.rule));
-        let cars = cars.collect::<Option<Vec<_>>>()?;
+        let windows = models.iter().zip(&profiled).map(|(model, profiled)| CarWindows {
+            kind: model.kind,
+            foreign_ids: model.foreign_ids,
+            windows: &profiled.calibration,
+            least_score: model.least_score,
+        });
+        let JointScale { cars, threshold } = JointScale::of(&windows.collect::<Vec<_>>(), by?.rule)?;
         let of_graph = |graph: usize| {
-            let deviations = |((car, _), of): (&(CarScale, _), &&ProfiledFile)| car.deviations(&of.graphs[graph]);
-            cars.iter().zip(&profiled).map(deviations).sum::<f64>() / models.len() as f64
+            mean(cars.iter().zip(&profiled).map(|(car, profiled)| car.deviations(&profiled.graphs[graph])))
         };
-        let usual = |window: usize| cars.iter().map(|(_, usual)| usual[window]).sum::<f64>() / models.len() as f64;
-        let scores = (0..file.labels.len()).map(of_graph).collect();
-        let windows = profiled.iter().map(|profiled| profiled.calibration.len()).min()?;
-        let threshold = at_false_positive_rate((0..windows).map(usual).collect(), by?.rule.rate)?;
-        let least = models.iter().zip(&cars).map(|(model, (car, _))| Some(car.deviations_of_score(model.least_score?)));
-        let least = least.sum::<Option<f64>>().map(|sum| sum / models.len() as f64);
-        Some((scores, least.map_or(threshold, |least| threshold.max(least))))
+        Some(((0..file.labels.len()).map(of_graph).collect(), threshold))
     };
     files.iter().enumerate().map(of_file).collect()
 }

@@ -4,15 +4,18 @@
 //! attack. A [threshold](threshold), chosen on validation data and [recorded](records) with the model, turns scores into
 //! decisions. [`metrics`] and [`ranking`] measure how right they are, and [`bootstrap`] adds confidence intervals. [`operator`] has
 //! the figures of practice: false alarms an hour, attack episodes found. [`held_out`] excludes a model's training windows from the
-//! choice of its threshold. [`calibration`] moves a model to another car; a model may have [several calibrations](calibrations).
+//! choice of its threshold. [`ensemble`] combines two models. [`calibration`] moves a model to another car; a model may have
+//! [several calibrations](calibrations).
 
 #![warn(missing_docs)]
 
+pub mod agreement;
 pub mod bootstrap;
 pub mod calibration;
 pub mod calibrations;
 pub mod car;
 pub mod curves;
+pub mod ensemble;
 pub mod error;
 pub mod graph_runs;
 pub mod graphs;
@@ -35,6 +38,7 @@ pub mod threshold;
 pub mod windows;
 
 pub use calibration::{Calibration, CarScale, Scale};
+pub use ensemble::Ensemble;
 pub use error::EvaluateError;
 pub use metrics::{Decision, METRICS, Sample};
 pub use models::TrainedModel;

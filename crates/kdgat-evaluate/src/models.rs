@@ -10,12 +10,12 @@ use super::EvaluateError;
 use super::held_out::TrainedSplit;
 use kdgat_distill::frozen::{self, TEACHER_WEIGHTS};
 use kdgat_distill::registry::{Registered, Registry};
-use kdgat_graph::{ForeignIds, Vocabulary};
+use kdgat_graph::{ForeignIds, Validation, Vocabulary};
+use kdgat_train::memory::{Meter, is_out_of_memory, retry_on_oom};
 use kdgat_nn::weights::StateDict;
 use kdgat_nn::{Architecture, DatasetIdentity, ModelDescription, weights};
 use kdgat_train::checkpoint;
 use kdgat_train::fit::BEST;
-use kdgat_train::memory::{Meter, is_out_of_memory, retry_on_oom};
 use kdgat_train::run_name::RunName;
 use kdgat_train::run_settings::{self, Setting};
 
@@ -101,12 +101,13 @@ impl TrainedModel {
             created_by_version: config.created_by_version.clone(),
         };
         let state = weights.iter().map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).collect();
-        let cut = ["stride", "validation_fraction", "synthetic_attacks"].map(|name| (name.to_owned(), metric(name)));
+        let cut = ["stride", "validation_fraction", "validation", "synthetic_attacks"]
+            .map(|name| (name.to_owned(), metric(name)));
         let cut = Value::Object(cut.into_iter().collect());
         Self::new(path, state, description, &cut)
     }
 
-    /// `cut`: stride, validation fraction and synthetic attacks of the training data, used if there is no frozen configuration.
+    /// `cut`: stride, validation and synthetic attacks of the training data, used if there is no frozen configuration.
     fn new(path: &Path, state: StateDict, description: ModelDescription, cut: &Value) -> Result<Self, EvaluateError> {
         if let Some(reason) = description.foreign_ids.and_then(|counted| counted.problem()) {
             return Err(EvaluateError::Content { path: path.to_owned(), reason });
@@ -121,8 +122,12 @@ impl TrainedModel {
         let data = if config["config"]["data"].is_object() { &config["config"]["data"] } else { cut };
         let stride = data["stride"].as_u64().filter(|stride| *stride > 0).map(|stride| stride as usize);
         let fraction = data["validation_fraction"].as_f64();
-        let split = stride.zip(fraction).filter(|_| description.window > 1).map(|(stride, validation_fraction)| {
-            TrainedSplit { window: description.window, stride, validation_fraction }
+        // Runs from before there were other rules had blocks.
+        let rule = data["validation"].as_str().map_or(Some(Validation::Blocks), Validation::parse);
+        let known = stride.zip(fraction).zip(rule).filter(|_| description.window > 1);
+        let split = known.map(|((stride, validation_fraction), validation)| {
+            let window = description.window;
+            TrainedSplit { window, stride, validation_fraction, validation }
         });
         let weights_digest = weights::digest(state.iter().map(|(name, tensor)| (name.as_str(), tensor)))?;
         Ok(Self {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::ensemble::EnsembleThreshold;
 use super::{EvaluateError, Scale, ScoreKind, TrainedModel, threshold};
 use kdgat_base::files;
 use kdgat_config::{EvaluationConfig, Setting, Threshold};
@@ -46,10 +47,14 @@ pub struct RecordedThreshold {
     pub short_profile: Option<f64>,
 }
 
+/// The content of the file.
 #[derive(Debug, Serialize, Deserialize)]
-struct ThresholdFile {
+pub(super) struct ThresholdFile {
     format_version: u32,
     thresholds: Vec<RecordedThreshold>,
+    /// Thresholds of this classifier together with an autoencoder.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) ensembles: Vec<EnsembleThreshold>,
 }
 
 /// Scores of a model on validation graphs.
@@ -152,23 +157,35 @@ fn is_own(model: &TrainedModel, recorded: &RecordedThreshold) -> bool {
 /// The threshold used when the user gives none. Prefers, in this order: thresholds chosen by a rule over plain numbers (which
 /// somebody tried in an evaluation), the model's own data over others, the default rule over others, the last used.
 pub fn deciding(model: &TrainedModel) -> Result<Option<RecordedThreshold>, EvaluateError> {
-    let default = EvaluationConfig::default().threshold;
-    let rank = |recorded: &RecordedThreshold| {
-        let rule = recorded.rule();
-        let is_number = matches!(rule, None | Some(Threshold::Score(_)));
-        (!is_number, is_own(model, recorded), rule == Some(default))
-    };
     // `max_by_key` returns the last of equal elements.
+    let rank = |recorded: &RecordedThreshold| rank(&recorded.method, is_own(model, recorded));
     Ok(read(model)?.into_iter().max_by_key(rank))
+}
+
+/// Rank of a recorded threshold in the order of [`deciding`]. `is_own`: it was chosen on the model's own data.
+pub(super) fn rank(method: &str, is_own: bool) -> (bool, bool, bool) {
+    let rule = Threshold::parse(method);
+    let is_number = matches!(rule, None | Some(Threshold::Score(_)));
+    (!is_number, is_own, rule == Some(EvaluationConfig::default().threshold))
 }
 
 /// All thresholds recorded for the model's weights, with the last used at the end.
 pub fn read(model: &TrainedModel) -> Result<Vec<RecordedThreshold>, EvaluateError> {
+    let fits = |recorded: &RecordedThreshold| {
+        recorded.weights_digest == model.weights_digest && recorded.foreign_ids == model.description.foreign_ids
+    };
+    Ok(read_file(model)?.thresholds.into_iter().filter(fits).collect())
+}
+
+/// Reads the model's file, also what it has of other weights; empty if there is no file.
+pub(super) fn read_file(model: &TrainedModel) -> Result<ThresholdFile, EvaluateError> {
     let path = path(model);
     let content = |reason: String| EvaluateError::Content { path: path.clone(), reason };
     let text = match std::fs::read(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(ThresholdFile { format_version: FORMAT_VERSION, thresholds: Vec::new(), ensembles: Vec::new() });
+        }
         Err(error) => return Err(content(format!("cannot be read: {error}"))),
     };
     let advice = "delete it, and `kdgat evaluate` chooses thresholds again";
@@ -180,10 +197,7 @@ pub fn read(model: &TrainedModel) -> Result<Vec<RecordedThreshold>, EvaluateErro
             file.format_version
         )));
     }
-    let fits = |recorded: &RecordedThreshold| {
-        recorded.weights_digest == model.weights_digest && recorded.foreign_ids == model.description.foreign_ids
-    };
-    Ok(file.thresholds.into_iter().filter(fits).collect())
+    Ok(file)
 }
 
 /// Appends a threshold to the model's file, replacing one of the same method and data.
@@ -194,9 +208,13 @@ pub fn record(model: &TrainedModel, threshold: &RecordedThreshold) -> Result<(),
     }
     thresholds.retain(|other| other.rule() != threshold.rule() || other.data_digest != threshold.data_digest);
     thresholds.push(threshold.clone());
+    write_file(model, &ThresholdFile { thresholds, ..read_file(model)? })
+}
+
+/// Replaces the model's file atomically.
+pub(super) fn write_file(model: &TrainedModel, file: &ThresholdFile) -> Result<(), EvaluateError> {
     let path = path(model);
-    let file = ThresholdFile { format_version: FORMAT_VERSION, thresholds };
-    let text = serde_json::to_vec_pretty(&file).map_err(std::io::Error::other);
+    let text = serde_json::to_vec_pretty(file).map_err(std::io::Error::other);
     text.and_then(|text| files::write_atomically(&path, &text)).map_err(|source| EvaluateError::File {
         path,
         action: "record the threshold",

@@ -42,6 +42,16 @@ impl AssembleOptions {
             short_profiles: false,
         }
     }
+
+    /// Options for one inference batch that two models can read; `None` if their inputs differ.
+    pub fn shared_with(&self, other: &Self) -> Option<Self> {
+        let is_same = self.unknown_drop.is_none()
+            && other.unknown_drop.is_none()
+            && self.vocabulary == other.vocabulary
+            && (self.hashed_ids, self.short_profiles) == (other.hashed_ids, other.short_profiles)
+            && self.profile == other.profile;
+        is_same.then(|| Self { edge_attributes: self.edge_attributes || other.edge_attributes, ..self.clone() })
+    }
 }
 
 /// Random replacement of IDs by UNKNOWN or, for a model that hashes IDs, by random IDs, which look like unknown ones to it.

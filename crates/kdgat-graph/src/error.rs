@@ -91,6 +91,17 @@ pub enum StoreError {
         expected: &'static str,
     },
 
+    /// The training logs do not allow the configured division into training and validation.
+    #[error("dataset {name} cannot be divided by --validation {rule}: {reason}; use --validation blocks")]
+    Division {
+        /// Name of the dataset.
+        name: String,
+        /// Name of the rule.
+        rule: &'static str,
+        /// Logs or kinds of attack that it needs, and those found.
+        reason: String,
+    },
+
     /// The dataset has no log.
     #[error("dataset {name} has no log file: nothing to build")]
     NoFiles {
@@ -191,6 +202,7 @@ impl StoreError {
             | Self::Version { .. }
             | Self::Damaged { .. }
             | Self::Parameter { .. }
+            | Self::Division { .. }
             | Self::NoFiles { .. }
             | Self::NoGraphs { .. }
             | Self::Rejected { .. }

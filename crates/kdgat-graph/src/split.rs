@@ -131,11 +131,15 @@ impl FileSplit {
     }
 }
 
-/// The blocks of a log with this number of frames: a block for each training stretch and for each half of a validation stretch,
-/// from the first frame of its first window to the frame after its last one. No two blocks share a frame.
+/// The blocks of a log with this number of frames, divided by [`FileSplit::new`].
 pub fn source_blocks(frames: u64, window: usize, stride: usize, validation_fraction: f64) -> Vec<SourceBlock> {
-    let split =
-        FileSplit::new(count_windows(frames, window as u64, stride as u64), window, stride, validation_fraction);
+    let graphs = count_windows(frames, window as u64, stride as u64);
+    blocks_of(FileSplit::new(graphs, window, stride, validation_fraction), window, stride)
+}
+
+/// The blocks of a log: one for each training stretch and for each half of a validation stretch, from the first frame of its first window
+/// to the frame after its last one. No two blocks share a frame.
+pub fn blocks_of(split: FileSplit, window: usize, stride: usize) -> Vec<SourceBlock> {
     let [first, second] = split.validation_halves(window, stride);
     let sets = [BlockSet::Training, BlockSet::FirstValidation, BlockSet::SecondValidation];
     let mut blocks = Vec::new();

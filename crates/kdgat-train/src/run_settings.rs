@@ -15,6 +15,8 @@ const LEARNED_FROM: [(&str, &str); 2] =
 const DATA: &str = "data";
 /// Settings on which that digest depends.
 const CUT: [&str; 5] = ["window", "stride", "features", "validation_fraction", "keep_duplicates"];
+/// Setting with the rule of the validation data, on which that digest depends, too.
+const VALIDATION: &str = "validation";
 /// Characters of a digest that identify it.
 const DIGEST_CHARACTERS: usize = 12;
 
@@ -52,6 +54,9 @@ pub fn settings(config: &Value) -> Vec<Setting> {
         // Runs from before there were synthetic attacks had none.
         let attacks = data.get("synthetic_attacks").and_then(Value::as_bool).unwrap_or(false);
         found.push(("synthetic_attacks".to_owned(), attacks.into()));
+        // Runs from before there were other rules validated on blocks of time.
+        let rule = data.get(VALIDATION).and_then(Value::as_str).unwrap_or("blocks");
+        found.push((VALIDATION.to_owned(), rule.into()));
     }
     let inputs = &config["inputs"];
     let dataset = &inputs["dataset"];
@@ -86,7 +91,7 @@ pub fn distinguishing(runs: &[&[Setting]]) -> Vec<String> {
         others.iter().any(|run| run.iter().find(|(other, _)| other == name).is_none_or(|(_, other)| other != value))
     };
     let mut names: Vec<String> = first.iter().filter(differs).map(|(name, _)| name.clone()).collect();
-    if names.iter().any(|name| CUT.contains(&name.as_str())) {
+    if names.iter().any(|name| name == VALIDATION || CUT.contains(&name.as_str())) {
         names.retain(|name| name != DATA);
     }
     names

@@ -85,8 +85,8 @@ impl SyntheticOptions {
     }
 }
 
-/// Divides a log with this number of frames into blocks for training and validation, in ascending order and without overlap.
-pub type Divide<'a> = &'a (dyn Fn(u64) -> Vec<SourceBlock> + Sync);
+/// Divides an attack-free log with this number of frames into blocks for training and validation, in ascending order and without overlap.
+pub type Divide<'a> = &'a (dyn Fn(&SourceFile, u64) -> Vec<SourceBlock> + Sync);
 
 /// Makes sure that `target` holds the synthetic attacks of these logs and options; writes them if `target` does not exist or holds
 /// those of other logs, options or versions. Returns true if they were written.

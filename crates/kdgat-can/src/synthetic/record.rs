@@ -235,7 +235,7 @@ fn has_sources(mut record: SyntheticRecord, wanted: &Wanted<'_>, target: &Path) 
     for (source, log) in record.sources.iter_mut().zip(&wanted.logs) {
         let (bytes, modified_nanoseconds) = state_of(&log.path)?;
         let is_same = (&source.folder, &source.name, source.bytes) == (&log.folder, &file_name(&log.path), bytes);
-        if !is_same || (wanted.divide)(source.frames) != source.blocks {
+        if !is_same || (wanted.divide)(log, source.frames) != source.blocks {
             return Ok(false);
         }
         if source.modified_nanoseconds != modified_nanoseconds {

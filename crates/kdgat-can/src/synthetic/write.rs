@@ -79,7 +79,7 @@ fn survey(wanted: &Wanted<'_>, log: &SourceFile) -> Result<SourceLog, CanError> 
     let mut frames = Vec::with_capacity(BLOCK_FRAMES);
     while reader.read_block(BLOCK_FRAMES, &mut frames)? > 0 {}
     let frames = reader.report().frames;
-    let blocks = (wanted.divide)(frames);
+    let blocks = (wanted.divide)(log, frames);
     let ends: Vec<u64> =
         blocks.iter().flat_map(|block| [block.frames.start, block.frames.end]).chain([frames]).collect();
     if !ends.is_sorted() {

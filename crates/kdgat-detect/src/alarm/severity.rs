@@ -5,6 +5,7 @@
 //! | deviations (with a calibration) | deviations − threshold | 1 | 3 |
 //! | probability (classifier) | ln(p/(1−p)) − ln(t/(1−t)), the log odds | 1 | 3 |
 //! | difficulty (autoencoder) | ln(score) − ln(threshold) | ln 1.25 | ln 2 |
+//! | mean of standardised scores (two models) | score − threshold | 1 | 3 |
 //!
 //! So an alarm of a classifier is high if the odds of an attack are 20 times those at the threshold, and one of an autoencoder if the
 //! score is twice the threshold.
@@ -52,12 +53,12 @@ struct Limits {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SeverityScale {
     threshold: AttackAbove,
-    kind: ScoreKind,
+    kind: Option<ScoreKind>,
 }
 
 impl SeverityScale {
-    /// Scale of a model with this kind of score and this threshold.
-    pub fn new(kind: ScoreKind, threshold: AttackAbove) -> Self {
+    /// Scale of a model with this kind of score, or of two models together (`None`), and this threshold.
+    pub fn new(kind: Option<ScoreKind>, threshold: AttackAbove) -> Self {
         Self { threshold, kind }
     }
 
@@ -67,7 +68,7 @@ impl SeverityScale {
             (AttackAbove::Deviations(threshold), Some(deviations)) => (deviations - threshold, LIMITS),
             (AttackAbove::Score(threshold) | AttackAbove::Deviations(threshold), _) => {
                 let distance = self.unbounded(detection.score) - self.unbounded(threshold);
-                (distance, if self.kind == ScoreKind::Difficulty { DIFFICULTY_LIMITS } else { LIMITS })
+                (distance, if self.kind == Some(ScoreKind::Difficulty) { DIFFICULTY_LIMITS } else { LIMITS })
             }
         };
         match distance {
@@ -80,8 +81,9 @@ impl SeverityScale {
     /// The unbounded scale; a threshold outside the range of probabilities counts as its nearest end.
     fn unbounded(&self, score: f64) -> f64 {
         match self.kind {
-            ScoreKind::AttackProbability => self.kind.unbounded_of_score(score.clamp(0.0, 1.0)),
-            ScoreKind::Difficulty => self.kind.unbounded_of_score(score),
+            Some(kind @ ScoreKind::AttackProbability) => kind.unbounded_of_score(score.clamp(0.0, 1.0)),
+            Some(kind @ ScoreKind::Difficulty) => kind.unbounded_of_score(score),
+            None => score,
         }
     }
 }
@@ -90,19 +92,25 @@ impl SeverityScale {
 mod tests {
     use super::*;
 
-    fn graded(kind: ScoreKind, threshold: AttackAbove, score: f64, deviations: Option<f64>) -> Severity {
+    fn graded(
+        kind: impl Into<Option<ScoreKind>>,
+        threshold: AttackAbove,
+        score: f64,
+        deviations: Option<f64>,
+    ) -> Severity {
         let detection = Detection {
             window: 0,
             first_frame: 0,
             time: 0.0,
             score,
+            scores: None,
             label: "attack",
             id: "123".to_owned(),
             contribution: 0.0,
             deviations,
             culprits: Vec::new(),
         };
-        SeverityScale::new(kind, threshold).grade(&detection)
+        SeverityScale::new(kind.into(), threshold).grade(&detection)
     }
 
     #[test]
@@ -118,6 +126,8 @@ mod tests {
         assert_eq!([0.62, 0.63, 0.99, 1.0].map(|score| of_score(Difficulty, score)), [Low, Medium, Medium, High]);
         let by_car = |deviations| graded(Difficulty, AttackAbove::Deviations(3.5), 0.9, Some(deviations));
         assert_eq!([4.4, 4.5, 6.4, 6.5].map(by_car), [Low, Medium, Medium, High]);
+        let of_two = |score| graded(None, AttackAbove::Score(3.5), score, None);
+        assert_eq!([4.4, 4.5, 6.4, 6.5].map(of_two), [Low, Medium, Medium, High]);
         // A score decides although the window has deviations, and without a car's scale.
         assert_eq!(graded(Difficulty, AttackAbove::Score(0.5), 0.51, Some(99.0)), Low);
         assert_eq!(graded(Difficulty, AttackAbove::Deviations(0.5), 1.1, None), High);

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kdgat_can::dataset::too_short;
-use kdgat_can::{Dataset, ReadReport, Role};
+use kdgat_can::{Dataset, ReadReport};
 use serde_json::{Value, json};
 
 use super::Store;
@@ -20,6 +20,7 @@ use super::place::{Place, State, UnfinishedFolder, sync_folder};
 use super::plan::{Plan, PlannedLog};
 use super::progress::{Event, Progress};
 use super::sources::digest_of;
+use crate::division::{LogFacts, LogUse, uses_of};
 use crate::split::FileSplit;
 use crate::{StoreError, Vocabulary};
 
@@ -160,7 +161,7 @@ pub(super) fn finish(
         return Err(StoreError::NoGraphs { name, longest, window });
     }
     progress.report(&Event::Checking { graphs: totals.graphs });
-    let files = file_entries(plan, outcomes);
+    let files = file_entries(plan, outcomes)?;
     let graphs = Graphs { folder: &building.path, files: &files, shards: &shards, options: &plan.options };
     let Survey { ids, duplicates, scaling, profile } = graphs.survey()?;
     progress.report(&Event::Checked { duplicates: &duplicates });
@@ -256,16 +257,25 @@ fn totals_of(outcomes: &[Outcome], shards: &[ShardEntry]) -> Totals {
     totals
 }
 
-fn file_entries(plan: &Plan, outcomes: Vec<Outcome>) -> Vec<FileEntry> {
+fn file_entries(plan: &Plan, outcomes: Vec<Outcome>) -> Result<Vec<FileEntry>, StoreError> {
     let options = &plan.options;
+    let facts = plan.logs.iter().zip(&outcomes).map(|(log, outcome)| LogFacts {
+        folder: &log.folder,
+        name: &log.name,
+        role: log.role,
+        bytes: log.bytes,
+        has_attacks: outcome.report.attack_frames > 0,
+        is_synthetic: log.synthetic.is_some(),
+    });
+    let uses =
+        uses_of(&facts.collect::<Vec<_>>(), options.validation, options.validation_fraction).map_err(|reason| {
+            StoreError::Division { name: plan.dataset.clone(), rule: options.validation.name(), reason }
+        })?;
     let mut first_graph = 0;
-    let entry = |(log, outcome): (&PlannedLog, Outcome)| {
-        let split = match (log.role, &log.synthetic) {
-            (Role::Test, _) => FileSplit::default(),
-            (_, Some(origin)) => FileSplit::of_blocks(&origin.blocks, options.window, options.stride),
-            (Role::TrainAttackFree | Role::TrainWithAttacks, None) => {
-                FileSplit::new(outcome.graphs, options.window, options.stride, options.validation_fraction)
-            }
+    let entry = |((log, outcome), log_use): ((&PlannedLog, Outcome), LogUse)| {
+        let split = match &log.synthetic {
+            Some(origin) => log_use.of_synthetic(FileSplit::of_blocks(&origin.blocks, options.window, options.stride)),
+            None => log_use.split(outcome.graphs, options.window, options.stride, options.validation_fraction),
         };
         let unread = || log.source(String::new());
         let entry = FileEntry {
@@ -284,5 +294,5 @@ fn file_entries(plan: &Plan, outcomes: Vec<Outcome>) -> Vec<FileEntry> {
         first_graph += outcome.graphs;
         entry
     };
-    plan.logs.iter().zip(outcomes).map(entry).collect()
+    Ok(plan.logs.iter().zip(outcomes).zip(uses).map(entry).collect())
 }

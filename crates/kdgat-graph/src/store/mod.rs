@@ -248,6 +248,8 @@ impl Store {
         let mut halves = [Vec::new(), Vec::new()];
         for file in self.manifest.files.iter().filter(|file| file.role != Role::Test) {
             let of_file = match &file.synthetic {
+                // A kind of attack that trains as a whole has no validation windows.
+                Some(_) if file.split.validation.is_empty() => continue,
                 Some(origin) => halves_of_blocks(&origin.blocks, window, stride),
                 None => file.split.validation_halves(window, stride),
             };

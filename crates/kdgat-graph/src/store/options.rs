@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::features::LONGEST_WINDOW;
-use crate::{FeatureSet, StoreError};
+use crate::{FeatureSet, StoreError, Validation};
 
 /// Options that determine the content of a store, and how fast it is built.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -15,8 +15,11 @@ pub struct BuildOptions {
     pub window: usize,
     /// Distance between the starts of two windows, in frames.
     pub stride: usize,
-    /// Share of each training file's windows used for validation, from 0 to below 1.
+    /// Share of each training file's windows used for validation, from 0 to below 1; with whole logs or kinds of attack, of their bytes.
     pub validation_fraction: f64,
+    /// Rule that chooses the validation data.
+    #[serde(skip_serializing_if = "Validation::is_blocks")]
+    pub validation: Validation,
     /// Largest allowed share of a file's rows that cannot be read, from 0 to 1.
     pub max_reject_share: f64,
     /// Format of all logs; detected for each log if `None`.
@@ -48,6 +51,7 @@ impl Default for BuildOptions {
             window: 100,
             stride: 100,
             validation_fraction: 0.2,
+            validation: Validation::Blocks,
             max_reject_share: 0.01,
             format: None,
             shard_bytes: 16 << 20,
@@ -102,6 +106,9 @@ impl BuildOptions {
         // Added later: stores with the default keep their digests.
         if self.piece_bytes != DEFAULT_PIECE_BYTES {
             canonical["piece_bytes"] = json!(self.piece_bytes);
+        }
+        if !self.validation.is_blocks() {
+            canonical["validation"] = json!(self.validation);
         }
         if self.keep_duplicates {
             canonical["keep_duplicates"] = json!(true);
