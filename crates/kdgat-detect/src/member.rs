@@ -8,8 +8,8 @@ use kdgat_evaluate::scores::Explained;
 use kdgat_evaluate::{CarScale, EvaluateError, Scale, ScoreKind, Scorer, TrainedModel};
 use kdgat_graph::assemble::Assembler;
 use kdgat_graph::{AssembleOptions, Batch, CarProfile, Columns, FeatureSet};
-use kdgat_train::memory::{Meter, retry_on_oom};
 use kdgat_nn::attention::Backend;
+use kdgat_train::memory::{Meter, retry_on_oom};
 
 /// One model of a detection.
 #[derive(Debug)]

@@ -11,10 +11,10 @@ use super::calibration::Rule;
 use super::scores::Profiled;
 use super::threshold::at_false_positive_rate;
 use super::{CarScale, EvaluateError, Scale, ScoreKind, TrainedModel, records};
+use kdgat_base::shell;
 use kdgat_config::{Setting, Threshold};
 use kdgat_graph::ForeignIds;
 use kdgat_nn::Architecture;
-use kdgat_base::shell;
 
 /// Mean of one value of each model: their standardised scores, or their deviations.
 pub fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {

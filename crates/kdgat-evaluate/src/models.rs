@@ -11,11 +11,11 @@ use super::held_out::TrainedSplit;
 use kdgat_distill::frozen::{self, TEACHER_WEIGHTS};
 use kdgat_distill::registry::{Registered, Registry};
 use kdgat_graph::{ForeignIds, Validation, Vocabulary};
-use kdgat_train::memory::{Meter, is_out_of_memory, retry_on_oom};
 use kdgat_nn::weights::StateDict;
 use kdgat_nn::{Architecture, DatasetIdentity, ModelDescription, weights};
 use kdgat_train::checkpoint;
 use kdgat_train::fit::BEST;
+use kdgat_train::memory::{Meter, is_out_of_memory, retry_on_oom};
 use kdgat_train::run_name::RunName;
 use kdgat_train::run_settings::{self, Setting};
 
