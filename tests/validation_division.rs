@@ -80,7 +80,7 @@ fn data_that_cannot_be_divided_are_refused() {
 }
 
 /// Frames of training logs that windows of a set are made of; those of a synthetic log count as its source's.
-fn frames_of<'a>(store: &'a Store, split: Split) -> BTreeSet<(&'a str, u64)> {
+fn frames_of(store: &Store, split: Split) -> BTreeSet<(&str, u64)> {
     let window = store.manifest().options.window as u64;
     let mut frames = BTreeSet::new();
     for graph in store.select(split, None) {
