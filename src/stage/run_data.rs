@@ -10,6 +10,7 @@ use crate::can::catalogue::{self, SIMULATED};
 use crate::distill::frozen;
 use crate::evaluate::TrainedModel;
 use crate::graph::{Store, dataset};
+use crate::nodes::sources::is_node_dataset;
 use crate::shell;
 
 /// A run and its training data.
@@ -91,7 +92,7 @@ impl RunData {
             Source::Named(data) => data.clone(),
             Source::Called(name) => PathBuf::from(name),
         };
-        if dataset::is_dataset(&data) {
+        if dataset::is_dataset(&data) || is_node_dataset(&data) {
             return Ok(Some(data));
         }
         match catalogue::open(&data, catalogue::data_folder().as_deref()) {

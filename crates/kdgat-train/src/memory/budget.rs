@@ -398,7 +398,9 @@ pub fn gibibytes(bytes: f64) -> String {
 }
 
 fn mebibytes(bytes: f64) -> String {
-    format!("{:.1} MiB", bytes / f64::from(1 << 20))
+    let mebibytes = bytes / f64::from(1 << 20);
+    // A fitted line may begin just below zero.
+    format!("{:.1} MiB", if mebibytes.abs() < 0.05 { 0.0 } else { mebibytes })
 }
 
 #[cfg(test)]
