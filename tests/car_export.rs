@@ -67,7 +67,7 @@ fn windows<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Window> {
     lines.map(line).collect()
 }
 
-/// What `kdgat detect` says about a log.
+/// Verdicts of `kdgat detect` on a log.
 fn detected(bench: &Bench, run: &str, log: &Path, more: &[&str]) -> Vec<Value> {
     let log = log.to_str().unwrap();
     let lines = succeeded(&bench.kdgat(&[&["detect", "--model", run], more, &[log]].concat()));

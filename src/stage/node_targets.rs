@@ -42,7 +42,7 @@ pub struct NodeTargets {
     source: PathBuf,
     found: FoundTeacher,
     architecture: NodeGnnConfig,
-    /// What the teacher reads.
+    /// Graph that the teacher reads, with its positions.
     graph: Arc<NodeGraph>,
     /// Ascending.
     nodes: Vec<u64>,

@@ -208,7 +208,7 @@ impl Ensemble {
     /// The threshold recorded for a rule, preferably on the models' own data.
     ///
     /// # Errors
-    /// As [`Ensemble::thresholds`].
+    /// Fails if the classifier's file of thresholds is damaged.
     pub fn recorded_by(&self, rule: Threshold) -> Result<Option<EnsembleThreshold>, EvaluateError> {
         let mut found = self.thresholds()?;
         found.retain(|recorded| Threshold::parse(&recorded.method) == Some(rule));
@@ -218,7 +218,7 @@ impl Ensemble {
     /// The threshold used when the user gives none, by the order of [`records::deciding`].
     ///
     /// # Errors
-    /// As [`Ensemble::thresholds`].
+    /// Fails if the classifier's file of thresholds is damaged.
     pub fn deciding(&self) -> Result<Option<EnsembleThreshold>, EvaluateError> {
         Ok(self.thresholds()?.into_iter().max_by_key(|recorded| self.rank(recorded)))
     }

@@ -7,7 +7,7 @@
 //! to, with `c₀` for the seeds. (Data Tiering, Min et al. 2022, ranks rows by such weights; as probabilities, their sum is also the
 //! expected number of rows of a batch.)
 //!
-//! Where edges have their reverse, a node that `u` has drawn may draw `u`, which is there already and gains nothing. A seed of a graph
+//! If edges have their reverse, a node that `u` has drawn may draw `u`, which is there already and gains nothing. A seed of a graph
 //! with small degrees would count twice. The draws of `v` therefore count as far as `v` would be there without `u`, as messages do in
 //! belief propagation (Pearl 1982): with `(c(v) − r(u)) / (1 − r(u))` instead of `c(v)`.
 
