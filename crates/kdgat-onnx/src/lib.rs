@@ -5,7 +5,6 @@
 
 mod builder;
 mod classifier;
-mod error;
 mod graph_network;
 mod message;
 mod node_network;
@@ -13,7 +12,22 @@ mod operators;
 #[cfg(test)]
 mod test_models;
 
+use tch::TchError;
+
 pub use classifier::classifier;
-pub use error::OnnxError;
 pub use graph_network::graph_network;
 pub use node_network::node_network;
+
+/// Reason that a model cannot be exported to ONNX.
+#[derive(Debug, thiserror::Error)]
+pub enum OnnxError {
+    /// The model hashes IDs, and ONNX lacks its hash function.
+    #[error("a model that hashes IDs (id_encoding = \"hash\") cannot be written as ONNX; train one with a vocabulary")]
+    Hashed,
+    /// A tensor of the architecture is missing.
+    #[error("the model has no tensor {0}")]
+    Missing(String),
+    /// An error of libtorch while reading a tensor.
+    #[error(transparent)]
+    Torch(#[from] TchError),
+}
