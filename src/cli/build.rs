@@ -1,6 +1,5 @@
 //! `kdgat data build`: builds a dataset's graph store: all of it, one part of it, or in parts by many processes.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -8,7 +7,7 @@ use clap::Args;
 
 use super::data::describe;
 use super::output;
-use super::part_runs;
+use super::part_runs::{self, PartsArgs};
 use super::settings::Settings;
 use super::sweep::Executor;
 use crate::config::{self, Config, reads};
@@ -28,21 +27,8 @@ pub struct BuildArgs {
     /// Build only part I of N, such as 2/8. Build each part on another machine, then join them with `kdgat data merge`
     #[arg(long, value_name = "I/N", conflicts_with = "parts")]
     pub part: Option<Share>,
-    /// Build the store in this many parts in parallel, wait for them, and join them
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
-    pub parts: Option<u16>,
-    /// Executor that builds the parts
-    #[arg(long, value_enum, default_value_t = Executor::Local, requires = "parts")]
-    pub executor: Executor,
-    /// TOML file with `retries`, [resources] and [slurm] for the jobs, as in a sweep file
-    #[arg(long, value_name = "FILE", requires = "parts")]
-    pub jobs_file: Option<PathBuf>,
-    /// Parts to build at the same time on this machine (default: as many as memory and cores allow)
-    #[arg(long, value_name = "N", requires = "parts")]
-    pub jobs: Option<usize>,
-    /// Print the scripts or commands that would build the parts, and build nothing
-    #[arg(long, requires = "parts")]
-    pub dry_run: bool,
+    #[command(flatten)]
+    pub in_parts: PartsArgs,
     #[command(flatten)]
     pub settings: Settings,
 }
@@ -53,7 +39,7 @@ pub fn run(args: &BuildArgs) -> Result<ExitCode> {
         return of_nodes(args);
     }
     let config = args.settings.load_reading(&reads::BUILD)?.config;
-    match (args.part, args.parts) {
+    match (args.part, args.in_parts.parts) {
         (Some(share), _) => {
             let folder = stage::build_store_part(&config, share)?;
             output::write(&format!("{}\n", folder.display()))?;
@@ -67,7 +53,7 @@ pub fn run(args: &BuildArgs) -> Result<ExitCode> {
 /// Builds the store of one large graph, and prints its size and path.
 fn of_nodes(args: &BuildArgs) -> Result<ExitCode> {
     let config = args.settings.load_reading(&reads::BUILD_NODES)?.config;
-    if args.part.is_some() || args.parts.is_some() {
+    if args.part.is_some() || args.in_parts.parts.is_some() {
         let text = "--part and --parts are for logs of a CAN bus: the store of one large graph is built by one process";
         return Err(StageError::Input(text.into()).into());
     }
@@ -86,14 +72,14 @@ fn of_nodes(args: &BuildArgs) -> Result<ExitCode> {
 }
 
 fn in_parts(args: &BuildArgs, config: &Config, count: usize) -> Result<ExitCode> {
-    let jobs = args.jobs_file.as_deref().map(JobsFile::read).transpose()?.unwrap_or_default();
+    let jobs = args.in_parts.jobs_file.as_deref().map(JobsFile::read).transpose()?.unwrap_or_default();
     // For all processes together: the configured limit for tensors, plus the overhead of a process.
     let memory_bytes = config.memory.memory_limit.map(|size| size.0 + PROCESS_BYTES);
-    let wish = Wish { jobs: args.jobs, memory_bytes };
-    if args.dry_run {
+    let wish = Wish { jobs: args.in_parts.jobs, memory_bytes };
+    if args.in_parts.dry_run {
         let (folder, name) = stage::gather_notes(config, count)?;
         let plan = parts::plan(&name, config, count, &jobs);
-        return part_runs::print(args.executor, &SweepFolder::at(&folder)?, &plan, &run::slots(&plan, &wish)?);
+        return part_runs::print(args.in_parts.executor, &SweepFolder::at(&folder)?, &plan, &run::slots(&plan, &wish)?);
     }
     interrupt::listen()?;
     match stage::gather_store(config, count)? {
@@ -101,7 +87,7 @@ fn in_parts(args: &BuildArgs, config: &Config, count: usize) -> Result<ExitCode>
         Gathered::Parts(gathering) => {
             let plan = parts::plan(&gathering.name(), config, count, &jobs);
             let slots = run::slots(&plan, &wish)?;
-            build_and_merge(args.executor, *gathering, &plan, &slots)
+            build_and_merge(args.in_parts.executor, *gathering, &plan, &slots)
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Runs the parts of a build by an executor: those of a graph store, or of a teacher's targets.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::Args;
 
 use super::output;
 use super::sweep::{Executor, requests};
@@ -11,6 +13,26 @@ use crate::sweep::plan::Plan;
 use crate::sweep::run::{self, Ended, Slots};
 use crate::sweep::state::SweepFolder;
 use crate::sweep::{parts, ray, slurm};
+
+/// Flags of a build in parts.
+#[derive(Args, Debug)]
+pub struct PartsArgs {
+    /// Build in this many parts in parallel, wait for them, and join them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub parts: Option<u16>,
+    /// Executor that builds the parts
+    #[arg(long, value_enum, default_value_t = Executor::Local, requires = "parts")]
+    pub executor: Executor,
+    /// TOML file with `retries`, [resources] and [slurm] for the jobs, as in a sweep file
+    #[arg(long, value_name = "FILE", requires = "parts")]
+    pub jobs_file: Option<PathBuf>,
+    /// Parts to build at the same time on this machine (default: as many as memory and cores allow)
+    #[arg(long, value_name = "N", requires = "parts")]
+    pub jobs: Option<usize>,
+    /// Print the scripts or commands that would build the parts, and build nothing
+    #[arg(long, requires = "parts")]
+    pub dry_run: bool,
+}
 
 /// Prints the scripts or commands that would make the parts.
 pub fn print(executor: Executor, folder: &SweepFolder, plan: &Plan, slots: &Slots) -> Result<ExitCode> {

@@ -1,6 +1,5 @@
 //! `kdgat teachers`: lists, shows and verifies teachers, and caches their outputs.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -8,9 +7,8 @@ use clap::Args;
 
 use super::exit::UsageError;
 use super::output;
-use super::part_runs;
+use super::part_runs::{self, PartsArgs};
 use super::settings::Settings;
-use super::sweep::Executor;
 use crate::config::{self, Config, reads};
 use crate::distill::frozen;
 use crate::distill::planner::format_bytes;
@@ -113,21 +111,8 @@ pub struct CacheArgs {
     /// machine, then join them with --parts N
     #[arg(long, value_name = "I/N", conflicts_with = "parts")]
     pub part: Option<Share>,
-    /// Compute the targets in this many parts in parallel, wait for them, and join them
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
-    pub parts: Option<u16>,
-    /// Executor that computes the parts
-    #[arg(long, value_enum, default_value_t = Executor::Local, requires = "parts")]
-    pub executor: Executor,
-    /// TOML file with `retries`, [resources] and [slurm] for the jobs, as in a sweep file
-    #[arg(long, value_name = "FILE", requires = "parts")]
-    pub jobs_file: Option<PathBuf>,
-    /// Parts to compute at the same time on this machine (default: as many as memory and cores allow)
-    #[arg(long, value_name = "N", requires = "parts")]
-    pub jobs: Option<usize>,
-    /// Print the scripts or commands that would compute the parts, and compute nothing
-    #[arg(long, requires = "parts")]
-    pub dry_run: bool,
+    #[command(flatten)]
+    pub in_parts: PartsArgs,
     #[command(flatten)]
     pub settings: Settings,
 }
@@ -136,7 +121,7 @@ pub struct CacheArgs {
 pub fn cache_config(args: &CacheArgs) -> Result<Config> {
     let of_nodes = config::is_one_graph(&args.settings.load()?.config);
     let config = args.settings.load_reading(if of_nodes { &reads::CACHE_NODES } else { &reads::CACHE })?.config;
-    if !of_nodes && (args.part.is_some() || args.parts.is_some()) {
+    if !of_nodes && (args.part.is_some() || args.in_parts.parts.is_some()) {
         let text =
             "--part and --parts are for the nodes of one large graph: targets of windows are computed by one process";
         return Err(UsageError(text.to_owned()).into());
@@ -150,7 +135,7 @@ pub fn cache(config: &Config, args: &CacheArgs) -> Result<ExitCode> {
         return describe(&stage::cache_teacher(config)?, "graphs");
     }
     let targets = stage::node_targets(config)?;
-    match args.parts {
+    match args.in_parts.parts {
         Some(parts) => in_parts(config, args, &targets, usize::from(parts)),
         None => describe(&targets.fill(args.part)?, "nodes"),
     }
@@ -175,21 +160,21 @@ fn in_parts(config: &Config, args: &CacheArgs, targets: &NodeTargets, count: usi
         let text = "--parts needs --teacher-fanouts: exact targets are computed layer by layer for all nodes at once";
         return Err(UsageError(text.to_owned()).into());
     }
-    let jobs = args.jobs_file.as_deref().map(JobsFile::read).transpose()?.unwrap_or_default();
+    let jobs = args.in_parts.jobs_file.as_deref().map(JobsFile::read).transpose()?.unwrap_or_default();
     let name = targets.path(None).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let plan = parts::plan_of_targets(&name, config, count, &jobs);
     // For all processes together: the configured limit for tensors, plus the overhead of a process.
     let memory_bytes = config.memory.memory_limit.map(|size| size.0 + PROCESS_BYTES);
-    let slots = run::slots(&plan, &Wish { jobs: args.jobs, memory_bytes })?;
+    let slots = run::slots(&plan, &Wish { jobs: args.in_parts.jobs, memory_bytes })?;
     let folder = SweepFolder::at(&targets.notes(count))?;
-    if args.dry_run {
-        return part_runs::print(args.executor, &folder, &plan, &slots);
+    if args.in_parts.dry_run {
+        return part_runs::print(args.in_parts.executor, &folder, &plan, &slots);
     }
     if targets.is_complete()? {
         return describe(&targets.fill(None)?, "nodes");
     }
     let what = format!("targets {name}");
-    match part_runs::run(args.executor, &folder, &plan, &slots, &what, |share| targets.has(share))? {
+    match part_runs::run(args.in_parts.executor, &folder, &plan, &slots, &what, |share| targets.has(share))? {
         Ended::Done => describe(&targets.merge(count)?, "nodes"),
         ended => part_runs::report(ended, &folder, &plan),
     }
