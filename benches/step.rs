@@ -20,6 +20,7 @@ use common::training::{Training, start_teacher, teacher_options};
 use common::{Error, median};
 use kdgat::distill::Residency;
 use kdgat::graph::Batch;
+use kdgat::graph::padding::SizeClass;
 use kdgat::nn::attention::Backend;
 use kdgat::nn::vgae::{Mode, difficulty};
 use kdgat::nn::{Architecture, FreshParameters, Gat, Gnn, NodeGnn, Scope, Vgae};
@@ -52,6 +53,9 @@ struct Options {
     /// cpu, cuda or cuda:INDEX
     #[arg(long, default_value = "cpu")]
     device: String,
+    /// Pad the batches and replay captured steps (on a CPU: compute on the padded batches)
+    #[arg(long)]
+    cuda_graphs: bool,
     /// A safetensors file of graphs; simulated traffic without it
     #[arg(long)]
     graphs: Option<PathBuf>,
@@ -108,6 +112,10 @@ fn measure(options: &Options, device: Device) -> Result<Value, Error> {
             batch.targets = Some(batch.labels.f_to_kind(Kind::Float)?.f_unsqueeze(1)?);
         }
     }
+    let padded = match options.cuda_graphs {
+        true => batches.iter().map(|batch| batch.padded(SizeClass::of(batch))).collect::<Result<Vec<_>, _>>()?,
+        false => Vec::new(),
+    };
     let forward = forward_work(&student, &batches[0], false);
     let (work, parameters, times) = match options.what {
         What::Infer | What::Score => {
@@ -130,7 +138,7 @@ fn measure(options: &Options, device: Device) -> Result<Value, Error> {
             if options.what == What::Kd {
                 work = work.and(forward_work(&teacher, &batches[0], true));
             }
-            (work, parameters, training_times(options, &mut training, &batches, device)?)
+            (work, parameters, training_times(options, &mut training, &batches, &padded, device)?)
         }
     };
     let seconds = median(times.clone());
@@ -146,6 +154,7 @@ fn measure(options: &Options, device: Device) -> Result<Value, Error> {
         "batch": options.batch,
         "threads": options.threads,
         "device": options.device,
+        "cuda_graphs": options.cuda_graphs,
         "params": parameters,
         "median_seconds": seconds,
         "steps": times.len(),
@@ -162,18 +171,25 @@ fn training_times(
     options: &Options,
     training: &mut Training,
     batches: &[Batch],
+    padded: &[Batch],
     device: Device,
 ) -> Result<Vec<f64>, Error> {
     let single = options.what == What::Train && device == Device::Cpu;
     let block = if single { 1 } else { BURST };
-    // With cached targets, first an epoch that fills the cache.
-    training.run(batches)?;
+    // With cached targets, first an epoch that fills the cache; a CUDA graph is captured when its size occurs again.
+    training.run_padded(batches, padded)?;
+    if !padded.is_empty() {
+        training.run_padded(batches, padded)?;
+    }
     let mut next = 0;
     repeat(options.seconds, |times| {
-        let steps: Vec<Batch> = (0..block).map(|step| batches[(next + step) % batches.len()].shallow_clone()).collect();
+        let block_of = |of: &[Batch]| -> Vec<Batch> {
+            (0..block).filter_map(|step| Some(of.get((next + step) % batches.len())?.shallow_clone())).collect()
+        };
+        let (steps, padded_steps) = (block_of(batches), block_of(padded));
         next += block;
         let start = Instant::now();
-        training.run(&steps)?;
+        training.run_padded(&steps, &padded_steps)?;
         device::synchronize(device)?;
         times.push(start.elapsed().as_secs_f64() / block as f64);
         Ok(())

@@ -112,7 +112,8 @@ class Bench:
 
     def kdgat(self, row):
         threads = ["--threads", str(row.threads or self.options.threads), "--device", self.options.device]
-        return run([self.options.kdgat, *row.kdgat, *threads, *self.common, *self.graphs])
+        graphs = ["--cuda-graphs"] if self.options.cuda_graphs else []
+        return run([self.options.kdgat, *row.kdgat, *threads, *graphs, *self.common, *self.graphs])
 
     def peer(self, row, tuned):
         threads = ["--threads", str(row.threads or self.options.threads)]
@@ -228,6 +229,7 @@ def main():
     parser.add_argument("--peer-python", default="python3", help="a Python interpreter with PyTorch Geometric")
     parser.add_argument("--graphs", type=Path, help="path of graphs.safetensors (default: simulated traffic)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--cuda-graphs", action="store_true", help="kdgat replays captured steps")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--pairs", type=int, help="number of measurements of each program")
     parser.add_argument("--seconds", type=float, help="duration of each measurement in seconds")

@@ -210,7 +210,7 @@ fn steps_that_cannot_be_recorded_are_refused() {
     type Set = fn(&mut Config);
     let refused = |set: Set| {
         let mut config = Config::default();
-        config.training.cuda_graphs = true;
+        config.training.cuda_graphs = Some(true);
         set(&mut config);
         config::check(&config).err().map(|error| error.to_string())
     };

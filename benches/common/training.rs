@@ -16,7 +16,7 @@ use kdgat::random::{self, Purpose};
 use kdgat::train::console::Console;
 use kdgat::train::objective::Objective;
 use kdgat::train::optimizer::{Adam, AdamOptions};
-use kdgat::train::step::{StepOptions, StepRunner};
+use kdgat::train::step::{StepBatch, StepOptions, StepRunner};
 use kdgat::train::threads::own_threads;
 use kdgat::train::trainable::Trainable;
 use tch::{Device, Kind, Tensor};
@@ -152,10 +152,16 @@ impl Training {
 
     /// Trains on `batches`, announced in bursts of the objective's size.
     pub fn run(&mut self, batches: &[Batch]) -> Result<(), Error> {
-        for burst in batches.chunks(self.objective.source().burst().max(1)) {
+        self.run_padded(batches, &[])
+    }
+
+    /// Same as [`Training::run`], with CUDA graphs of the padded batches, one for each batch; with an empty slice, without.
+    pub fn run_padded(&mut self, batches: &[Batch], padded: &[Batch]) -> Result<(), Error> {
+        let size = self.objective.source().burst().max(1);
+        for (index, burst) in batches.chunks(size).enumerate() {
             self.objective.source_mut().announce(burst)?;
-            for batch in burst {
-                let _ = self.step(batch)?;
+            for (place, batch) in burst.iter().enumerate() {
+                let _ = self.step(StepBatch { batch, filled_up: padded.get(index * size + place) })?;
             }
         }
         Ok(())
@@ -167,7 +173,7 @@ impl Training {
         for burst in batches.chunks(self.objective.source().burst().max(1)) {
             self.objective.source_mut().announce(burst)?;
             for batch in burst {
-                losses.push(self.step(batch)?.f_double_value(&[])?);
+                losses.push(self.step(batch.into())?.f_double_value(&[])?);
             }
         }
         Ok(losses)
@@ -175,14 +181,15 @@ impl Training {
 
     /// Makes one step as `train::fit` does: targets, seed, loss, backward, running sums, clipping and Adam on the flat
     /// parameters. Returns the total loss without synchronising.
-    fn step(&mut self, batch: &Batch) -> Result<Tensor, Error> {
+    fn step(&mut self, step: StepBatch) -> Result<Tensor, Error> {
+        let batch = step.batch;
         let _threads = own_threads(&self.trainable, ADAM.kernel, self.device, None);
         self.objective.receive(batch)?;
         let seed = random::bits(SEED, Purpose::Step, 0, self.steps) as i64;
         let options = StepOptions { seed, scale: 1.0, accumulates: false };
         self.steps += 1;
         let Self { objective, trainable, console, .. } = self;
-        let losses = self.runner.gradients(objective.as_mut(), trainable, batch, options, console)?;
+        let losses = self.runner.gradients(objective.as_mut(), trainable, step, options, console)?;
         self.sums = tch::no_grad(|| self.sums.f_add(&losses.f_mul_scalar(batch.num_graphs() as f64)?))?;
         if self.optimizer.is_none() {
             self.optimizer = Some(Adam::new(trainable, ADAM)?);

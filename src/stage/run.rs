@@ -177,6 +177,8 @@ impl<'a> Run<'a> {
         let mut options = training::fit_options(self.config, self.origin.device);
         // Some operations of graph networks are composed of libtorch's.
         options.uses_own_threads &= self.stage != Stage::Train;
+        let is_of_windows = self.stage != Stage::Train;
+        options.records_steps = is_of_windows && training::captures_steps(self.config, self.origin.device.is_cuda());
         if self.config.training.monitor == MonitorChoice::Metric
             && let Some(metric) = student.metric()
         {

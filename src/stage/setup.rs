@@ -97,11 +97,11 @@ pub fn prepare(config: &Config) -> Result<Device, StageError> {
         let text = "--precision 16-mixed needs a GPU, and none was found; use --precision bf16-mixed or 32";
         return Err(StageError::Input(text.into()));
     }
-    if config.training.cuda_graphs && device == Device::Cpu {
+    if config.training.cuda_graphs == Some(true) && device == Device::Cpu {
         let text = "--cuda-graphs needs a GPU, and none was found; use --cuda-graphs false";
         return Err(StageError::Input(text.into()));
     }
-    if config.training.cuda_graphs
+    if config.training.cuda_graphs == Some(true)
         && let Some(setting) = memory::fatal_in_a_capture(&device::allocator_settings()?)
     {
         return Err(StageError::Input(format!(

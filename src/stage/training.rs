@@ -11,7 +11,7 @@ use super::StageError;
 use super::setup::{self, Data};
 use super::teacher::TeacherUse;
 use crate::config::{
-    self, AttentionChoice, CachePrecision, Config, Convolution, IdEncoding, KdLoss, MonitorChoice, NodeValidation,
+    self, AttentionChoice, CachePrecision, Config, Convolution, FeatureChoice, IdEncoding, KdLoss, MonitorChoice, NodeValidation,
     Precision, Schedule as ScheduleChoice, Stage,
 };
 use crate::distill::losses::LogitLoss;
@@ -21,6 +21,8 @@ use crate::graph::{
 };
 use crate::nn::attention::Backend;
 use crate::nn::{DatasetIdentity, IdHash, InputConfig};
+use crate::memory;
+use crate::torch::device;
 use crate::train::fit::{BatchPlan, FitOptions};
 use crate::train::optimizer::AdamOptions;
 use crate::train::options::Monitor;
@@ -105,7 +107,7 @@ pub fn identity(
         content["batch_edges"] = json!(edges);
     }
     // As above, these count only where they change something, so that older runs can be resumed.
-    if training.cuda_graphs {
+    if training.cuda_graphs == Some(true) {
         content["cuda_graphs"] = json!(true);
     }
     if training.shuffle_block > 0 {
@@ -117,7 +119,19 @@ pub fn identity(
     blake3::hash(content.to_string().as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// The settings of the training loop.
+/// True if training steps on windows are captured as CUDA graphs: as configured, otherwise on a GPU wherever it is possible.
+pub fn captures_steps(config: &Config, on_gpu: bool) -> bool {
+    let training = &config.training;
+    training.cuda_graphs.unwrap_or_else(|| {
+        let capturable = config.data.features == FeatureChoice::Window
+            && config.model.conv == Convolution::Gat
+            && training.precision != Precision::Half;
+        let settings = || device::allocator_settings().ok();
+        on_gpu && capturable && settings().is_some_and(|settings| memory::fatal_in_a_capture(&settings).is_none())
+    })
+}
+
+/// The settings of the training loop. Steps are not captured as CUDA graphs.
 pub fn fit_options(config: &Config, device: Device) -> FitOptions {
     let training = &config.training;
     let schedule = match training.schedule {
@@ -155,7 +169,7 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
             Precision::BrainFloat => Some(Kind::BFloat16),
         },
         uses_own_threads: uses_own_threads(config),
-        records_steps: training.cuda_graphs,
+        records_steps: false,
         clear_cache_every_n: config.memory.clear_cache_every_n as u64,
         json_lines: config.output.json_lines,
         tensorboard: config.output.tensorboard,

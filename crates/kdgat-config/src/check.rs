@@ -125,22 +125,22 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         "use --precision bf16-mixed or --precision 32",
     );
     refuse(
-        training.cuda_graphs && training.device == DeviceChoice::Cpu,
+        training.cuda_graphs == Some(true) && training.device == DeviceChoice::Cpu,
         "cuda_graphs needs a GPU, and device is cpu",
         "use --cuda-graphs false",
     );
     refuse(
-        training.cuda_graphs && training.precision == Precision::Half,
+        training.cuda_graphs == Some(true) && training.precision == Precision::Half,
         "cuda_graphs captures the loss scale, which precision 16-mixed changes during training",
         "use --precision bf16-mixed or 32, or --cuda-graphs false",
     );
     refuse(
-        training.cuda_graphs && model.conv == Convolution::GatV2,
+        training.cuda_graphs == Some(true) && model.conv == Convolution::GatV2,
         "cuda_graphs cannot capture the edge scaling that conv = \"gatv2\" copies to the GPU in every step",
         "use --conv gat, or --cuda-graphs false",
     );
     refuse(
-        training.cuda_graphs && config.data.features == FeatureChoice::Rich,
+        training.cuda_graphs == Some(true) && config.data.features == FeatureChoice::Rich,
         "cuda_graphs cannot capture the feature scaling that features = \"rich\" copies to the GPU in every step",
         "use --features window, or --cuda-graphs false",
     );

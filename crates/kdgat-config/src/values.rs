@@ -354,9 +354,9 @@ choices! {
     }
     /// The implementation of attention and its softmax.
     AttentionChoice {
-        /// `fused` on the CPU, `composed` on a GPU
+        /// `fused` where it can: on the CPU, and on a GPU for attention if NVRTC is installed; otherwise `composed`
         Auto = "auto",
-        /// Fused kernels; on a GPU for attention only, compiled at run time (NVRTC), experimental and not yet run on a real GPU
+        /// Fused kernels; on a GPU for attention only, compiled at first use (NVRTC) and cached on disk
         Fused = "fused",
         /// libtorch operations
         Composed = "composed",

@@ -105,7 +105,7 @@ impl RecordedSteps {
     pub(super) fn gradients(&mut self, mut step: Step) -> Result<Tensor, FitError> {
         let targets = step.objective.source_mut().targets().map_err(FitError::Objective)?;
         let key = (step.batch.size_class(), step.options.scale.to_bits());
-        let has_room = self.sizes() < MOST_RECORDINGS;
+        let (has_room, is_first) = (self.sizes() < MOST_RECORDINGS, self.sizes() == 0);
         match self.steps.get_mut(&key) {
             Some(Met::Recorded(recorded)) => {
                 recorded.fill(step.batch, &targets)?;
@@ -115,6 +115,10 @@ impl RecordedSteps {
                 let mut recorded = RecordedStep::new(step.batch, &targets)?;
                 let mut losses = recorded.compute(&mut step)?;
                 if step.runner.device().is_cuda() {
+                    if is_first {
+                        // libtorch refuses a pool whose CUDA graphs have all been freed, or whose only capture failed.
+                        self.pool = None;
+                    }
                     losses = recorded.record(&mut self.pool, &mut step, &losses)?;
                 }
                 *met = Met::Recorded(Box::new(recorded));

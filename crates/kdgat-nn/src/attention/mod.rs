@@ -38,7 +38,7 @@ use kernels::Shape;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// Fused on the CPU (f32, f64 or bf16), otherwise composed.
+    /// Fused on the CPU and, where its kernels can be compiled, on a GPU (f32, f64 or bf16), otherwise composed.
     #[default]
     Auto,
     /// Fused, or an error if unsupported. On a GPU, kernels are compiled at their first use, which needs NVRTC.
@@ -136,7 +136,7 @@ pub fn gat_conv(
     let attention_source = attention_source.f_to_kind(real)?;
     let attention_target = attention_target.f_to_kind(real)?;
     let bias = bias.map(|bias| bias.f_to_kind(real)).transpose()?;
-    let implementation = Implementation::choose(kernel, values, options)?;
+    let implementation = Implementation::choose(kernel, gpu::LayerKind::Gat, values, (heads, channels), options)?;
     if implementation != Implementation::Composed {
         let vectors = [attention_source.f_reshape([row])?, attention_target.f_reshape([row])?];
         let values = values.f_contiguous()?;
@@ -177,7 +177,7 @@ pub fn gat_attention(
     let real = computing_kind(values)?;
     let score_source = score_source.f_to_kind(real)?;
     let score_target = score_target.f_to_kind(real)?;
-    let implementation = Implementation::choose(kernel, values, options)?;
+    let implementation = Implementation::choose(kernel, gpu::LayerKind::Gat, values, (heads, channels), options)?;
     if implementation != Implementation::Composed {
         let inputs = [values.f_contiguous()?, score_source.f_contiguous()?, score_target.f_contiguous()?];
         return run_fused(implementation, &inputs.each_ref(), adjacency, (heads, channels), options, false);
@@ -221,7 +221,7 @@ pub fn gatv2_attention(
         Some(bias) => bias.f_to_kind(real)?,
         None => Tensor::f_zeros([row], (real, source.device()))?,
     };
-    let implementation = Implementation::choose(kernel, source, options)?;
+    let implementation = Implementation::choose(kernel, gpu::LayerKind::GatV2, source, (heads, channels), options)?;
     if implementation != Implementation::Composed {
         let source = source.f_contiguous()?;
         let target = target.f_to_kind(kind)?.f_contiguous()?;
@@ -230,7 +230,7 @@ pub fn gatv2_attention(
         let inputs: Vec<&Tensor> = [&source, &target, &attention, &bias].into_iter().chain(&edge_term).collect();
         let shape = Shape { heads: heads as usize, channels: channels as usize };
         if implementation == Implementation::Gpu {
-            let layer = gpu::Layer::new(source.device(), kind, adjacency, shape, options)?;
+            let layer = gpu::Layer::new(gpu::LayerKind::GatV2, source.device(), kind, adjacency, shape, options)?;
             return Ok(run(gpu::GpuGatV2 { layer }, options.return_weights, &inputs)?);
         }
         let (adjacency, return_weights) = (adjacency.shallow_clone(), options.return_weights);
@@ -262,7 +262,13 @@ enum Implementation {
 }
 
 impl Implementation {
-    fn choose(kernel: Backend, values: &Tensor, options: &AttentionOptions) -> Result<Self, AttentionError> {
+    fn choose(
+        kernel: Backend,
+        layer: gpu::LayerKind,
+        values: &Tensor,
+        (heads, channels): (i64, i64),
+        options: &AttentionOptions,
+    ) -> Result<Self, AttentionError> {
         if let Some(dropout) = options.dropout.filter(|dropout| !(0.0..1.0).contains(&dropout.probability)) {
             return Err(AttentionError::Dropout(dropout.probability));
         }
@@ -273,6 +279,11 @@ impl Implementation {
             (Backend::Auto | Backend::Fused, Device::Cpu) if known => Ok(Self::Cpu),
             (Backend::Fused, Device::Cuda(_)) if known => Ok(Self::Gpu),
             (Backend::Fused, _) => Err(AttentionError::Unsupported { device, kind }),
+            (Backend::Auto, Device::Cuda(_)) if known => {
+                // Sizes of tensors are never negative.
+                let shape = Shape { heads: heads as usize, channels: channels as usize };
+                Ok(if gpu::is_usable(layer, device, shape, kind) { Self::Gpu } else { Self::Composed })
+            }
             (Backend::Auto, _) => Ok(Self::Composed),
         }
     }
@@ -290,7 +301,7 @@ fn run_fused(
     // Sizes of tensors are never negative.
     let shape = Shape { heads: heads as usize, channels: channels as usize };
     if implementation == Implementation::Gpu {
-        let layer = gpu::Layer::new(inputs[0].device(), inputs[0].f_kind()?, adjacency, shape, options)?;
+        let layer = gpu::Layer::new(gpu::LayerKind::Gat, inputs[0].device(), inputs[0].f_kind()?, adjacency, shape, options)?;
         return Ok(run(gpu::GpuGat { layer, projected }, options.return_weights, inputs)?);
     }
     let (adjacency, return_weights) = (adjacency.shallow_clone(), options.return_weights);

@@ -7,7 +7,7 @@ use std::ptr;
 use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute, CUfunction, CUresult, CUstream};
 use tch::Device;
 
-use super::{ProgramError, Source, nvrtc};
+use super::{ProgramError, Source, disk_cache};
 use crate::device::{Stream, synchronize};
 
 /// A program loaded on one GPU.
@@ -50,7 +50,7 @@ impl Module {
             }
             check(what, sys::cuDevicePrimaryCtxRetain(&mut context, handle))?;
         }
-        let code = nvrtc::compile(source, 10 * capability[0] + capability[1])?;
+        let code = disk_cache::compile(source, 10 * capability[0] + capability[1])?;
         let _current = Current::enter(context)?;
         let mut module = ptr::null_mut();
         // SAFETY: `code` comes from NVRTC (assembly ends with a zero byte), and the call copies it.

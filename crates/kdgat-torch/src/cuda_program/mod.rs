@@ -7,6 +7,7 @@
 //! For the crate's own tests, the C++ compiler compiles a program for the CPU, with emulated warps: arguments pass
 //! through the same code as on a GPU, and every array index is checked.
 
+mod disk_cache;
 mod driver;
 mod emulated;
 mod nvrtc;
@@ -123,7 +124,7 @@ impl From<ProgramError> for TchError {
 }
 
 impl Program {
-    /// Compiles `source` for `device` and loads it there; takes about a second.
+    /// Compiles `source` for `device`, which takes about a second, or takes it from the cache on disk, and loads it there.
     pub fn compile(source: &Source, device: Device) -> Result<Self, ProgramError> {
         let loaded = match device {
             Device::Cuda(index) => Loaded::Driver(driver::Module::compile(source, index)?),

@@ -9,7 +9,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::super::kernels::Shape;
 use super::super::{AttentionError, AttentionOptions, computing_kind, expect};
-use super::program::program;
+use super::program::{LayerKind, program};
 
 /// Threads of a warp; one warp processes one node and head.
 const WARP: u64 = 32;
@@ -54,6 +54,7 @@ pub(super) struct SavedWeights<'a> {
 impl Layer {
     /// Prepares the kernels for values of `kind` on `device`; the edges must be there, too.
     pub(in crate::attention) fn new(
+        layer: LayerKind,
         device: Device,
         kind: Kind,
         adjacency: &Adjacency,
@@ -75,7 +76,7 @@ impl Layer {
                 return Err(TchError::Kind(format!("{name} have type {found:?}, expected Int")).into());
             }
         }
-        let program = program(device, shape, kind)?;
+        let program = program(layer, device, shape, kind)?;
         Ok(Self { program, adjacency: adjacency.shallow_clone(), shape, options: options.clone() })
     }
 

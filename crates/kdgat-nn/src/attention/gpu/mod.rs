@@ -11,3 +11,4 @@ mod tests;
 pub(super) use gat::GpuGat;
 pub(super) use gatv2::GpuGatV2;
 pub(super) use layer::Layer;
+pub(super) use program::{LayerKind, is_usable};

@@ -1,9 +1,10 @@
-//! Cache of compiled programs, one per shape.
+//! The compiled programs, one per layer type, shape and device.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use kdgat_torch::cuda_program::{Program, ProgramError, Source};
+use kdgat_torch::test_cuda_library;
 use parking_lot::Mutex;
 use tch::{Device, Kind};
 
@@ -12,40 +13,82 @@ use super::super::kernels::Shape;
 /// Number of nodes whose sums one warp adds up.
 pub(super) const NODES_OF_PART: u64 = 64;
 
-/// Device, heads, channels, and type of the values.
-type Key = (Device, usize, usize, Kind);
+/// The layers that have kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::attention) enum LayerKind {
+    Gat,
+    GatV2,
+}
 
-/// The kernels for one shape of values on one device, compiled at first use.
-pub(super) fn program(device: Device, shape: Shape, values: Kind) -> Result<Arc<Program>, ProgramError> {
+/// Layer, device, heads, channels, and type of the values.
+type Key = (LayerKind, Device, usize, usize, Kind);
+
+/// The kernels of a layer for one shape of values on one device, compiled at first use.
+pub(super) fn program(
+    layer: LayerKind,
+    device: Device,
+    shape: Shape,
+    values: Kind,
+) -> Result<Arc<Program>, ProgramError> {
     static COMPILED: OnceLock<Mutex<HashMap<Key, Arc<Program>>>> = OnceLock::new();
     // Held during compilation: another thread that needs the same program waits for it.
     let mut compiled = COMPILED.get_or_init(Mutex::default).lock();
-    let key = (device, shape.heads, shape.channels, values);
+    let key = (layer, device, shape.heads, shape.channels, values);
     if let Some(program) = compiled.get(&key) {
         return Ok(Arc::clone(program));
     }
-    let program = Arc::new(Program::compile(&source(shape, values), device)?);
-    tracing::debug!("compiled attention of {} x {} for {values:?} on {device:?}", shape.heads, shape.channels);
+    let program = Arc::new(Program::compile(&source(layer, shape, values), device)?);
+    tracing::debug!("loaded {layer:?} attention of {} x {} for {values:?} on {device:?}", shape.heads, shape.channels);
     compiled.insert(key, Arc::clone(&program));
     Ok(program)
 }
 
+/// True if the kernels can be compiled and loaded. If not, the reason is logged once, and every later answer is the same: a training
+/// does not change its implementation.
+pub(in crate::attention) fn is_usable(layer: LayerKind, device: Device, shape: Shape, values: Kind) -> bool {
+    static REFUSED: OnceLock<()> = OnceLock::new();
+    // The software card of the tests has memory and streams, but runs no kernels.
+    if test_cuda_library().is_some() || REFUSED.get().is_some() {
+        return false;
+    }
+    let Err(error) = program(layer, device, shape, values) else { return true };
+    if REFUSED.set(()).is_ok() {
+        tracing::warn!("attention is composed of libtorch's operations on {device:?}, which is slower: {error}");
+    }
+    false
+}
+
 /// Source of the program for a shape.
-pub(super) fn source(shape: Shape, values: Kind) -> Source {
+pub(super) fn source(layer: LayerKind, shape: Shape, values: Kind) -> Source {
     let real = if values == Kind::Double { "double" } else { "float" };
+    let (name, text, kernels): (_, _, &'static [(&'static str, usize)]) = match layer {
+        LayerKind::Gat => (
+            "graph attention",
+            concat!(include_str!("shared.cu"), include_str!("gat.cu")),
+            &[
+                ("attend", 16),
+                ("attend_backward_targets", 11),
+                ("project_scores", 6),
+                ("attend_backward_sources", 13),
+                ("add_up_vector_gradients", 5),
+            ],
+        ),
+        LayerKind::GatV2 => (
+            "graph attention v2",
+            concat!(include_str!("shared.cu"), include_str!("gatv2.cu")),
+            &[
+                ("attend", 16),
+                ("attend_backward_targets", 11),
+                ("score_pairs", 9),
+                ("pairs_backward_targets", 12),
+                ("pairs_backward_sources", 14),
+            ],
+        ),
+    };
     Source {
-        name: "graph attention",
-        text: concat!(include_str!("shared.cu"), include_str!("gat.cu"), include_str!("gatv2.cu")),
-        kernels: &[
-            ("attend", 16),
-            ("attend_backward_targets", 11),
-            ("project_scores", 6),
-            ("attend_backward_sources", 13),
-            ("add_up_vector_gradients", 5),
-            ("score_pairs", 9),
-            ("pairs_backward_targets", 12),
-            ("pairs_backward_sources", 14),
-        ],
+        name,
+        text,
+        kernels,
         definitions: vec![
             ("HEADS", shape.heads.to_string()),
             ("CHANNELS", shape.channels.to_string()),

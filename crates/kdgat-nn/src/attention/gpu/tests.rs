@@ -14,7 +14,7 @@ use super::super::kernels::Shape;
 use super::super::{
     AttentionDropout, AttentionOptions, Backend, composed, gat_attention, gat_conv, gatv2_attention, run,
 };
-use super::{GpuGat, GpuGatV2, Layer};
+use super::{GpuGat, GpuGatV2, Layer, LayerKind};
 use crate::test_graphs::first_targets;
 
 type Named = Vec<(&'static str, Tensor)>;
@@ -54,12 +54,12 @@ fn results(
 
 fn on_emulated_gpu(graph: &Adjacency, shape: Shape, kind: Kind, projected: bool, options: &AttentionOptions) -> Named {
     results(shape, graph, kind, projected, |inputs| {
-        run(GpuGat { layer: layer(graph, shape, kind, options), projected }, options.return_weights, inputs).unwrap()
+        run(GpuGat { layer: layer(LayerKind::Gat, graph, shape, kind, options), projected }, options.return_weights, inputs).unwrap()
     })
 }
 
-fn layer(graph: &Adjacency, shape: Shape, kind: Kind, options: &AttentionOptions) -> Layer {
-    Layer::new(Device::Cpu, kind, graph, shape, options).unwrap()
+fn layer(of: LayerKind, graph: &Adjacency, shape: Shape, kind: Kind, options: &AttentionOptions) -> Layer {
+    Layer::new(of, Device::Cpu, kind, graph, shape, options).unwrap()
 }
 
 fn of_torch(graph: &Adjacency, shape: Shape, kind: Kind, projected: bool, options: &AttentionOptions) -> Named {
@@ -101,7 +101,7 @@ fn results_of_v2(
     }
     let inputs: Vec<Tensor> = inputs.into_iter().map(|input| input.set_requires_grad(true)).collect();
     let attended = if emulated {
-        let function = GpuGatV2 { layer: layer(graph, shape, kind, options) };
+        let function = GpuGatV2 { layer: layer(LayerKind::GatV2, graph, shape, kind, options) };
         run(function, options.return_weights, &inputs.iter().collect::<Vec<_>>()).unwrap()
     } else {
         let [source, target, vector, bias, edge_term @ ..] = &inputs[..] else { unreachable!("four are made above") };
@@ -209,12 +209,15 @@ fn nvrtc_compiles_the_kernels_for_old_and_new_gpus() {
         }
         version => println!("NVRTC {:?}", version.unwrap()),
     }
-    let source = |heads, channels, kind| super::program::source(Shape { heads, channels }, kind);
+    let source = |heads, channels, kind| super::program::source(LayerKind::Gat, Shape { heads, channels }, kind);
     let architectures = cuda_program::architectures().unwrap();
     println!("it supports {architectures:?}");
     assert!(architectures.contains(&90), "{architectures:?}");
     for (heads, channels, kind) in [(1, 80, Kind::Float), (4, 256, Kind::BFloat16), (4, 24, Kind::Double)] {
-        cuda_program::compile_for(&source(heads, channels, kind), 90).unwrap();
+        for layer in [LayerKind::Gat, LayerKind::GatV2] {
+            let source = super::program::source(layer, Shape { heads, channels }, kind);
+            cuda_program::compile_for(&source, 90).unwrap();
+        }
     }
     for architecture in [architectures[0], architectures[architectures.len() - 1]] {
         let code = cuda_program::compile_for(&source(4, 24, Kind::Float), architecture).unwrap();
@@ -236,7 +239,7 @@ fn what_nvrtc_does_not_accept_is_shown() {
     if cuda_program::compiler_version().is_err() {
         return println!("skipped: compiling for a GPU needs NVRTC (scripts/test --all installs it)");
     }
-    let mut source = super::program::source(Shape { heads: 1, channels: 8 }, Kind::Float);
+    let mut source = super::program::source(LayerKind::Gat, Shape { heads: 1, channels: 8 }, Kind::Float);
     source.text = "extern \"C\" __global__ void attend(int nodes) { nodez = 1; }";
     let message = cuda_program::compile_for(&source, 90).unwrap_err().to_string();
     assert!(message.contains("\"nodez\" is undefined"), "{message}");
@@ -250,7 +253,7 @@ fn values_with_heads_apart_keep_their_shape() {
         let scores = [normal(&[sources, 4], 2, Kind::Float), normal(&[targets, 4], 3, Kind::Float)];
         let values = normal(&[sources, 4, 6], 1, Kind::Float);
         let options = AttentionOptions::default();
-        let function = GpuGat { layer: layer(&graph, shape, Kind::Float, &options), projected: false };
+        let function = GpuGat { layer: layer(LayerKind::Gat, &graph, shape, Kind::Float, &options), projected: false };
         let found = run(function, false, &[&values, &scores[0], &scores[1]]).unwrap().output;
         for kernel in [Backend::Fused, Backend::Composed] {
             let expected = gat_attention(kernel, &values, &scores[0], &scores[1], &graph, &options).unwrap().output;
