@@ -137,7 +137,7 @@ impl<'a> Run<'a> {
         let edge_features =
             teacher.is_some_and(Architecture::reads_edge_features) || architecture.reads_edge_features();
         let (training_loader, validation_loader) =
-            training::loaders(self.config, &data.store, &vocabulary, edge_features);
+            training::loaders(self.config, &data.store, &vocabulary, edge_features, self.origin.device);
         let mut options = self.fit_options(&student);
         let sizing = Sizing {
             config: self.config,
@@ -150,6 +150,7 @@ impl<'a> Run<'a> {
             console: &mut self.console,
         };
         let recomputes = sizing.settle(&mut student, &mut trainable, plan, &mut options)?;
+        let training_loader = if options.records_steps { training_loader.padding() } else { training_loader };
         // Deviations from a profile include unknown IDs.
         let has_profile = architecture.input().profile.is_some();
         let is_listed = matches!(architecture, Architecture::Gat(_)) && self.config.model.foreign_ids && !has_profile;

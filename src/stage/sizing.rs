@@ -70,7 +70,8 @@ pub struct Decided {
 /// Maximum number of prefetched batches: each worker of the loader has its share of `prefetch_batches`, at least one.
 pub(super) fn waiting_batches(config: &Config) -> usize {
     let training = &config.training;
-    training.num_workers * (training.prefetch_batches / training.num_workers).max(1)
+    let workers = training.num_workers.unwrap_or(1);
+    workers * (training.prefetch_batches / workers).max(1)
 }
 
 /// A budget, and the number of graphs that it allows.

@@ -201,7 +201,7 @@ fn fill(
 ) -> Result<(Summary, bool), StageError> {
     let total = batches.iter().map(Vec::len).sum::<usize>() as u64;
     let vocabulary = Arc::new(data.store.vocabulary().clone());
-    let (_, loader) = training::loaders(config, &data.store, &vocabulary, edge_features);
+    let (_, loader) = training::loaders(config, &data.store, &vocabulary, edge_features, data.device);
     let mut progress = Progress::new(total, "graphs");
     let mut waiting = std::collections::VecDeque::new();
     let mut uploader = Uploader::new(data.device).map_err(FitError::from)?;

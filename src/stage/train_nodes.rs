@@ -66,8 +66,8 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
         true => training.with_labels(Arc::new(all_labels(&visible)))?.with_fixed_samples(),
         false => batches(exact_reach(&architecture), all_labels(&visible))?,
     };
-    let loader =
-        |batches| Loader::over(Arc::new(batches), config.training.num_workers, config.training.prefetch_batches);
+    let workers = config.training.num_workers.unwrap_or(1);
+    let loader = |batches| Loader::over(Arc::new(batches), workers, config.training.prefetch_batches);
 
     let (parameters, model) = new_model(config, &architecture, data.device)?;
     let distillation = found

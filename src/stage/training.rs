@@ -11,17 +11,17 @@ use super::StageError;
 use super::setup::{self, Data};
 use super::teacher::TeacherUse;
 use crate::config::{
-    self, AttentionChoice, CachePrecision, Config, Convolution, FeatureChoice, IdEncoding, KdLoss, MonitorChoice, NodeValidation,
-    Precision, Schedule as ScheduleChoice, Stage,
+    self, AttentionChoice, CachePrecision, Config, Convolution, FeatureChoice, IdEncoding, KdLoss, MonitorChoice,
+    NodeValidation, Precision, Schedule as ScheduleChoice, Stage,
 };
 use crate::distill::losses::LogitLoss;
 use crate::graph::{
     AssembleOptions, BatchBudget, EdgeScaling, FeatureSet, Loader, LoaderOptions, Shuffle, Split, Store, UnknownDrop,
     Vocabulary,
 };
+use crate::memory;
 use crate::nn::attention::Backend;
 use crate::nn::{DatasetIdentity, IdHash, InputConfig};
-use crate::memory;
 use crate::torch::device;
 use crate::train::fit::{BatchPlan, FitOptions};
 use crate::train::optimizer::AdamOptions;
@@ -211,6 +211,7 @@ pub fn loaders(
     store: &Arc<Store>,
     vocabulary: &Arc<Vocabulary>,
     edge_attributes: bool,
+    device: Device,
 ) -> (Loader, Loader) {
     let loader = |probability: f64| {
         let unknown_drop =
@@ -227,12 +228,18 @@ pub fn loaders(
         };
         let options = LoaderOptions {
             assemble,
-            workers: config.training.num_workers,
+            workers: config.training.num_workers.unwrap_or_else(|| default_workers(device)),
             prefetch_batches: config.training.prefetch_batches,
         };
         Loader::start(Arc::clone(store), options)
     };
     (loader(config.model.unknown_drop), loader(0.0))
+}
+
+/// Threads that assemble batches of graphs: one leaves a CPU its cores for the steps; for a GPU a quarter of the cores, at most four.
+fn default_workers(device: Device) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
+    if device.is_cuda() { (cores / 4).clamp(1, 4) } else { 1 }
 }
 
 /// The graphs of a run, as positions in the store. As a batch plan: every epoch has all of them, in another order.

@@ -93,6 +93,7 @@ pub fn batch(graphs: &[u64]) -> Batch {
         targets: None,
         neighbourhood: None,
         real: None,
+        padded_form: None,
     }
 }
 

@@ -119,8 +119,9 @@ config_fields! {
         seed: u64 = 42;
         /// CPU threads for computation; 0 uses all cores. Set it to leave cores to other programs.
         threads: usize = 0, Between(0.0, 4096.0);
-        /// Threads that assemble batches. Raise it when a run reports a large share of waiting for data.
-        num_workers: usize = 1, Between(1.0, 256.0);
+        /// Threads that assemble batches. Raise it when a run reports a large share of waiting for data. `none`: one; when graphs are trained
+        /// on a GPU, a quarter of the cores, at most four.
+        num_workers: Option<usize> = None, Between(1.0, 256.0);
         /// Batches that the workers prefetch, all workers together. Lower it to save host memory.
         prefetch_batches: usize = 4, Between(1.0, 1024.0);
         /// Graphs per block when shuffling: a block is read from disk in one piece. 0 shuffles single graphs. Set it (to 64, for example)

@@ -434,6 +434,7 @@ impl Assembler {
             },
             neighbourhood: None,
             real: None,
+            padded_form: None,
         })
     }
 }

@@ -108,6 +108,8 @@ pub struct Batch {
     pub neighbourhood: Option<Box<Neighbourhood>>,
     /// Masks of the real nodes and graphs of a [padded](Batch::padded) batch; `None` for others.
     pub real: Option<Real>,
+    /// The padded batch, if a [padding loader](super::Loader::padding) has made it.
+    pub padded_form: Option<Box<Batch>>,
 }
 
 impl Batch {
@@ -145,6 +147,7 @@ impl Batch {
             targets: None,
             neighbourhood: Some(Box::new(neighbourhood)),
             real: None,
+            padded_form: None,
         })
     }
 
@@ -207,7 +210,7 @@ impl Batch {
         self.try_map(&mut |tensor| tensor.f_detach_copy())
     }
 
-    /// Applies `tensor` to every tensor of the batch, in a fixed order.
+    /// Applies `tensor` to every tensor of the batch, in a fixed order. The result has no padded form.
     fn try_map<E>(&self, tensor: &mut impl FnMut(&Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
         Ok(Self {
             graph_index: Arc::clone(&self.graph_index),
@@ -225,6 +228,7 @@ impl Batch {
             targets: self.targets.as_ref().map(&mut *tensor).transpose()?,
             neighbourhood: self.neighbourhood.as_ref().map(|part| part.try_map(tensor).map(Box::new)).transpose()?,
             real: self.real.as_ref().map(|real| real.try_map(tensor)).transpose()?,
+            padded_form: None,
         })
     }
 }

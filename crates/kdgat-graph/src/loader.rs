@@ -15,6 +15,7 @@ use kdgat_torch::allocator::{self, Phase};
 use kdgat_torch::parallel::compute_alone;
 
 use super::assemble::{AssembleOptions, Assembler};
+use super::padding::SizeClass;
 use super::shuffle::Shuffle;
 use super::{Batch, Store, StoreError};
 
@@ -75,6 +76,30 @@ impl BatchMaker for StoreMaker<'_> {
     }
 }
 
+/// The batches of another source, each with its [padded form](Batch::padded_form).
+struct PaddedBatches(Arc<dyn BatchSource>);
+
+struct PaddingMaker<'a>(Box<dyn BatchMaker + 'a>);
+
+impl BatchSource for PaddedBatches {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn maker(&self, epoch: u64) -> Box<dyn BatchMaker + '_> {
+        Box::new(PaddingMaker(self.0.maker(epoch)))
+    }
+}
+
+impl BatchMaker for PaddingMaker<'_> {
+    fn make(&mut self, graphs: &[u64]) -> Result<Batch, StoreError> {
+        let mut batch = self.0.make(graphs)?;
+        let failed = |source| StoreError::Tensor { tensor: "padding", source };
+        batch.padded_form = Some(Box::new(batch.padded(SizeClass::of(&batch)).map_err(failed)?));
+        Ok(batch)
+    }
+}
+
 /// Options for prefetching batches.
 #[derive(Debug, Clone)]
 pub struct LoaderOptions {
@@ -112,6 +137,11 @@ impl Loader {
     /// one of each).
     pub fn over(source: Arc<dyn BatchSource>, workers: usize, prefetch_batches: usize) -> Self {
         Self { source, workers, prefetch_batches }
+    }
+
+    /// The same loader, whose threads also make the padded form of each batch, for CUDA graphs.
+    pub fn padding(self) -> Self {
+        Self { source: Arc::new(PaddedBatches(self.source)), ..self }
     }
 
     /// Starts prefetching the given batches (positions in the store, or numbers of nodes).

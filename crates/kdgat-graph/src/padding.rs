@@ -134,6 +134,7 @@ impl Batch {
                 nodes: Mask::of(own.nodes, class.nodes, device)?,
                 graphs: Mask::of(own.graphs, class.graphs, device)?,
             }),
+            padded_form: None,
         })
     }
 

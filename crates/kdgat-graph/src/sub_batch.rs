@@ -41,6 +41,7 @@ impl Batch {
                 .map(|part| part.select_seeds(&rows).map(Box::new))
                 .transpose()?,
             real: None,
+            padded_form: None,
         })
     }
 

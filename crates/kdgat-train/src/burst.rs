@@ -27,14 +27,18 @@ impl Burst {
         uploader: &mut Uploader,
         fills_up: bool,
     ) -> Result<Self, FitError> {
-        let read = loaded.take(count).collect::<Result<Vec<_>, _>>()?;
+        let mut read = loaded.take(count).collect::<Result<Vec<_>, _>>()?;
         let meter = Meter::new(uploader.device());
         let mut upload = |batch: &Batch| retry_on_oom(meter, || Ok::<_, FitError>(batch.upload(uploader)?));
         let mut filled_up = fills_up.then(Vec::new);
         if let Some(filled_up) = &mut filled_up {
-            for batch in &read {
+            for batch in &mut read {
                 // Padded in host memory: on a GPU each padded tensor would cost a kernel launch.
-                filled_up.push(upload(&batch.padded(SizeClass::of(batch))?)?);
+                let padded = match batch.padded_form.take() {
+                    Some(padded) => *padded,
+                    None => batch.padded(SizeClass::of(batch))?,
+                };
+                filled_up.push(upload(&padded)?);
             }
         }
         let batches = read.iter().map(upload).collect::<Result<_, _>>()?;

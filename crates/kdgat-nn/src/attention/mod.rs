@@ -301,7 +301,8 @@ fn run_fused(
     // Sizes of tensors are never negative.
     let shape = Shape { heads: heads as usize, channels: channels as usize };
     if implementation == Implementation::Gpu {
-        let layer = gpu::Layer::new(gpu::LayerKind::Gat, inputs[0].device(), inputs[0].f_kind()?, adjacency, shape, options)?;
+        let layer =
+            gpu::Layer::new(gpu::LayerKind::Gat, inputs[0].device(), inputs[0].f_kind()?, adjacency, shape, options)?;
         return Ok(run(gpu::GpuGat { layer, projected }, options.return_weights, inputs)?);
     }
     let (adjacency, return_weights) = (adjacency.shallow_clone(), options.return_weights);

@@ -19,9 +19,9 @@ const CHECKSUM_BYTES: usize = 32;
 pub(super) fn compile(source: &Source, capability: i32) -> Result<Vec<u8>, ProgramError> {
     let compiler = nvrtc::compiler_version()?;
     match folder() {
-        Some(folder) => cached(&folder, &digest(source, capability, compiler), source, || {
-            nvrtc::compile(source, capability)
-        }),
+        Some(folder) => {
+            cached(&folder, &digest(source, capability, compiler), source, || nvrtc::compile(source, capability))
+        }
         None => nvrtc::compile(source, capability),
     }
 }

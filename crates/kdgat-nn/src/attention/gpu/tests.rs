@@ -54,7 +54,12 @@ fn results(
 
 fn on_emulated_gpu(graph: &Adjacency, shape: Shape, kind: Kind, projected: bool, options: &AttentionOptions) -> Named {
     results(shape, graph, kind, projected, |inputs| {
-        run(GpuGat { layer: layer(LayerKind::Gat, graph, shape, kind, options), projected }, options.return_weights, inputs).unwrap()
+        run(
+            GpuGat { layer: layer(LayerKind::Gat, graph, shape, kind, options), projected },
+            options.return_weights,
+            inputs,
+        )
+        .unwrap()
     })
 }
 
