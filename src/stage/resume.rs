@@ -23,7 +23,12 @@ pub fn check(
     let frozen = frozen(directory)?;
     let inputs = &frozen["inputs"];
     let batch_graphs = inputs["batch_graphs"].as_u64().map(|graphs| graphs as usize);
-    let decided = Decided { batch_graphs, recomputes: inputs["recomputes"].as_bool().unwrap_or(false) };
+    let was_set = config.training.cuda_graphs == Some(true);
+    let decided = Decided {
+        batch_graphs,
+        recomputes: inputs["recomputes"].as_bool().unwrap_or(false),
+        captures_steps: inputs["captures_steps"].as_bool().unwrap_or(was_set),
+    };
     // Without the batch size in `config.json`, only the saved state can be compared.
     let (Some(batch_graphs), Some(found)) = (batch_graphs, inputs["identity"].as_str()) else { return Ok(decided) };
     if training::identity(config, stage, batch_graphs, dataset, teacher) == found {

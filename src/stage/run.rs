@@ -198,7 +198,7 @@ impl<'a> Run<'a> {
     ) -> Result<Outcome, StageError> {
         let Prepared { training_loader, validation_loader, mut options, mut description, batch_graphs, .. } = prepared;
         let num_parameters = trainable.count_parameters(is_deployed);
-        options.identity = self.freeze(batch_graphs, prepared.recomputes)?;
+        options.identity = self.freeze(batch_graphs, prepared.recomputes, options.records_steps)?;
         let line = self.describe(num_parameters, &prepared.amounts, batch_graphs, student.teacher().digest());
         self.console.line(&line);
         for decision in student.teacher().decisions().iter().chain(&prepared.notes) {
@@ -255,7 +255,7 @@ impl<'a> Run<'a> {
 
     /// Writes the frozen configuration and the identifying inputs, now that the batch size is known. Returns the digest of everything
     /// that the losses depend on.
-    fn freeze(&mut self, batch_graphs: usize, recomputes: bool) -> Result<String, StageError> {
+    fn freeze(&mut self, batch_graphs: usize, recomputes: bool, captures_steps: bool) -> Result<String, StageError> {
         let identity = training::identity(
             self.config,
             self.stage,
@@ -265,6 +265,7 @@ impl<'a> Run<'a> {
         );
         self.inputs.insert("batch_graphs".into(), json!(batch_graphs));
         self.inputs.insert("recomputes".into(), json!(recomputes));
+        self.inputs.insert("captures_steps".into(), json!(captures_steps));
         self.inputs.insert("identity".into(), json!(identity));
         if self.decided.is_none() {
             let frozen = config::freeze(self.config, self.stage.as_str(), &self.inputs);

@@ -65,6 +65,8 @@ pub struct Decided {
     pub batch_graphs: Option<usize>,
     /// True if the backward pass recomputes activations (gradient checkpointing).
     pub recomputes: bool,
+    /// True if steps are captured as CUDA graphs.
+    pub captures_steps: bool,
 }
 
 /// Maximum number of prefetched batches: each worker of the loader has its share of `prefetch_batches`, at least one.
@@ -101,32 +103,26 @@ impl Sizing<'_> {
     ) -> Result<bool, StageError> {
         let limit = self.limit()?;
         if let Some(decided) = self.decided {
+            options.records_steps &= decided.captures_steps;
             self.go_on(decided, &limit, student, plan, options)?;
             return Ok(decided.recomputes);
         }
-        let memory = &self.config.memory;
         let cap = plan.graphs().batch_graphs.min(plan.graphs().training.len()).max(1);
         let finds_size = self.config.training.optimize_batch_size;
         let worst = self.worst(&plan.graphs().training);
 
-        student.set_checkpointing(false);
-        let budget = self.budget(student, trainable, plan, options, finds_size, false)?;
-        let mut settled = self.settled(budget, plan, &limit, &worst, self.burst(student, plan.graphs()));
-        let mut recomputes = false;
-        if memory.gradient_checkpointing && settled.graphs.is_none_or(|graphs| graphs < cap) {
-            // Recomputing activations costs time, so it is used only if it allows more graphs.
-            student.set_checkpointing(true);
-            // If measuring failed before, it would fail again, after the same wait.
-            let measures = settled.budget.method == Method::Measured;
-            let recomputing = self.budget(student, trainable, plan, options, measures, true)?;
-            let recomputing = self.settled(recomputing, plan, &limit, &worst, self.burst(student, plan.graphs()));
-            if recomputing.graphs > settled.graphs {
-                (settled, recomputes) = (recomputing, true);
-                self.console
-                    .line("memory: the backward pass recomputes activations (gradient checkpointing), so that more graphs fit");
-            } else {
-                student.set_checkpointing(false);
-            }
+        let (mut settled, mut recomputes) = self.find(student, trainable, plan, options, (&limit, &worst), cap)?;
+        let is_short = recomputes || settled.graphs.is_none_or(|graphs| graphs < cap);
+        if options.records_steps && self.config.training.cuda_graphs.is_none() && is_short {
+            // A CUDA graph holds the memory of a step; larger batches are worth more.
+            options.records_steps = false;
+            (settled, recomputes) = self.find(student, trainable, plan, options, (&limit, &worst), cap)?;
+            self.console.line("memory: steps are not captured as CUDA graphs, so that more graphs fit");
+        }
+        if recomputes {
+            self.console.line(
+                "memory: the backward pass recomputes activations (gradient checkpointing), so that more graphs fit",
+            );
         }
         if settled.smallest_bytes > limit.bytes as f64 {
             return Err(self.does_not_fit(&limit, &worst));
@@ -170,6 +166,37 @@ impl Sizing<'_> {
         };
         self.directory.write_json(BUDGET, &written)?;
         Ok(recomputes)
+    }
+
+    /// Finds the number of graphs, at most `cap`, that go through the model at a time, and whether the backward pass recomputes activations,
+    /// which the student is set to.
+    fn find(
+        &mut self,
+        student: &mut impl Student,
+        trainable: &mut Trainable,
+        plan: &impl StagePlan,
+        options: &FitOptions,
+        (limit, worst): (&Limit, &WorstBatches),
+        cap: usize,
+    ) -> Result<(Settled, bool), StageError> {
+        student.set_checkpointing(false);
+        let measures = self.config.training.optimize_batch_size;
+        let budget = self.budget(student, trainable, plan, options, measures, false)?;
+        let settled = self.settled(budget, plan, limit, worst, self.burst(student, plan.graphs()));
+        if !self.config.memory.gradient_checkpointing || settled.graphs.is_some_and(|graphs| graphs >= cap) {
+            return Ok((settled, false));
+        }
+        // Recomputing activations costs time, so it is used only if it allows more graphs.
+        student.set_checkpointing(true);
+        // If measuring failed before, it would fail again, after the same wait.
+        let measures = settled.budget.method == Method::Measured;
+        let recomputing = self.budget(student, trainable, plan, options, measures, true)?;
+        let recomputing = self.settled(recomputing, plan, limit, worst, self.burst(student, plan.graphs()));
+        if recomputing.graphs > settled.graphs {
+            return Ok((recomputing, true));
+        }
+        student.set_checkpointing(false);
+        Ok((settled, false))
     }
 
     /// Applies the sizes of a resumed run: only the same batches, split in the same places, continue the same losses. If they no longer
