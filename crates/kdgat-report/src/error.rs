@@ -12,16 +12,33 @@ use kdgat_sweep::SweepError;
 pub enum ReportError {
     /// A path has nothing to report on, or a damaged file.
     #[error("{path}: {reason}", path = path.display())]
-    Input { path: PathBuf, reason: String },
+    Input {
+        /// The path or file.
+        path: PathBuf,
+        /// Description of what is wrong with it.
+        reason: String,
+    },
     /// A file operation failed.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
-    File { path: PathBuf, action: &'static str, source: io::Error },
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// The attempted action, as in "cannot {action}".
+        action: &'static str,
+        /// Error of the operating system.
+        source: io::Error,
+    },
     /// A chart could not be drawn.
     #[error("cannot draw a chart: {0}")]
     Draw(String),
     /// A figure could not be converted to PNG.
     #[error("{path}: {reason}", path = path.display())]
-    Picture { path: PathBuf, reason: String },
+    Picture {
+        /// The PNG file.
+        path: PathBuf,
+        /// Description of the failure.
+        reason: String,
+    },
     /// A sweep could not be read.
     #[error(transparent)]
     Sweep(#[from] SweepError),

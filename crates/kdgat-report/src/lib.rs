@@ -1,17 +1,19 @@
 //! HTML reports: `kdgat report` builds one page from the files of runs, evaluations and sweeps.
 //!
-//! [`files`] reads them, [`figures`] draws a [`chart`] from each kind, [`page`] writes a single file. A figure without data is
-//! replaced by a sentence that says why.
+//! [`write()`] is the whole interface. Module `files` reads the files, `figures` draws a chart from each kind, `page` writes a single
+//! HTML file. A figure without data is replaced by a sentence that says why.
 
-pub mod chart;
+#![warn(missing_docs)]
+
+mod chart;
 mod error;
-pub mod figures;
-pub mod files;
-pub mod html;
+mod figures;
+mod files;
+mod html;
 mod outline;
-pub mod page;
+mod page;
 mod picture;
-pub mod table;
+mod table;
 
 use std::path::{Path, PathBuf};
 
@@ -37,6 +39,7 @@ pub struct ReportOptions {
 /// Files that were written.
 #[derive(Debug, Clone)]
 pub struct Written {
+    /// Path of the page.
     pub page: PathBuf,
     /// Number of figures in the page.
     pub figures: usize,

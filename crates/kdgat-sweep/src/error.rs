@@ -10,41 +10,99 @@ use kdgat_config::ConfigError;
 pub enum SweepError {
     /// A file operation failed.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
-    File { path: PathBuf, action: &'static str, source: io::Error },
+    File {
+        /// File or folder.
+        path: PathBuf,
+        /// The attempted action, as in "cannot {action}".
+        action: &'static str,
+        /// Error of the operating system.
+        source: io::Error,
+    },
     /// The sweep file is not valid TOML, or has an unknown key.
     #[error("{file}:{line}: {message}")]
-    Syntax { file: String, line: usize, message: String },
+    Syntax {
+        /// Name of the file: its path, or `built-in` with the path in the repository.
+        file: String,
+        /// Line of the error, from 1.
+        line: usize,
+        /// Message of the TOML parser.
+        message: String,
+    },
     /// The sweep file has invalid values.
     #[error("{}", all_of(file, problems))]
-    Invalid { file: String, problems: Vec<String> },
+    Invalid {
+        /// Name of the file.
+        file: String,
+        /// One message per invalid value; never empty.
+        problems: Vec<String>,
+    },
     /// The settings of one combination are invalid or contradict each other.
     #[error("{file}: step `{step}` with {combination}: {source}")]
-    Settings { file: String, step: String, combination: String, source: ConfigError },
+    Settings {
+        /// Name of the sweep file.
+        file: String,
+        /// Step with these settings.
+        step: String,
+        /// Values of the axes that apply to the step: `kd_alpha=0.5 seed=42`.
+        combination: String,
+        /// Reason for the rejection.
+        source: ConfigError,
+    },
     /// A file in the sweep's folder is damaged.
     #[error("{path}: {found}; {remedy}", path = path.display(), remedy = remedy(path))]
-    Damaged { path: PathBuf, found: String },
+    Damaged {
+        /// The damaged file.
+        path: PathBuf,
+        /// Description of the damage.
+        found: String,
+    },
     /// There is neither a file nor a shipped sweep of that name.
     #[error("no sweep file `{name}`; the nearest shipped sweep is `{nearest}` (available: {known})")]
-    Unknown { name: String, nearest: String, known: String },
+    Unknown {
+        /// Path or name that the user gave.
+        name: String,
+        /// Shipped sweep with the most similar name.
+        nearest: String,
+        /// Names of all shipped sweeps, separated by commas.
+        known: String,
+    },
     /// Other processes work on a different version of the sweep.
     #[error(
         "{folder}: other processes work on this sweep with another version of its file, its data or its teachers; wait for them, stop \
          them with `kdgat sweep cancel {folder}`, or choose another folder with --output",
         folder = folder.display()
     )]
-    OtherPlan { folder: PathBuf },
+    OtherPlan {
+        /// The sweep's folder.
+        folder: PathBuf,
+    },
     /// The folder has no sweep.
     #[error("{folder}: no sweep has been started there; start one with `kdgat sweep FILE`", folder = folder.display())]
-    NoSweep { folder: PathBuf },
+    NoSweep {
+        /// The folder without a plan.
+        folder: PathBuf,
+    },
     /// The request cannot be carried out; the message says why.
     #[error("{0}")]
     Usage(String),
     /// A command of the batch system, or a request to it, failed.
     #[error("`{command}` failed: {said}")]
-    Batch { command: String, said: String },
+    Batch {
+        /// The command with its arguments, or the request's method and path.
+        command: String,
+        /// Error message of the command, or of the request.
+        said: String,
+    },
     /// The jobs of a task keep ending without a result.
     #[error("{task}: its last {jobs} jobs ended without a result; see the log of {last} (`ray job logs {last}`)")]
-    Lost { task: String, jobs: u32, last: String },
+    Lost {
+        /// Step and settings of the task.
+        task: String,
+        /// Number of its last jobs, none of which has written a result.
+        jobs: u32,
+        /// Name of the last job, for `ray job logs`.
+        last: String,
+    },
 }
 
 impl SweepError {

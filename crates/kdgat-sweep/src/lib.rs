@@ -5,11 +5,13 @@
 //! number of processes may work on it. [`run`] executes tasks on this machine, [`slurm`] and [`ray`] submit them to a cluster.
 //! The parts of a graph store ([`parts`]) are also such a plan, without trials.
 
+#![warn(missing_docs)]
+
 #[macro_use]
 extern crate kdgat_base;
 
 mod cluster;
-pub mod early;
+mod early;
 mod error;
 pub mod parts;
 pub mod pipeline;

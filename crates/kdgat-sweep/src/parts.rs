@@ -42,6 +42,9 @@ fn in_parts(name: &str, kind: fn(Share) -> TaskKind, config: &Config, parts: usi
 
 /// Updates the task states to match the parts that exist according to `has`; failed tasks may start again. Tasks that another
 /// process has claimed are skipped. Returns the number of existing parts among the others.
+///
+/// # Errors
+/// If a state cannot be read or written.
 pub fn agree(folder: &SweepFolder, plan: &Plan, has: impl Fn(Share) -> bool) -> Result<usize, SweepError> {
     let mut there = 0;
     for task in &plan.tasks {
@@ -63,6 +66,9 @@ pub fn agree(folder: &SweepFolder, plan: &Plan, has: impl Fn(Share) -> bool) -> 
 }
 
 /// Returns one line per failed part, with its reason and log.
+///
+/// # Errors
+/// If the state of a task cannot be read.
 pub fn failures(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepError> {
     let mut lines = Vec::new();
     for task in &plan.tasks {

@@ -29,6 +29,9 @@ pub struct PipelineOptions {
 }
 
 /// Returns the sweep file with the user's changes.
+///
+/// # Errors
+/// If a change is invalid, or gives a field several values.
 pub fn file(options: &PipelineOptions) -> Result<Found, SweepError> {
     let mut found = plan::find(Path::new(SHIPPED))?;
     for step in found.file.step.iter_mut().filter(|step| !step.preset.is_empty()) {
@@ -81,7 +84,10 @@ pub fn folder(parent: &Path, dataset: &str, data_digest: &str) -> PathBuf {
     parent.join(format!("{dataset}-{}", data_digest.get(..12).unwrap_or(data_digest)))
 }
 
-/// Lists the steps in execution order with their states, as text.
+/// Lists the steps in execution order with their states, as text. Without a folder, all steps are to do.
+///
+/// # Errors
+/// If the state of a task cannot be read.
 pub fn describe(plan: &Plan, folder: Option<&SweepFolder>) -> Result<String, SweepError> {
     let mut lines = String::new();
     let mut left = 0;
@@ -105,6 +111,9 @@ pub fn describe(plan: &Plan, folder: Option<&SweepFolder>) -> Result<String, Swe
 }
 
 /// True if all steps are done.
+///
+/// # Errors
+/// If the state of a task cannot be read.
 pub fn is_done(plan: &Plan, folder: &SweepFolder) -> Result<bool, SweepError> {
     for task in &plan.tasks {
         if !folder.state(task)?.status.is_done() {
@@ -115,6 +124,9 @@ pub fn is_done(plan: &Plan, folder: &SweepFolder) -> Result<bool, SweepError> {
 }
 
 /// Summarises the results as text: the verdict of each fusion and the paths of the result files.
+///
+/// # Errors
+/// If the state of a task or `fusion.json` of a finished fusion cannot be read.
 pub fn results(plan: &Plan, folder: &SweepFolder) -> Result<String, SweepError> {
     let mut text = String::new();
     for task in &plan.tasks {

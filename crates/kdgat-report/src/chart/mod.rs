@@ -78,6 +78,7 @@ impl Svg {
     }
 
     /// Counts the elements that show data: all but texts and straight lines, which an empty chart has too.
+    #[cfg(test)]
     pub fn marks(&self) -> usize {
         let is_mark =
             |element: &&str| !element.starts_with("text") && !element.starts_with("line ") && !element.starts_with('/');

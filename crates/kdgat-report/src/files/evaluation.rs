@@ -52,7 +52,6 @@ pub struct Judged {
     pub file: Option<String>,
     pub calibration: String,
     pub threshold_method: String,
-    pub graphs: u64,
     pub attacks: u64,
     pub confusion: Confusion,
     pub metrics: serde_json::Map<String, Value>,

@@ -18,7 +18,9 @@ use kdgat_config::{self, Config, CurriculumKind, Sources, nearest};
 /// Sources of configuration besides the sweep file.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
+    /// Folder with `kdgat.toml` and `presets/`; empty for the process's working directory.
     pub working_folder: PathBuf,
+    /// Environment variables; only those that start with `KDGAT_` are read.
     pub variables: Vec<(OsString, OsString)>,
 }
 

@@ -21,42 +21,42 @@ pub struct SweepFile {
     pub description: String,
     /// Metric that trials are compared by: a column of `metrics.csv` in a run's best epoch, or a metric of `kdgat evaluate`.
     /// If absent, a metric of the validation data: see [`Self::metric`].
-    pub metric: Option<String>,
+    pub(crate) metric: Option<String>,
     /// Direction of improvement; `minimize` if absent beside a `metric`.
-    pub direction: Option<Direction>,
+    pub(crate) direction: Option<Direction>,
     /// Step whose metric is compared; the last one if absent.
-    pub measure: Option<String>,
+    pub(crate) measure: Option<String>,
     /// Rule for combining the values of the axes.
     #[serde(default)]
-    pub combine: Combine,
+    pub(crate) combine: Combine,
     /// Number of combinations to draw with `combine = "random"`.
-    pub samples: Option<u64>,
+    pub(crate) samples: Option<u64>,
     /// Seed of the random draw.
     #[serde(default)]
-    pub sampling_seed: u64,
+    pub(crate) sampling_seed: u64,
     /// Seeds; each combination is run with each of them.
     #[serde(default)]
-    pub seeds: Vec<u64>,
+    pub(crate) seeds: Vec<u64>,
     /// Number of retries of a failed task.
     #[serde(default = "one")]
-    pub retries: u32,
+    pub(crate) retries: u32,
     /// Chain of commands that a trial consists of.
     #[serde(default)]
-    pub step: Vec<Step>,
+    pub(crate) step: Vec<Step>,
     /// Varied settings.
     #[serde(default)]
-    pub axis: Vec<AxisEntry>,
+    pub(crate) axis: Vec<AxisEntry>,
     /// Excluded combinations: names of axes with a value, or with a list of values of which any one matches.
     #[serde(default)]
-    pub exclude: Vec<BTreeMap<String, toml::Value>>,
+    pub(crate) exclude: Vec<BTreeMap<String, toml::Value>>,
     /// Early stopping of trials; off if absent.
-    pub early_stopping: Option<EarlyStopping>,
+    pub(crate) early_stopping: Option<EarlyStopping>,
     /// Resources of a trial.
     #[serde(default)]
-    pub resources: Resources,
+    pub(crate) resources: Resources,
     /// Settings of `--executor slurm`.
     #[serde(default)]
-    pub slurm: SlurmSettings,
+    pub(crate) slurm: SlurmSettings,
 }
 
 fn one() -> u32 {
@@ -152,8 +152,10 @@ pub enum Scale {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
+    /// Lower values are better.
     #[default]
     Minimize,
+    /// Higher values are better.
     Maximize,
 }
 
@@ -166,6 +168,7 @@ impl Direction {
         }
     }
 
+    /// Returns the word for it in a sweep file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Minimize => "minimize",
@@ -268,12 +271,16 @@ impl Resources {
 
 impl SweepFile {
     /// Parses the text of a sweep file; `name` is the file's name in errors.
+    ///
+    /// # Errors
+    /// The line of invalid TOML, of an unknown key, or of a value of the wrong type. Names and ranges are checked by
+    /// [`expand`](fn@super::expand).
     pub fn parse(name: &str, text: &str) -> Result<Self, SweepError> {
         parse(name, text)
     }
 
     /// Returns the step whose metric is compared; `None` if there is no such step.
-    pub fn measured(&self) -> Option<&Step> {
+    pub(crate) fn measured(&self) -> Option<&Step> {
         match &self.measure {
             Some(name) => self.step.iter().find(|step| step.name == *name),
             None => self.step.last(),
@@ -282,7 +289,7 @@ impl SweepFile {
 
     /// Returns the metric that trials are compared by, and its direction. The default is a metric of the validation data, so
     /// that selecting the best trial does not bias the test results.
-    pub fn metric(&self) -> (&str, Direction) {
+    pub(crate) fn metric(&self) -> (&str, Direction) {
         match &self.metric {
             Some(metric) => (metric, self.direction.unwrap_or_default()),
             None => metric::default_of(self.measured().map(|step| step.command)),
@@ -290,7 +297,7 @@ impl SweepFile {
     }
 
     /// Reads and parses a file. Also returns its text.
-    pub fn read(path: &Path) -> Result<(Self, String), SweepError> {
+    pub(crate) fn read(path: &Path) -> Result<(Self, String), SweepError> {
         let text = std::fs::read_to_string(path).map_err(SweepError::file(path, "read the sweep file"))?;
         Ok((Self::parse(&path.display().to_string(), &text)?, text))
     }
@@ -301,9 +308,9 @@ impl SweepFile {
 #[serde(default, deny_unknown_fields)]
 pub struct JobsFile {
     /// Number of retries of a failed task.
-    pub retries: u32,
-    pub resources: Resources,
-    pub slurm: SlurmSettings,
+    pub(crate) retries: u32,
+    pub(crate) resources: Resources,
+    pub(crate) slurm: SlurmSettings,
 }
 
 impl Default for JobsFile {
@@ -314,6 +321,9 @@ impl Default for JobsFile {
 
 impl JobsFile {
     /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is not valid TOML, has an unknown key, or has values that are out of range.
     pub fn read(path: &Path) -> Result<Self, SweepError> {
         let text = std::fs::read_to_string(path).map_err(SweepError::file(path, "read the job settings"))?;
         let file = path.display().to_string();

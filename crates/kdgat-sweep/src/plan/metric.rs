@@ -9,13 +9,13 @@ use kdgat_evaluate::metrics::METRICS;
 use kdgat_train::metrics::metrics_header;
 
 /// Columns of `metrics.csv` that describe the progress of a training, not its result.
-pub const PROGRESS: [&str; 6] = ["graphs_per_second", "seconds", "steps", "epoch", "lr", "peak_memory_bytes"];
+pub(crate) const PROGRESS: [&str; 6] = ["graphs_per_second", "seconds", "steps", "epoch", "lr", "peak_memory_bytes"];
 /// Metric: number of parameters.
-pub const PARAMETERS: &str = "parameters";
+pub(crate) const PARAMETERS: &str = "parameters";
 /// Size metrics of an evaluation.
-pub const SIZES: [&str; 2] = [PARAMETERS, "file_bytes"];
+pub(crate) const SIZES: [&str; 2] = [PARAMETERS, "file_bytes"];
 /// Speed metrics of an evaluation, in milliseconds per graph.
-pub const SPEEDS: [&str; 2] = ["ms_per_graph_batch_1", "ms_per_graph_batch_512"];
+pub(crate) const SPEEDS: [&str; 2] = ["ms_per_graph_batch_1", "ms_per_graph_batch_512"];
 
 /// Evaluation metric on the validation data: comparing trials by it keeps the test folders held out.
 pub const OF_VALIDATION: &str = "validation_roc_auc";
@@ -23,10 +23,10 @@ pub const OF_VALIDATION: &str = "validation_roc_auc";
 const VAL_TASK_LOSS: &str = "val_task_loss";
 const VAL_LOSS: &str = "val_loss";
 /// Caveat that is shown next to a result that was selected as the best on the test folders.
-pub const SELECTED_ON_TEST: &str = "selected on the test folders, so an optimistic estimate for new data";
+pub(crate) const SELECTED_ON_TEST: &str = "selected on the test folders, so an optimistic estimate for new data";
 
 /// Default metric by the command of the measured step: always a metric of the validation data.
-pub fn default_of(command: Option<StepCommand>) -> (&'static str, Direction) {
+pub(crate) fn default_of(command: Option<StepCommand>) -> (&'static str, Direction) {
     match command {
         Some(StepCommand::Evaluate) => (OF_VALIDATION, Direction::Maximize),
         Some(StepCommand::Fusion) | None => (VAL_LOSS, Direction::Minimize),
@@ -37,12 +37,12 @@ pub fn default_of(command: Option<StepCommand>) -> (&'static str, Direction) {
 }
 
 /// True if an evaluation metric is a result on the test folders, rather than on the validation data or a property of the model.
-pub fn is_of_tests(metric: &str) -> bool {
+pub(crate) fn is_of_tests(metric: &str) -> bool {
     METRICS.contains(&last_part(metric))
 }
 
 /// Returns messages for invalid metrics and early-stopping settings of a file.
-pub fn problems(file: &SweepFile) -> Vec<String> {
+pub(crate) fn problems(file: &SweepFile) -> Vec<String> {
     // A missing step is reported elsewhere.
     let Some(step) = file.measured() else { return Vec::new() };
     let (metric, direction) = file.metric();

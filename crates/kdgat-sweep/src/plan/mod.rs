@@ -3,16 +3,17 @@
 mod axis;
 mod combine;
 mod expand;
-pub mod file;
+mod file;
 pub mod metric;
 mod overrides;
 mod shared;
 mod shipped;
-pub mod task;
+mod task;
 
-pub use axis::same_value;
+pub(crate) use axis::same_value;
 pub use expand::{Surroundings, expand};
+pub(crate) use file::MOST_THREADS;
 pub use file::{Direction, JobsFile, SweepFile};
 pub use overrides::apply as override_field;
 pub use shipped::{Found, SHIPPED, find};
-pub use task::{Plan, Task, TaskKind, Trial};
+pub use task::{Input, Plan, Task, TaskKind, Trial};

@@ -6,6 +6,10 @@ use super::file::{AxisEntry, StepCommand, SweepFile};
 use crate::SweepError;
 
 /// Applies one `--set` argument to the file.
+///
+/// # Errors
+/// If the argument has no `=` or no value, names an unknown field or step, or gives a seed that is not a whole number. Other values are
+/// checked by [`expand`](fn@super::expand).
 pub fn apply(file: &mut SweepFile, flag: &str) -> Result<(), SweepError> {
     let usage = |what: String| SweepError::Usage(format!("--set {flag}: {what}"));
     let Some((target, text)) = flag.split_once('=') else {

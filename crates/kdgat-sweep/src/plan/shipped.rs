@@ -25,11 +25,16 @@ pub struct Found {
     pub name: String,
     /// Name of the file in error messages.
     pub shown: String,
+    /// Text of the file, to which a sweep appends its changes as comments before it stores a copy.
     pub text: String,
+    /// Parsed text, to which changes from the command line apply.
     pub file: SweepFile,
 }
 
 /// Finds the file at this path, or the shipped sweep of this name.
+///
+/// # Errors
+/// If the file cannot be read or parsed. A name that is neither a file nor a shipped sweep gives [`SweepError::Unknown`].
 pub fn find(wanted: &Path) -> Result<Found, SweepError> {
     let name = wanted.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     if wanted.is_file() {

@@ -17,22 +17,25 @@ use kdgat_graph::Share;
 pub struct Plan {
     /// File name without extension.
     pub name: String,
+    /// Metric that trials are compared by; empty for a plan without trials.
     pub metric: String,
+    /// Direction in which the metric improves.
     pub direction: Direction,
-    pub retries: u32,
-    pub early_stopping: Option<EarlyStopping>,
-    pub resources: Resources,
-    pub slurm: SlurmSettings,
+    pub(crate) retries: u32,
+    pub(crate) early_stopping: Option<EarlyStopping>,
+    pub(crate) resources: Resources,
+    pub(crate) slurm: SlurmSettings,
     /// Names of the axes, in the order of the trials' labels.
     pub axes: Vec<String>,
     /// Field that each axis varies, if it varies a single field.
     #[serde(default)]
-    pub fields: Vec<Option<String>>,
+    pub(crate) fields: Vec<Option<String>>,
     /// Tasks in topological order: each comes after those that it needs.
     pub tasks: Vec<Task>,
+    /// Trials in the order of the file; none in the plan of a [build in parts](crate::parts).
     pub trials: Vec<Trial>,
     #[serde(skip)]
-    pub places: Places,
+    pub(crate) places: Places,
 }
 
 /// Index of the tasks by ID, built on the first lookup.
@@ -59,11 +62,13 @@ pub struct Task {
     /// Digest of everything that the result depends on: settings, input tasks and, after [`Plan::bind`], the content of the
     /// data and of registered teachers.
     pub id: String,
+    /// Command that the task runs.
     pub kind: TaskKind,
     /// Step of the file, or `store` or `targets` for tasks that are added as needed.
     pub step: String,
     /// Settings that distinguish it from the step's other tasks, for display.
     pub label: String,
+    /// Merged configuration. Fields that `inputs` provides are unset, since their paths are known only once those tasks are done.
     pub config: Config,
     /// IDs of tasks that must be done before.
     pub needs: Vec<String>,
@@ -74,7 +79,9 @@ pub struct Task {
 /// A field that takes the weights or the run of another task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Input {
+    /// Configuration field that takes the weights, or `runs` for the runs of an evaluation.
     pub field: String,
+    /// ID of the other task.
     pub task: String,
 }
 
@@ -90,11 +97,17 @@ pub enum TaskKind {
     Targets,
     /// `kdgat teachers cache --part`
     TargetsPart(Share),
+    /// `kdgat autoencoder`
     Autoencoder,
+    /// `kdgat normal`
     Normal,
+    /// `kdgat curriculum`
     Curriculum,
+    /// `kdgat train`
     Train,
+    /// `kdgat fusion`
     Fusion,
+    /// `kdgat evaluate`
     Evaluate,
 }
 
@@ -142,6 +155,7 @@ impl TaskKind {
 /// One combination: a row of `sweep.csv`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
+    /// Digest of the IDs of its tasks.
     pub id: String,
     /// Label of the choice for each axis.
     pub labels: Vec<String>,

@@ -25,6 +25,9 @@ use logs::Logs;
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// Returns the submission for each task that is not done, for `--dry-run`.
+///
+/// # Errors
+/// If a state cannot be read, or a path cannot be used in a command line.
 pub fn requests(folder: &SweepFolder, plan: &Plan) -> Result<Vec<Value>, SweepError> {
     let mut requests = Vec::new();
     for task in &plan.tasks {
@@ -36,6 +39,9 @@ pub fn requests(folder: &SweepFolder, plan: &Plan) -> Result<Vec<Value>, SweepEr
 }
 
 /// Describes the resources that these jobs request: one line per step and amount.
+///
+/// # Errors
+/// Those of [`requests`].
 pub fn asked(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepError> {
     let mut kinds: Vec<([Value; 4], u64)> = Vec::new();
     for request in requests(folder, plan)? {
@@ -56,6 +62,11 @@ pub fn asked(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepErro
 }
 
 /// Submits the open tasks to the cluster at `RAY_ADDRESS` and waits for them.
+///
+/// # Errors
+/// If the address is invalid, another process submits this sweep's tasks, the cluster does not answer the first
+/// request or any request for ten minutes, the jobs of a task keep ending without a result, or a file in the sweep's folder cannot be
+/// read or written.
 pub fn run(folder: &SweepFolder, plan: &Plan) -> Result<Ended, SweepError> {
     let address = std::env::var("RAY_ADDRESS").unwrap_or_else(|_| "http://127.0.0.1:8265".to_owned());
     let server = Server::new(&address).map_err(|wrong| SweepError::Usage(format!("RAY_ADDRESS: {wrong}")))?;

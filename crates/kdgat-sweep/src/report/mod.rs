@@ -7,9 +7,9 @@ mod tables;
 use std::io;
 use std::path::PathBuf;
 
-pub use analysis::{Comparison, Effect, Group, compare};
-pub use statistics::{Summary, permutation_test, summarize};
 pub use tables::Table;
+
+use analysis::{Comparison, compare};
 
 use super::SweepError;
 use super::plan::Plan;
@@ -19,11 +19,16 @@ use kdgat_base::files;
 /// A report as Markdown, and the files that were written.
 #[derive(Clone, Debug)]
 pub struct Report {
+    /// Text of `report.md`.
     pub markdown: String,
+    /// Paths of `report.md` and `report.csv`.
     pub files: Vec<PathBuf>,
 }
 
 /// Builds all tables of a sweep. `pairs` are settings to compare (`AXIS=VALUE`).
+///
+/// # Errors
+/// If a pair has an unknown setting, two settings that cannot be compared, or no finished trials that differ in nothing else.
 pub fn tables(plan: &Plan, rows: &[Row], pairs: &[(String, String)]) -> Result<Vec<Table>, SweepError> {
     let compared = pairs.iter().map(|(first, second)| compare(plan, rows, first, second));
     let compared = compared.collect::<Result<Vec<Comparison>, String>>().map_err(SweepError::Usage)?;
@@ -31,6 +36,9 @@ pub fn tables(plan: &Plan, rows: &[Row], pairs: &[(String, String)]) -> Result<V
 }
 
 /// Writes `report.md` and `report.csv` into the sweep's folder. `pairs` are settings to compare (`AXIS=VALUE`).
+///
+/// # Errors
+/// Those of [`tables`], or if a task's state cannot be read or a file cannot be written.
 pub fn write(folder: &SweepFolder, plan: &Plan, pairs: &[(String, String)]) -> Result<Report, SweepError> {
     let rows = table::rows(folder, plan)?;
     let tables = tables(plan, &rows, pairs)?;

@@ -8,10 +8,13 @@ use crate::state::Row;
 /// A table with a title; the first columns are texts.
 #[derive(Clone, Debug)]
 pub struct Table {
+    /// Heading of the table.
     pub title: String,
     /// Explanation below the title; may be empty.
     pub note: String,
+    /// Names of the columns.
     pub header: Vec<String>,
+    /// Rows with one text per column; empty where a value is unknown.
     pub rows: Vec<Vec<String>>,
 }
 

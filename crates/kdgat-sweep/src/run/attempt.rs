@@ -31,11 +31,13 @@ const FAILURE: i32 = 1;
 /// Resources that a task may use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grant {
+    /// CPU threads, unless the task's configuration has a number of its own.
     pub threads: usize,
     /// Host memory limit of the whole process; `None` for no limit.
     pub memory_bytes: Option<u64>,
     /// Visible GPU, as a value of CUDA_VISIBLE_DEVICES; `None` to leave the variable unchanged.
     pub gpu: Option<String>,
+    /// GPU memory limit in bytes, if tasks share a GPU; `None` for the configured limit.
     pub gpu_memory_bytes: Option<u64>,
     /// Set when a cluster may give the task's next attempt more host memory.
     pub may_grow: bool,
@@ -126,11 +128,6 @@ impl Attempt {
         }))
     }
 
-    /// Returns the process ID.
-    pub fn process(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Returns the folder of the run.
     pub fn run(&self) -> PathBuf {
         self.claim.folder().join(self.state.run.as_deref().unwrap_or("run"))
@@ -153,10 +150,6 @@ impl Attempt {
         let bytes = read().map_err(SweepError::file(&path, "read"))?;
         self.log_read += bytes.len() as u64;
         Ok(bytes)
-    }
-
-    pub fn seconds(&self) -> f64 {
-        self.started.elapsed().as_secs_f64()
     }
 
     /// Asks the task to save and end with SIGTERM. Only the first call has an effect.

@@ -80,6 +80,9 @@ pub fn run_name(rungs: &[Rung], rung: u32) -> String {
 }
 
 /// Formats the command of a task's first attempt for a shell.
+///
+/// # Errors
+/// If the state of a task that it takes weights or runs from cannot be read.
 pub fn command_line(folder: &SweepFolder, plan: &Plan, task: &Task, grant: &Grant) -> Result<String, SweepError> {
     let words = arguments(folder, plan, task, &TaskState::default(), grant)?;
     Ok(["kdgat".to_owned()].iter().chain(&words).map(|word| quoted(word)).collect::<Vec<_>>().join(" "))

@@ -38,6 +38,10 @@ pub enum Ended {
 }
 
 /// Works on a sweep until nothing is left to do.
+///
+/// # Errors
+/// If a command cannot be started, or a file in the sweep's folder cannot be read or written. Tasks that run then are asked to save
+/// and stop. A task that fails is no error: the sweep ends with [`Ended::Failed`].
 pub fn run(folder: &SweepFolder, plan: &Plan, slots: &Slots) -> Result<Ended, SweepError> {
     let mut executor = Executor {
         folder,

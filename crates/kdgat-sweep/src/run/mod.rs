@@ -12,11 +12,11 @@ mod relief;
 mod resources;
 mod view;
 
-pub use attempt::{Asked, Attempt, Grant};
-pub use board::Board;
+pub use attempt::Grant;
+pub(crate) use board::Board;
 pub use command::command_line;
-pub use follow::Follower;
+pub(crate) use follow::Follower;
 pub use local::{Ended, run as run_here};
 pub use one::{Outcome, work_on};
-pub use relief::out_of_memory;
+pub(crate) use relief::out_of_memory;
 pub use resources::{Slots, Wish, slots};

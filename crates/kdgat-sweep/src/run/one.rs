@@ -32,6 +32,9 @@ pub enum Outcome {
 }
 
 /// Runs a task once, unless it is done, not ready, or claimed by another process.
+///
+/// # Errors
+/// If the command cannot be started, or a file in the sweep's folder cannot be read or written.
 pub fn work_on(folder: &SweepFolder, plan: &Plan, task: &Task, grant: &Grant) -> Result<Outcome, SweepError> {
     work_by(Board::new(folder, plan)?, folder, plan, task, grant)
 }

@@ -6,5 +6,5 @@ mod settings;
 mod submit;
 
 pub use script::{PUT_OFF, TOO_LARGE};
-pub use settings::SlurmSettings;
+pub(crate) use settings::SlurmSettings;
 pub use submit::{asked, run, scripts};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::file::MOST_THREADS;
+use crate::plan::MOST_THREADS;
 
 /// Settings of Slurm jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

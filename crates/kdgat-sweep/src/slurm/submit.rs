@@ -21,6 +21,9 @@ use kdgat_base::files;
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Returns the scripts for all tasks that are not done, in submission order, for `--dry-run`.
+///
+/// # Errors
+/// If a state cannot be read, or a path cannot be used in a script.
 pub fn scripts(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepError> {
     let program = program()?;
     let text = |array: &Array| script(&program, folder, plan, &array.tasks, array.granted);
@@ -28,6 +31,9 @@ pub fn scripts(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepEr
 }
 
 /// Describes the resources that each of these arrays requests.
+///
+/// # Errors
+/// If a state cannot be read.
 pub fn asked(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepError> {
     Ok(arrays(&left(folder, plan)?).iter().map(|array| array.asked(&plan.slurm)).collect())
 }
@@ -45,6 +51,10 @@ fn left<'a>(folder: &SweepFolder, plan: &'a Plan) -> Result<Vec<(&'a Task, u64)>
 }
 
 /// Submits the open tasks and waits for them.
+///
+/// # Errors
+/// If another process submits this sweep's tasks, Slurm's programs fail at the first call or for ten minutes, or a file in the
+/// sweep's folder cannot be read or written.
 pub fn run(folder: &SweepFolder, plan: &Plan) -> Result<Ended, SweepError> {
     let Some(_lead) = folder.lead()? else {
         let path = folder.path().display();

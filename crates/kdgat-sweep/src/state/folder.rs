@@ -57,11 +57,15 @@ pub struct Membership {
 
 impl SweepFolder {
     /// Returns the folder at a path, which need not exist.
+    ///
+    /// # Errors
+    /// If the path is relative and the working directory is unknown, or the path is empty.
     pub fn at(path: &Path) -> Result<Self, SweepError> {
         let path = std::path::absolute(path).map_err(SweepError::file(path, "find"))?;
         Ok(Self { path })
     }
 
+    /// Returns the absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -110,6 +114,9 @@ impl SweepFolder {
     }
 
     /// Joins the processes that work on the sweep, with the existing plan.
+    ///
+    /// # Errors
+    /// If the folder has no sweep, or its plan is damaged.
     pub fn enter(&self) -> Result<(Plan, Membership), SweepError> {
         let path = self.path.join("workers.lock");
         let plan = self.plan()?;
@@ -119,7 +126,7 @@ impl SweepFolder {
     }
 
     /// Acquires the right to submit the sweep's tasks to a batch system; `None` while another process has it.
-    pub fn lead(&self) -> Result<Option<Membership>, SweepError> {
+    pub(crate) fn lead(&self) -> Result<Option<Membership>, SweepError> {
         let path = self.path.join("leader.lock");
         let lock = open_lock(&path)?;
         Ok(try_lock(&lock, &path)?.then_some(Membership { _lock: lock }))
@@ -132,6 +139,9 @@ impl SweepFolder {
     }
 
     /// Reads the plan.
+    ///
+    /// # Errors
+    /// If there is none, it is damaged, or a newer version has written it.
     pub fn plan(&self) -> Result<Plan, SweepError> {
         let found = record::read(&self.path.join(PLAN), PLAN_FORMAT)?;
         found.ok_or_else(|| SweepError::NoSweep { folder: self.path.clone() })
@@ -143,6 +153,9 @@ impl SweepFolder {
     }
 
     /// Reads the state of a task. A finished task whose results were removed counts as not started.
+    ///
+    /// # Errors
+    /// If the file is damaged, or a newer version has written it. A task without a file is waiting.
     pub fn state(&self, task: &Task) -> Result<TaskState, SweepError> {
         let folder = self.task(task);
         let state: TaskState = record::read(&folder.join(STATE), STATE_FORMAT)?.unwrap_or_default();
@@ -156,6 +169,9 @@ impl SweepFolder {
     }
 
     /// Reads the state of a task for display: a task that is recorded as running but that no process claims is interrupted.
+    ///
+    /// # Errors
+    /// Those of [`Self::state`] and [`Self::is_claimed`].
     pub fn seen(&self, task: &Task) -> Result<TaskState, SweepError> {
         let state = self.state(task)?;
         if state.status != Status::Running || self.is_claimed(task)? {
@@ -168,7 +184,7 @@ impl SweepFolder {
     }
 
     /// Claims a task; `None` if another process works on it.
-    pub fn claim(&self, task: &Task) -> Result<Option<Claim>, SweepError> {
+    pub(crate) fn claim(&self, task: &Task) -> Result<Option<Claim>, SweepError> {
         let folder = self.task(task);
         fs::create_dir_all(&folder).map_err(SweepError::file(&folder, "create"))?;
         let path = folder.join("claim");
@@ -177,6 +193,9 @@ impl SweepFolder {
     }
 
     /// True if a process works on the task now.
+    ///
+    /// # Errors
+    /// If the lock file cannot be opened, or the file system does not support locks.
     pub fn is_claimed(&self, task: &Task) -> Result<bool, SweepError> {
         let path = self.task(task).join("claim");
         match File::open(&path) {
@@ -192,6 +211,9 @@ impl SweepFolder {
     }
 
     /// Resets failed tasks, so that they start again. Returns their number.
+    ///
+    /// # Errors
+    /// If a state cannot be read or written.
     pub fn retry_failed(&self, plan: &Plan) -> Result<usize, SweepError> {
         let mut count = 0;
         for task in &plan.tasks {
@@ -207,16 +229,23 @@ impl SweepFolder {
     }
 
     /// Asks all processes that work on the sweep to stop.
+    ///
+    /// # Errors
+    /// If the marker file cannot be written.
     pub fn cancel(&self) -> Result<(), SweepError> {
         let path = self.path.join(CANCELLED);
         files::write_atomically(&path, b"").map_err(SweepError::file(&path, "write"))
     }
 
+    /// True after [`Self::cancel`], until a process joins while no other works on the sweep.
     pub fn is_cancelled(&self) -> bool {
         self.path.join(CANCELLED).exists()
     }
 
     /// Rewrites the table from the states of all tasks. A lock serialises processes, so that none writes an older table.
+    ///
+    /// # Errors
+    /// If a state cannot be read, or the table cannot be locked or written.
     pub fn write_table(&self, plan: &Plan) -> Result<(), SweepError> {
         let path = self.path.join("table.lock");
         let lock = open_lock(&path)?;

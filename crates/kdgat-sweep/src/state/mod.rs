@@ -2,10 +2,11 @@
 
 mod folder;
 mod record;
-pub mod results;
+pub(crate) mod results;
 pub mod table;
 mod task_state;
 
-pub use folder::{Claim, Membership, SweepFolder, TABLE, settled};
+pub(crate) use folder::Claim;
+pub use folder::{Membership, SweepFolder, TABLE, settled};
 pub use table::Row;
 pub use task_state::{Status, TaskState, Worker};

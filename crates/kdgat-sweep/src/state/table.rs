@@ -11,27 +11,38 @@ use crate::plan::{Plan, Task, TaskKind, Trial};
 /// A trial with its current status and results.
 #[derive(Clone, Debug)]
 pub struct Row {
+    /// The trial, with the labels of its settings.
     pub trial: Trial,
+    /// Status of all its tasks together: failed or blocked if one is, done once all are.
     pub status: Status,
     /// Metric of the measured task.
     pub metric: Option<f64>,
     /// Metrics of all the trial's tasks by name; those of the measured task take precedence, then later tasks.
     pub metrics: BTreeMap<String, f64>,
+    /// Largest number of starts among the trial's own tasks, which no other trial shares, and the measured task.
     pub attempts: u32,
+    /// Highest rung of the memory ladder among its tasks; 0 if no task ran out of memory.
     pub rung: u32,
     /// Run time of the trial's own tasks, which no other trial shares, and of the measured task, in seconds.
     pub seconds: f64,
+    /// Highest counted memory of its tasks, in bytes; 0 before the first epoch is done.
     pub peak_memory_bytes: u64,
+    /// Finished epochs of the measured training, or of the first training that the measured evaluation scores.
     pub epochs: u64,
+    /// Run folder of that training; `None` before its first start.
     pub run: Option<PathBuf>,
+    /// Reason for a failure, early stop or next attempt, after the name of the step.
     pub reason: Option<String>,
 }
 
 /// Columns before those for the axes.
-pub const COLUMNS: [&str; 10] =
+pub(crate) const COLUMNS: [&str; 10] =
     ["trial", "state", "metric", "seconds", "peak_memory_bytes", "epochs", "attempts", "memory_rung", "run", "reason"];
 
 /// Builds the rows of all trials, in the order of the plan.
+///
+/// # Errors
+/// If the state of a task cannot be read.
 pub fn rows(folder: &SweepFolder, plan: &Plan) -> Result<Vec<Row>, SweepError> {
     let mut states: BTreeMap<&str, TaskState> = BTreeMap::new();
     let mut statuses: BTreeMap<&str, Status> = BTreeMap::new();
@@ -124,7 +135,7 @@ fn reason(
 }
 
 /// Formats the table as CSV, with numbers in full precision.
-pub fn csv(plan: &Plan, rows: &[Row]) -> Result<Vec<u8>, csv::Error> {
+pub(super) fn csv(plan: &Plan, rows: &[Row]) -> Result<Vec<u8>, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(COLUMNS.iter().copied().chain(plan.axes.iter().map(String::as_str)))?;
     for row in rows {

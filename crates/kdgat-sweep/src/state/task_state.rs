@@ -10,6 +10,7 @@ use super::results::Results;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TaskState {
+    /// Status. A file never has [`Status::Interrupted`] or [`Status::Blocked`], which follow from locks and from other tasks.
     pub status: Status,
     /// Number of starts.
     pub attempts: u32,
@@ -23,7 +24,9 @@ pub struct TaskState {
     pub batch_graphs: Option<u64>,
     /// Run time over all attempts, in seconds.
     pub seconds: f64,
+    /// Highest counted memory of all attempts, in bytes.
     pub peak_memory_bytes: u64,
+    /// Epochs that the run has finished; 0 for a task that trains nothing.
     pub epochs: u64,
     /// Name of the run's folder, below the task's.
     pub run: Option<String>,
@@ -37,7 +40,7 @@ pub struct TaskState {
 
 impl TaskState {
     /// Copies the results of a run. Drops metrics that are not finite: JSON cannot represent them, and they cannot be compared.
-    pub fn take(&mut self, found: Results) {
+    pub(crate) fn take(&mut self, found: Results) {
         self.metrics = found.metrics.into_iter().filter(|(_, value)| value.is_finite()).collect();
         self.epochs = found.epochs;
         // A run that continued after its sweep was killed has recorded more than the sweep.
@@ -53,18 +56,22 @@ pub enum Status {
     /// Not started, or interrupted: it will resume from its checkpoint.
     #[default]
     Waiting,
+    /// A process works on it, or did when it was killed.
     Running,
     /// Recorded as running, but no process works on it. Only from [`SweepFolder::seen`](super::SweepFolder::seen), never in a file.
     Interrupted,
+    /// Finished, with its results.
     Done,
     /// Ended by early stopping; counts as done.
     Stopped,
+    /// Failed, and not retried without the user's request.
     Failed,
     /// A task that it needs has failed.
     Blocked,
 }
 
 impl Status {
+    /// Returns the word for it in `sweep.csv` and in messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -91,13 +98,15 @@ impl Status {
 /// Process that works on a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worker {
+    /// ID of the sweep's process, not of the command that it started.
     pub process: u32,
+    /// Host name of its machine.
     pub host: String,
 }
 
 impl Worker {
     /// Returns the current process.
-    pub fn this() -> Self {
+    pub(crate) fn this() -> Self {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self { process: std::process::id(), host: name }
     }
