@@ -35,7 +35,8 @@ impl NodeData {
     /// The device and the identity of the graph.
     pub fn origin(&self) -> Origin {
         let NodeGraph { name, digest, .. } = &*self.graph;
-        Origin { device: self.device, dataset: DatasetIdentity { name: name.clone(), digest: digest.clone() } }
+        let dataset = DatasetIdentity { name: name.clone(), digest: digest.clone() };
+        Origin { device: self.device, dataset, counts_nodes: true }
     }
 }
 

@@ -10,6 +10,9 @@ use crate::nodes::{Fanout, FeatureRows, Features, HotNodes, NodeGraph, RowAccess
 /// Features up to this size are mapped: the system's cache holds them, and nothing has to be read before the first batch.
 pub(super) const SMALL_BYTES: f64 = (256 << 20) as f64;
 
+/// Edges above which counting visits takes so long that a line announces it.
+const MANY_EDGES: usize = 100_000_000;
+
 /// Rows of features, and lines for the user.
 pub struct ChosenRows {
     pub rows: Arc<FeatureRows>,
@@ -88,6 +91,9 @@ pub fn choose(
             (None, _) => 0,
         };
         if wanted > 0 {
+            if graph.num_edges() > MANY_EDGES {
+                eprintln!("features: computing how often batches read each of {} nodes", graph.num_nodes());
+            }
             let likely = sampled.visits(graph);
             let hot = HotNodes::most_likely(&likely, wanted);
             let sum = |values: &mut dyn Iterator<Item = f32>| values.map(f64::from).sum::<f64>();
@@ -112,6 +118,18 @@ fn given(config: &Config) -> RowAccess {
         FeaturesFrom::Direct => RowAccess::Direct,
         FeaturesFrom::Resident => RowAccess::Resident,
     }
+}
+
+/// Prepares a graph for sampling: without room in memory for the edges, the system would read megabytes around each row of them.
+///
+/// # Errors
+/// If the system does not take the advice.
+pub fn prepare_sampling(graph: &NodeGraph, free_bytes: f64) -> Result<(), StageError> {
+    if (graph.edge_bytes() as f64) <= free_bytes {
+        return Ok(());
+    }
+    tracing::debug!("edges are read ahead row by row: they take {}", gibibytes(graph.edge_bytes() as f64));
+    graph.read_edges_randomly().map_err(|error| StageError::Input(format!("the edges of {}: {error}", graph.name)))
 }
 
 /// The place for features of this size, and the reason if there is something to say.

@@ -254,6 +254,7 @@ impl NodeTargets {
         let sampled = SampledBatches { seeds: &self.nodes, validation: &[], batch_nodes: BLOCK_NODES, fanouts };
         let chosen = node_features::choose(config, &self.graph, free, Some(sampled))?;
         chosen.notes.iter().for_each(|note| eprintln!("{note}"));
+        node_features::prepare_sampling(&self.graph, free)?;
         let batches = NodeBatches::new(Arc::clone(&self.graph), labels, options, path)?;
         let batches = batches.with_fixed_samples().reading(Arc::clone(&chosen.rows));
         let (mut given, kernel) = (self.weights()?, training::attention_kernel(config));

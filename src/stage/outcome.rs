@@ -79,7 +79,7 @@ impl Outcome {
         console.line(&format!("{ending} after {} epochs; {best}", self.epochs));
         if let Some(metrics) = &summary.best {
             console.line(&format!("  losses (training, validation): {}", describe_parts(metrics)));
-            console.line(&format!("  {:.0} graphs/s in that epoch", metrics.graphs_per_second));
+            console.line(&format!("  {:.0} {}/s in that epoch", metrics.graphs_per_second, console.unit()));
         }
         if let Some(teacher) = &self.teacher {
             let total = &teacher.total;

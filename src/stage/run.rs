@@ -90,6 +90,9 @@ impl<'a> Run<'a> {
         let log = directory.file("log.txt");
         let mut console =
             Console::new(Some(&log)).map_err(|source| StageError::File { path: log, action: "write", source })?;
+        if origin.counts_nodes {
+            console = console.counting_nodes();
+        }
         if config.output.live {
             let what = format!("{} {} on {}", config.model.model, config.model.size, origin.dataset.name);
             console = console.with_panel(Heading { what, run: directory.path().display().to_string() });

@@ -35,12 +35,14 @@ pub struct Data {
 pub struct Origin {
     pub device: Device,
     pub dataset: DatasetIdentity,
+    /// True for the nodes of one large graph: a training counts nodes, not graphs.
+    pub counts_nodes: bool,
 }
 
 impl Data {
     /// The device and the identity of the data.
     pub fn origin(&self) -> Origin {
-        Origin { device: self.device, dataset: self.dataset.clone() }
+        Origin { device: self.device, dataset: self.dataset.clone(), counts_nodes: false }
     }
 }
 

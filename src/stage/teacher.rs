@@ -457,6 +457,7 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
         mode,
         precision,
         path: Some(settings.teacher_cache_dir.join(name)),
+        unit: if matches!(found.architecture, Architecture::Nodes(_)) { "nodes" } else { "graphs" },
         ram_budget_bytes: memory::available_bytes().min(limit.bytes) / CACHE_SHARE_OF_FREE_MEMORY,
         architecture: found.architecture.to_json().to_string(),
         features: match (&found.vocabulary, fanouts) {

@@ -117,6 +117,9 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
         };
         let ChosenRows { rows, notes: lines } = node_features::choose(config, &read, free_bytes, sampled)?;
         notes.extend(lines);
+        if plan.samples_validation {
+            node_features::prepare_sampling(&read, free_bytes)?;
+        }
         (training, validation) = (training.reading(Arc::clone(&rows)), validation.reading(Arc::clone(&rows)));
         read_rows = Some(rows);
     }

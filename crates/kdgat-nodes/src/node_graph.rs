@@ -1,11 +1,13 @@
 //! The graph: edges by target, node features, labels and the split that its source gives.
 
+use std::io;
 use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytemuck::Pod;
-use memmap2::Mmap;
+use memmap2::{Advice, Mmap};
 use serde::{Deserialize, Serialize};
 
 /// Label of a node without one.
@@ -17,6 +19,8 @@ pub struct Section<T> {
     source: Source<T>,
     /// The mapped file.
     file: Option<Arc<Path>>,
+    /// True after [`Self::read_randomly`]; shared by all handles.
+    is_random: Arc<AtomicBool>,
 }
 
 /// Place of an array in a file.
@@ -40,12 +44,43 @@ impl<T: Pod> Section<T> {
     pub fn mapped(map: &Arc<Mmap>, bytes: Range<usize>) -> Option<Self> {
         let found = map.get(bytes.clone())?;
         bytemuck::try_cast_slice::<u8, T>(found).ok()?;
-        Some(Self { source: Source::Mapped(Arc::clone(map), bytes), file: None })
+        Some(Self { source: Source::Mapped(Arc::clone(map), bytes), file: None, is_random: Arc::default() })
     }
 
     /// The same values, whose map is that of this file.
     pub fn in_file(self, path: &Arc<Path>) -> Self {
         Self { file: Some(Arc::clone(path)), ..self }
+    }
+
+    /// Tells the system that mapped values are read here and there, so that it reads no megabytes around each of them, and makes
+    /// [`Self::prefetch`] work.
+    ///
+    /// # Errors
+    /// Any error of the system.
+    pub fn read_randomly(&self) -> io::Result<()> {
+        if let Source::Mapped(map, bytes) = &self.source {
+            map.advise_range(Advice::Random, bytes.start, bytes.len())?;
+            self.is_random.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// True if [`Self::prefetch`] has an effect.
+    pub fn is_prefetched(&self) -> bool {
+        self.is_random.load(Ordering::Relaxed)
+    }
+
+    /// Starts reading these values, so that those of many calls are read at the same time. Does nothing before [`Self::read_randomly`].
+    pub fn prefetch(&self, values: Range<usize>) {
+        let Source::Mapped(map, bytes) = &self.source else { return };
+        if values.is_empty() || !self.is_prefetched() {
+            return;
+        }
+        let begin = bytes.start + values.start * size_of::<T>();
+        // Only advice: a value that was not read ahead is read when it is needed.
+        if let Err(error) = map.advise_range(Advice::WillNeed, begin, values.len() * size_of::<T>()) {
+            tracing::debug!("reading ahead: {error}");
+        }
     }
 
     /// Place of the values in their file; `None` for values in memory, or in a map whose file is unknown.
@@ -59,7 +94,7 @@ impl<T: Pod> Section<T> {
 
 impl<T> From<Vec<T>> for Section<T> {
     fn from(values: Vec<T>) -> Self {
-        Self { source: Source::Owned(Arc::new(values)), file: None }
+        Self { source: Source::Owned(Arc::new(values)), file: None, is_random: Arc::default() }
     }
 }
 
@@ -170,6 +205,20 @@ pub struct NodeGraph {
 }
 
 impl NodeGraph {
+    /// Prepares for sampling where the edges do not fit into memory: see [`Section::read_randomly`].
+    ///
+    /// # Errors
+    /// Any error of the system.
+    pub fn read_edges_randomly(&self) -> io::Result<()> {
+        self.row_pointers.read_randomly()?;
+        self.sources.read_randomly()
+    }
+
+    /// Bytes of the edges: of their sources, and of the row pointers.
+    pub fn edge_bytes(&self) -> usize {
+        size_of_val(&self.row_pointers[..]) + size_of_val(&self.sources[..])
+    }
+
     /// A ring of nodes with equal features, all of class 0: enough to run a network on.
     pub fn ring(nodes: usize, columns: usize, classes: usize) -> Self {
         let neighbours = |node: usize| {

@@ -30,6 +30,7 @@ pub struct Console {
     log: Option<File>,
     last_line: Option<Instant>,
     pace: Pace,
+    unit: &'static str,
 }
 
 /// Running estimate of the time an epoch takes.
@@ -124,15 +125,26 @@ impl Console {
     pub fn new(log: Option<&Path>) -> io::Result<Self> {
         let log = log.map(|path| OpenOptions::new().create(true).append(true).open(path)).transpose()?;
         let view = if io::stderr().is_terminal() { View::Bar(bar()) } else { View::Lines };
-        let console = Self { view, log, last_line: None, pace: Pace::default() };
+        let console = Self { view, log, last_line: None, pace: Pace::default(), unit: "graphs" };
         console.share()?;
         Ok(console)
+    }
+
+    /// A console that counts nodes instead of graphs: training on one large graph. Call it before [`Self::with_panel`].
+    pub fn counting_nodes(mut self) -> Self {
+        self.unit = "nodes";
+        self
+    }
+
+    /// The items that a training counts: graphs or nodes.
+    pub fn unit(&self) -> &'static str {
+        self.unit
     }
 
     /// Shows a panel while the loop runs, if standard error is a terminal.
     pub fn with_panel(mut self, heading: Heading) -> Self {
         if terminal::is_capable() {
-            self.view = View::Promised(Box::new(State { heading, ..State::default() }));
+            self.view = View::Promised(Box::new(State { heading, unit: self.unit, ..State::default() }));
         } else {
             self.line("--live needs a terminal on standard error; progress is shown in plain lines");
         }
@@ -240,13 +252,14 @@ impl Console {
         let left = max_epochs.saturating_sub(metrics.epoch + 1);
         let time_left = if left > 0 { format!("  {} left", duration(self.pace.of(left))) } else { String::new() };
         let text = format!(
-            "epoch {:>3}/{max_epochs}  train {:.5}  val {:.5}{}  lr {:.2e}  {:.0} graphs/s{time_left}  peak {}  {status}",
+            "epoch {:>3}/{max_epochs}  train {:.5}  val {:.5}{}  lr {:.2e}  {:.0} {}/s{time_left}  peak {}  {status}",
             metrics.epoch + 1,
             metrics.train_loss,
             metrics.val_loss,
             if improved { " *" } else { "  " },
             metrics.lr,
             metrics.graphs_per_second,
+            self.unit,
             mebibytes(metrics.peak_memory_bytes),
         );
         let due = self.last_line.is_none_or(|last| last.elapsed() >= LINE_INTERVAL) || metrics.epoch + 1 == max_epochs;

@@ -80,6 +80,8 @@ pub struct CacheOptions {
     pub architecture: String,
     /// The features that the teacher reads, including its vocabulary, as text: part of the cache's key.
     pub features: String,
+    /// The items that targets belong to, in messages: graphs or nodes.
+    pub unit: &'static str,
 }
 
 impl CacheOptions {
@@ -92,6 +94,7 @@ impl CacheOptions {
             ram_budget_bytes: 0,
             architecture: String::new(),
             features: String::new(),
+            unit: "graphs",
         }
     }
 }

@@ -24,7 +24,8 @@ pub(super) fn open(
     let used = shape.used.as_deref();
     let bytes = layout.total_bytes(used)?;
     let graphs = used.map_or(layout.graphs(), |used| used.len() as u64);
-    let size = format!("targets of {graphs} graphs take {} in {}", format_bytes(bytes), precision.as_str());
+    let unit = options.unit;
+    let size = format!("targets of {graphs} {unit} take {} in {}", format_bytes(bytes), precision.as_str());
     let budget = format_bytes(options.ram_budget_bytes);
     let fits = bytes <= options.ram_budget_bytes;
     match (options.mode, &options.path) {
@@ -34,7 +35,7 @@ pub(super) fn open(
             // Targets computed ahead of time or by another run.
             if let (CacheMode::Auto, Some(path)) = (options.mode, options.path.as_ref().filter(|path| path.exists())) {
                 let read = cache.read_from(&mut TargetCache::open(path, &key, layout, used)?)?;
-                lines.push(format!("teacher cache: {read} of {graphs} graphs read from {}", path.display()));
+                lines.push(format!("teacher cache: {read} of {graphs} {unit} read from {}", path.display()));
             }
             Ok((Some(cache), lines))
         }
@@ -44,7 +45,7 @@ pub(super) fn open(
             Ok((None, vec![line]))
         }
         (_, None) => Err(TeacherError::NoCachePath),
-        (_, Some(path)) => on_disk(path, &key, layout, used, &size),
+        (_, Some(path)) => on_disk(path, &key, layout, used, (&size, unit)),
     }
 }
 
@@ -53,7 +54,7 @@ fn on_disk(
     key: &CacheKey,
     layout: RecordLayout,
     used: Option<&[u64]>,
-    size: &str,
+    (size, unit): (&str, &str),
 ) -> Result<(Option<TargetCache>, Vec<String>), TeacherError> {
     let bytes = layout.total_bytes(used)?;
     if let Some(folder) = path.parent() {
@@ -71,7 +72,7 @@ fn on_disk(
     let cache = TargetCache::open(path, key, layout, used)?;
     let summary = cache.summary();
     let line = format!(
-        "teacher cache: {size}; in {place} ({free_text} free), {} of {} graphs already cached",
+        "teacher cache: {size}; in {place} ({free_text} free), {} of {} {unit} already cached",
         summary.filled_graphs, summary.used_graphs
     );
     Ok((Some(cache), vec![line]))

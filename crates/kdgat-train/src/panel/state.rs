@@ -15,6 +15,8 @@ const KEPT_LINES: usize = 500;
 pub struct State {
     /// Heading of the panel.
     pub heading: Heading,
+    /// The items that a training counts: graphs or nodes.
+    pub unit: &'static str,
     /// Present time.
     pub elapsed: f64,
     /// Activity of the loop: a name of [`crate::memory::Activity`].

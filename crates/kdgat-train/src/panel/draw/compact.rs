@@ -55,7 +55,12 @@ fn lines(state: &State, width: usize, theme: Theme) -> Vec<Line<'static>> {
     lines.extend(memory_lines(state, width, theme));
     let shares = waits(&state.pulse, state.teacher.is_some()).into_iter();
     let shares: Vec<String> = shares.map(|(name, share)| format!("{name} {}", text::percent(share))).collect();
-    lines.push(Line::raw(format!("{} graphs/s  {}", text::rate(state.pulse.graphs_per_second), shares.join("  "))));
+    lines.push(Line::raw(format!(
+        "{} {}/s  {}",
+        text::rate(state.pulse.graphs_per_second),
+        state.unit,
+        shares.join("  ")
+    )));
     if let Some(teacher) = &state.teacher {
         let kept = text::percent(teacher.kept());
         lines.push(Line::raw(format!("teacher {}, {kept} of targets cached", teacher.mode)));

@@ -66,7 +66,7 @@ fn share_line(name: &str, share: f64, width: usize, theme: Theme) -> Line<'stati
 pub fn draw_speed(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let pulse = &state.pulse;
     let mut title = heading("speed", theme);
-    title.push_span(Span::raw(format!("{} graphs/s ", text::rate(pulse.graphs_per_second))));
+    title.push_span(Span::raw(format!("{} {}/s ", text::rate(pulse.graphs_per_second), state.unit)));
     let inner = titled(frame, area, title, theme);
     let width = usize::from(inner.width);
     let rows = waits(pulse, state.teacher.is_some());

@@ -35,7 +35,7 @@ fn metrics(epoch: u64) -> EpochMetrics {
 fn state() -> State {
     let heading =
         Heading { what: "vgae student on small".into(), run: "runs/small/vgae_student_autoencoder_kd/1".into() };
-    let mut state = State { heading, activity: "training", ..State::default() };
+    let mut state = State { heading, unit: "graphs", activity: "training", ..State::default() };
     for epoch in 0..5 {
         state.elapsed = 3.0 * epoch as f64;
         state.start_epoch(epoch, 50, 120, 0);
