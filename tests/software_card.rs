@@ -374,6 +374,20 @@ fn software_card_replays_cuda_graphs() {
     }
 }
 
+/// `none` is the default; given here, because the tests' runs capture nothing otherwise.
+#[test]
+fn software_card_captures_steps_unless_batches_become_smaller() {
+    let workplace = &Trained::get().workplace;
+    for (run, limit, is_captured) in [("captured", "4GiB", true), ("not-captured", "435MiB", false)] {
+        let more = ["--cuda-graphs", "none", "--batch-size", "256", "--gpu-memory-limit", limit];
+        let arguments = [&student(&AUTOENCODER, run)[..], TWO_EPOCHS, &more].concat();
+        let (told, counted) = success_on(&Card::new(), workplace, &arguments);
+        assert_eq!(counted["recordings"].as_u64().unwrap() > 0, is_captured, "{told}");
+        assert_eq!(told.contains("memory: steps are not captured as CUDA graphs"), !is_captured, "{told}");
+        assert_eq!(workplace.json(&format!("{run}/config.json"))["inputs"]["captures_steps"], is_captured, "{told}");
+    }
+}
+
 /// Memory that runs out during a recording would end the process if the allocator split no large blocks.
 #[test]
 fn software_card_graphs_refuse_settings_that_make_a_shortage_fatal() {

@@ -76,14 +76,18 @@ pub fn on_cpu(workplace: &Workplace, arguments: &[&str]) {
     assert!(output.status.success(), "kdgat {arguments:?} failed:\n{}", said(&output));
 }
 
-/// Runs the program on a card; returns its output and the card's counts.
+/// Runs the program on a card; returns its output and the card's counts. Without `--cuda-graphs` in `arguments`, a training captures no
+/// steps: padded batches draw other random numbers than those of the CPU.
 pub fn run_on(card: &Card, workplace: &Workplace, arguments: &[&str]) -> (Output, Value) {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let report = workplace.path(&format!("report-{}.json", NUMBER.fetch_add(1, Ordering::Relaxed)));
     let mut command = workplace.command(arguments);
     card.clone().report(&report).apply(&mut command);
     let on_a_card = arguments.contains(&"--device");
-    let output = command.args(if on_a_card { &[][..] } else { &["--device", "cuda"] }).output().unwrap();
+    let is_training = ["autoencoder", "normal", "curriculum"].contains(&arguments[0]);
+    command.args(if on_a_card { &[][..] } else { &["--device", "cuda"] });
+    command.args(if is_training && !arguments.contains(&"--cuda-graphs") { &["--cuda-graphs", "false"][..] } else { &[] });
+    let output = command.output().unwrap();
     let counted = std::fs::read(&report).unwrap_or_else(|error| panic!("{error}:\n{}", said(&output)));
     (output, serde_json::from_slice(&counted).unwrap())
 }
