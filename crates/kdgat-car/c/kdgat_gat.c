@@ -16,13 +16,11 @@
 static void set_log_odds(kdgat_scratch *scratch, uint32_t count, float odds[KDGAT_ROWS])
 {
     float *x = scratch->head, *y = scratch->rows, *other;
-    uint32_t layer, row, k;
+    uint32_t layer, row;
     for (layer = 0; layer < KDGAT_HEAD_LAYERS; layer++) {
         const kdgat_matrix *const matrix = &kdgat_head[layer];
         if (layer > 0u) {
-            for (k = 0; k < count * POOLED; k++) {
-                x[k] = x[k] > 0.0f ? x[k] : 0.0f;
-            }
+            kdgat_relu(x, count * POOLED);
         }
         kdgat_multiply(matrix, x, POOLED, count, y, POOLED);
         other = x;
