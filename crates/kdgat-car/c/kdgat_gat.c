@@ -37,7 +37,7 @@ static kdgat_rows input_of(uint32_t layer, const kdgat_graph *graph, kdgat_scrat
 {
     kdgat_rows rows;
     if (layer == 0u) {
-        return kdgat_embed(graph, scratch);
+        return kdgat_embed(&kdgat_gat_embedding, graph, scratch);
     }
     rows.left = scratch->a + (layer - 1u) * LAYER_VALUES;
     rows.left_columns = KDGAT_COLUMNS;

@@ -44,7 +44,7 @@ static double measure(size_t count, int explain, unsigned long *windows, unsigne
     for (frame = 0; frame < count; frame++) {
         /* kdgat_push would explain alarms in both cases. */
         if (kdgat_window_push(&detector, &frames[frame])) {
-            kdgat_model_score(&detector.graph, &detector.scratch, &detector.output);
+            kdgat_score(&detector);
             if (explain) {
                 kdgat_model_explain(&detector.graph, &detector.scratch, &detector.output);
             }
