@@ -204,3 +204,113 @@ fn a_folder_of_others_is_refused() {
     let refused = bench.kdgat(&["export", runs[0].to_str().unwrap(), "--int8"]);
     assert_eq!(refused.status.code(), Some(2), "--int8 without --c");
 }
+
+/// The programs of an export of two models together: tests/data/car/replay.c and `kdgat-car`.
+struct Pair {
+    replay: PathBuf,
+    car: PathBuf,
+    /// Half of 1 / spread, summed over the models: the mean of standardised scores magnifies the rounding of both by it.
+    magnifies: f64,
+}
+
+/// Exports a classifier and an autoencoder together and compiles them.
+fn exported_pair(bench: &Bench, runs: [&str; 2], folder: &str, more: &[&str]) -> Pair {
+    let said = succeeded(&bench.kdgat(&[&["export", runs[0], runs[1], "--c", folder], more].concat()));
+    assert!(said.contains("attacks: means of both models' standardised scores above "), "{said}");
+    let folder = bench.path().join(folder);
+    let vectors = compiled(&folder, &folder.join("test/kdgat_test.c"), "vectors");
+    assert!(succeeded(&Command::new(vectors).output().unwrap()).contains(" 0 wrong"));
+    let replay = compiled(&folder, Path::new(REPLAY), "replay");
+    let made = Command::new("make").arg("-C").arg(folder.join("example")).output().unwrap();
+    assert!(made.status.success() && !stderr(&made).contains("warning"), "{}", stderr(&made));
+    let config = std::fs::read_to_string(folder.join("kdgat_config.h")).unwrap();
+    let spread = |name: &str| -> f64 {
+        let prefix = format!("#define KDGAT_{name}_SPREAD ");
+        config.lines().find_map(|line| line.strip_prefix(prefix.as_str())).unwrap().parse().unwrap()
+    };
+    let magnifies = 0.5 / spread("CLASSIFIER") + 0.5 / spread("AUTOENCODER");
+    Pair { replay, car: folder.join("example/kdgat-car"), magnifies }
+}
+
+/// Compares lines of `kdgat-car` with those of `kdgat detect` with the same two models.
+fn expect_same_lines(name: &str, pair: &Pair, found: &str, expected: &[Value]) {
+    let found: Vec<Value> = found.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(found.len(), expected.len(), "{name}");
+    let mut largest = 0.0_f64;
+    for (found, expected) in found.iter().zip(expected) {
+        let at = format!("{name}, window {}: {found} instead of {expected}", expected["window"]);
+        for key in ["window", "first_frame", "time", "label", "id"] {
+            assert_eq!(found[key], expected[key], "{at}");
+        }
+        // The mean of standardised scores may be 0; a probability and a difficulty are not. Single precision holds log odds and log
+        // difficulties to about a millionth.
+        for (pointer, least, limit) in [
+            ("/score", 1.0 + 0.1 * pair.magnifies, 1e-5),
+            ("/scores/gat", 0.0, 1e-5),
+            ("/scores/vgae", 0.0, 1e-5),
+            ("/contribution", 1.0, 1e-4),
+        ] {
+            let of = |value: &Value| value.pointer(pointer).and_then(Value::as_f64).unwrap();
+            let difference = (of(found) - of(expected)).abs() / (least + of(expected).abs());
+            assert!(difference < limit, "{at}: {pointer}");
+            largest = if pointer == "/score" { largest.max(difference) } else { largest };
+        }
+    }
+    println!("{name}: {} windows, scores differ by {largest:.1e}", found.len());
+}
+
+/// A classifier and an autoencoder in one folder give the scores, verdicts and IDs of `kdgat detect` with the same two runs.
+#[test]
+fn two_models_together_equal_the_trainer() {
+    if !can_compile() {
+        return;
+    }
+    let bench = Bench::new();
+    let (gat, vgae) = (bench.gat("gat_student_normal", 1, 1), bench.vgae("vgae_student_autoencoder", 1, 1));
+    let (gat, vgae) = (gat.to_str().unwrap(), vgae.to_str().unwrap());
+    let refused = bench.kdgat(&["export", gat, vgae, "--c", "early"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("no threshold is recorded for "), "{}", stderr(&refused));
+    bench.evaluate(&["--threads", "1", "--resamples", "0", gat, vgae]);
+    // In any order, as for `kdgat detect`.
+    let pair = exported_pair(&bench, [vgae, gat], "pair", &[]);
+    let mut labels = Vec::new();
+    for (part, name) in [(KNOWN, "fuzzing.csv"), (KNOWN, "spoofing.csv"), (UNKNOWN, "other.csv")] {
+        let log = bench.log(part, name);
+        let text = candump(&frames_of(&log));
+        let expected = detected(&bench, gat, &log, &["--model", vgae]);
+        expect_same_lines(name, &pair, &succeeded(&run_on(&pair.car, &["-"], &text)), &expected);
+        let scores = succeeded(&run_on(&pair.replay, &["--scores"], &text));
+        let verdicts: Vec<bool> = scores.lines().map(|line| line.ends_with(" 1")).collect();
+        let wanted: Vec<bool> = expected.iter().map(|line| line["label"] == "attack").collect();
+        assert_eq!(verdicts, wanted, "{name}");
+        labels.extend(wanted);
+    }
+    assert!(labels.contains(&true) && labels.contains(&false), "both verdicts occur");
+    exported_pair(&bench, [gat, vgae], "pair8", &["--int8"]);
+
+    let said = succeeded(&bench.kdgat(&["export", gat, vgae, "--c", "pair", "--measure"]));
+    assert!(said.contains("memory: ") && !said.contains("calibration"), "{said}");
+    let refused = run_on(&pair.car, &["--calibrate", "10s", "--save", "car.cal", "-"], "");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("two models together have no calibration in C"), "{}", stderr(&refused));
+}
+
+/// Two models are refused without --c, if they are no pair, and if one folder has the export of one of them.
+#[test]
+fn two_models_that_cannot_be_exported_together_are_refused() {
+    let bench = Bench::new();
+    let gats = [bench.gat("gat_student_normal", 1, 1), bench.gat("gat_student_normal", 2, 2)];
+    let vgae = bench.vgae("vgae_student_autoencoder", 1, 1);
+    let [one, other, vgae] = [&gats[0], &gats[1], &vgae].map(|run| run.to_str().unwrap());
+    let refused = |arguments: &[&str], reason: &str| {
+        let output = bench.kdgat(&[&["export"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains(reason), "{}", stderr(&output));
+    };
+    refused(&[one, vgae], "only --c exports two models together");
+    refused(&[one, other, "--c", "gats", "--threshold", "1"], "expected a gat and a vgae, got a gat and a gat");
+    bench.evaluate(&["--threads", "1", "--resamples", "0", one, vgae]);
+    succeeded(&bench.kdgat(&["export", one, "--c", "car"]));
+    refused(&[one, vgae, "--c", "car"], "car/config.json: belongs to other weights");
+}

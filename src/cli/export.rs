@@ -7,9 +7,10 @@ use anyhow::Result;
 use clap::Args;
 
 use super::detect::parse_threshold;
+use super::exit::UsageError;
 use super::output;
 use super::settings::Settings;
-use crate::car::{Measured, Precision};
+use crate::car::{CalibrationBytes, Measured, Precision};
 use crate::config::{Threshold, reads};
 use crate::shell;
 use crate::stage::{self, ExportCOptions, ExportOptions};
@@ -17,9 +18,10 @@ use crate::stage::{self, ExportCOptions, ExportOptions};
 /// Arguments of `kdgat export`, in addition to the configuration.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
-    /// The model: a run's folder or a weight file
-    #[arg(value_name = "RUN")]
-    pub run: PathBuf,
+    /// The model: a run's folder or a weight file. With --c also two, a classifier and an autoencoder, which judge together as in `kdgat
+    /// detect`
+    #[arg(value_name = "RUN", required = true, num_args = 1..=2)]
+    pub run: Vec<PathBuf>,
     /// Folder for the files (default: `export` in the run's folder)
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
@@ -51,11 +53,15 @@ pub fn run(args: ExportArgs) -> Result<ExitCode> {
     if let Some(folder) = &args.c {
         return run_c(&args, folder);
     }
+    let [run] = args.run.as_slice() else {
+        let two = args.run.iter().map(|run| run.display().to_string()).collect::<Vec<_>>().join(" and ");
+        return Err(UsageError(format!("{two}: only --c exports two models together; name one")).into());
+    };
     let reads = if args.examples > 0 { &reads::EXPORT_EXAMPLES } else { &reads::EXPORT };
     // Only examples need data.
-    let of_data = if args.examples > 0 { std::slice::from_ref(&args.run) } else { &[] };
+    let of_data = if args.examples > 0 { std::slice::from_ref(run) } else { &[] };
     let loaded = args.settings.load_reading_of(reads, of_data)?;
-    let options = ExportOptions { run: args.run, output: args.output, onnx: args.onnx, examples: args.examples };
+    let options = ExportOptions { run: run.clone(), output: args.output, onnx: args.onnx, examples: args.examples };
     let exported = stage::export(&loaded.config, &options)?;
     let mut text = format!("written: {} in {}\n", exported.names.join(", "), exported.folder.display());
     if options.examples > 0 {
@@ -76,7 +82,7 @@ fn run_c(args: &ExportArgs, folder: &Path) -> Result<ExitCode> {
     let loaded = args.settings.load_reading_of(&reads::EXPORT, &[])?;
     let precision = if args.int8 { Precision::Int8 } else { Precision::F32 };
     let options = ExportCOptions {
-        run: args.run.clone(),
+        runs: args.run.clone(),
         folder: folder.to_owned(),
         precision,
         threshold: args.threshold,
@@ -85,11 +91,12 @@ fn run_c(args: &ExportArgs, folder: &Path) -> Result<ExitCode> {
     let exported = stage::export_c(&loaded.config, &options)?;
     output::write(&format!(
         "written: {} files of C source in {}\n\
-         attacks: scores above {} ({})\n\
+         attacks: {} above {} ({})\n\
          network: {} bytes of constants, at most {} multiply-accumulates a window\n\
          test it: make -C {} test\n",
         exported.files,
         exported.folder.display(),
+        if args.run.len() > 1 { "means of both models' standardised scores" } else { "scores" },
         Threshold::Score(exported.threshold),
         exported.threshold_source,
         exported.weight_bytes,
@@ -104,10 +111,13 @@ fn run_c(args: &ExportArgs, folder: &Path) -> Result<ExitCode> {
 
 /// Lines about a measured export.
 fn figures(measured: Measured) -> String {
-    let Measured { flash_small, flash_fast, state, calibration, saved, .. } = measured;
+    let Measured { flash_small, flash_fast, state, calibration, .. } = measured;
+    let calibration = calibration.map_or(String::new(), |CalibrationBytes { in_progress, saved }| {
+        format!("; {in_progress} more during a calibration, which is saved in {saved} bytes")
+    });
     format!(
         "flash: {flash_small} bytes of code and constants with cc -Os, {flash_fast} with -O2\n\
-         memory: {state} bytes; {calibration} more during a calibration, which is saved in {saved} bytes\n\
+         memory: {state} bytes{calibration}\n\
          time: {:.1} µs of one core a window, {:.1} µs with the IDs that weigh most (cc -O2; {:.1} nodes on average, at most {})\n",
         measured.microseconds, measured.microseconds_explained, measured.mean_nodes, measured.most_nodes
     )

@@ -10,10 +10,11 @@ use tch::Device;
 use super::export::{description, file_error, short};
 use super::{StageError, setup};
 use crate::can::Frame;
-use crate::car::{self, CarModel, Measured, Precision, VectorResult, Vectors};
+use crate::car::{self, CarModel, CarPartner, Measured, Precision, UsualScale, VectorResult, Vectors};
 use crate::config::{Config, EvaluationConfig, Setting, Threshold};
 use crate::detect::{AttackAbove, DetectOptions, Detection, Detector};
-use crate::evaluate::{TrainedModel, records};
+use crate::evaluate::ensemble::EnsembleThreshold;
+use crate::evaluate::{Ensemble, Scale, TrainedModel, records};
 use crate::files;
 use crate::nn::Architecture;
 use crate::random;
@@ -21,6 +22,8 @@ use crate::shell;
 
 const FORMAT: &str = "kdgat c source";
 const CONFIG: &str = "config.json";
+/// Share of attack-free windows that a calibration may call attacks, if no rule states one.
+const DEFAULT_RATE: f64 = 0.001;
 /// Windows of the test vectors.
 const VECTOR_WINDOWS: usize = 24;
 /// Seed of the frames of the test vectors: the same for every export.
@@ -29,8 +32,8 @@ const VECTOR_SEED: u64 = 0x6b64_6761_745f_6361;
 /// Options of an export as C.
 #[derive(Debug, Clone)]
 pub struct ExportCOptions {
-    /// A run's folder or a weight file.
-    pub run: PathBuf,
+    /// A run's folder or a weight file; two of them, a classifier and an autoencoder, judge together.
+    pub runs: Vec<PathBuf>,
     /// Folder for the sources.
     pub folder: PathBuf,
     /// Precision of the weight matrices.
@@ -61,13 +64,23 @@ pub struct ExportedC {
 /// Exports a model as C. Writes nothing before all contents are computed.
 pub fn export_c(config: &Config, options: &ExportCOptions) -> Result<ExportedC, StageError> {
     setup::use_threads(config.training.threads);
-    let mut model = TrainedModel::read(&options.run)?;
-    let chosen = threshold(&model, options.threshold)?;
-    let stride = model.stride.unwrap_or(model.window()?);
+    let models = Ensemble::read(&options.runs)?;
+    let (chosen, scales) = match models.partner() {
+        None => (threshold(models.first(), options.threshold)?, Vec::new()),
+        Some(_) => (joint_threshold(&models, options.threshold)?, models.scales()?),
+    };
+    let stride = models.stride()?;
+    let mut models = models.into_models();
     // From here on the trainer computes with the weights that the C code has.
-    model.state = car::as_exported(&model.state, options.precision)?;
-    let vectors = vectors(&model, stride, chosen.value)?;
-    let described = description(&model)?;
+    for model in &mut models {
+        model.state = car::as_exported(&model.state, options.precision)?;
+    }
+    let vectors = vectors(&models, scales.clone(), stride, chosen.value)?;
+    let (model, other) = (&models[0], models.get(1));
+    let mut described = description(model)?;
+    if let Some(other) = other {
+        described["partner"] = description(other)?;
+    }
     let exported = car::write(
         &CarModel {
             name: model.name.clone(),
@@ -80,12 +93,22 @@ pub fn export_c(config: &Config, options: &ExportCOptions) -> Result<ExportedC, 
             threshold_method: chosen.method.clone(),
             least_score: chosen.least_score,
             calibration_rate: chosen.calibration_rate,
+            partner: other.zip(scales.first().zip(scales.get(1))).map(|(other, (of_classifier, of_autoencoder))| {
+                CarPartner {
+                    name: other.name.clone(),
+                    description: &other.description,
+                    state: &other.state,
+                    weights_digest: other.weights_digest.clone(),
+                    classifier_scale: usual(of_classifier),
+                    autoencoder_scale: usual(of_autoencoder),
+                }
+            }),
         },
         &vectors,
     )?;
     let folder = &options.folder;
     let names: Vec<&str> = exported.files.iter().map(|file| file.name.as_str()).collect();
-    expect_own(folder, &names, &model)?;
+    expect_own(folder, &names, &models)?;
     let write = |name: &str, contents: &str| {
         let path = folder.join(name);
         if let Some(parent) = path.parent() {
@@ -116,7 +139,7 @@ pub fn export_c(config: &Config, options: &ExportCOptions) -> Result<ExportedC, 
 }
 
 /// Refuses a folder whose files an export of another model or another program would overwrite.
-fn expect_own(folder: &Path, names: &[&str], model: &TrainedModel) -> Result<(), StageError> {
+fn expect_own(folder: &Path, names: &[&str], models: &[TrainedModel]) -> Result<(), StageError> {
     let path = folder.join(CONFIG);
     let text = match fs::read(&path) {
         Ok(text) => text,
@@ -133,15 +156,24 @@ fn expect_own(folder: &Path, names: &[&str], model: &TrainedModel) -> Result<(),
         Err(source) => return Err(file_error(&path, "read", source)),
     };
     let found: Value = serde_json::from_slice(&text).unwrap_or(Value::Null);
-    let what = match found["weights_digest"].as_str() {
-        _ if found["format"] != FORMAT => "does not belong to an export as C and would be overwritten".to_owned(),
-        Some(digest) if digest == model.weights_digest => return Ok(()),
-        other => format!(
+    let digests: Vec<&str> =
+        [&found, &found["partner"]].iter().filter_map(|one| one["weights_digest"].as_str()).collect();
+    let what = if found["format"] != FORMAT {
+        "does not belong to an export as C and would be overwritten".to_owned()
+    } else if digests.iter().copied().eq(models.iter().map(|model| model.weights_digest.as_str())) {
+        return Ok(());
+    } else {
+        let listed = |texts: Vec<&str>| texts.join(" + ");
+        format!(
             "belongs to other weights ({}) than those of {} ({})",
-            short(other.unwrap_or("unknown")),
-            model.name,
-            short(&model.weights_digest)
-        ),
+            if digests.is_empty() {
+                "unknown".to_owned()
+            } else {
+                listed(digests.iter().map(|digest| short(digest)).collect())
+            },
+            listed(models.iter().map(|model| model.name.as_str()).collect()),
+            listed(models.iter().map(|model| short(&model.weights_digest)).collect()),
+        )
     };
     Err(StageError::Input(format!("{}: {what}; delete the folder, or name another with --c", path.display())))
 }
@@ -171,7 +203,7 @@ fn threshold(model: &TrainedModel, asked: Option<Threshold>) -> Result<Chosen, S
         _ => None,
     };
     let default = EvaluationConfig::default().threshold;
-    let calibration_rate = rate_of(method).or(rate_of(Some(default))).unwrap_or(0.001);
+    let calibration_rate = rate_of(method).or(rate_of(Some(default))).unwrap_or(DEFAULT_RATE);
     let of_rate = records::recorded_by(model, Threshold::FalsePositiveRate(calibration_rate))?;
     let least_score = of_rate.first().map(|recorded| recorded.short_profile.unwrap_or(recorded.value));
     let chosen =
@@ -198,6 +230,38 @@ fn threshold(model: &TrainedModel, asked: Option<Threshold>) -> Result<Chosen, S
     })
 }
 
+/// Chooses the threshold of two models together like `kdgat detect`: the user's, else a recorded one.
+fn joint_threshold(models: &Ensemble, asked: Option<Threshold>) -> Result<Chosen, StageError> {
+    let recorded = match asked {
+        Some(Threshold::Score(score)) => {
+            return Ok(Chosen {
+                value: score,
+                method: "given".to_owned(),
+                source: "--threshold".to_owned(),
+                least_score: None,
+                calibration_rate: DEFAULT_RATE,
+            });
+        }
+        Some(rule) => models.recorded_by(rule)?,
+        None => models.deciding()?,
+    };
+    let EnsembleThreshold { method, value, dataset, .. } = recorded.ok_or_else(|| {
+        let what = asked.map_or_else(|| "no threshold".to_owned(), |rule| format!("no threshold for {rule}"));
+        StageError::Input(format!(
+            "{what} is recorded for {}, and the mean of two scores has no default threshold; run `{}`, or give --threshold",
+            models.name(),
+            models.evaluate_command()
+        ))
+    })?;
+    let source = format!("{method}, recorded on {dataset}");
+    Ok(Chosen { value, method, source, least_score: None, calibration_rate: DEFAULT_RATE })
+}
+
+/// The scale in the form of the C code.
+fn usual(scale: &Scale) -> UsualScale {
+    UsualScale { median: scale.median, spread: scale.spread }
+}
+
 fn not_recorded(model: &TrainedModel, rule: Threshold) -> StageError {
     StageError::Input(format!(
         "--threshold {rule}: no such threshold is recorded for {}; `kdgat evaluate {} --threshold {rule}` chooses it on validation windows \
@@ -208,12 +272,12 @@ fn not_recorded(model: &TrainedModel, rule: Threshold) -> StageError {
 }
 
 /// Frames of the test vectors, with the trainer's results.
-fn vectors(model: &TrainedModel, stride: usize, threshold: f64) -> Result<Vectors, StageError> {
-    let options =
-        DetectOptions { stride, threshold: AttackAbove::Score(threshold), cars: Vec::new(), scales: Vec::new() };
-    let mut detector = Detector::new(&[model], options, Device::Cpu)?;
-    let count = (VECTOR_WINDOWS - 1) * stride + model.window()? + 1;
-    let frames = vector_frames(model.description.vocabulary.ids(), count);
+fn vectors(models: &[TrainedModel], scales: Vec<Scale>, stride: usize, threshold: f64) -> Result<Vectors, StageError> {
+    let options = DetectOptions { stride, threshold: AttackAbove::Score(threshold), cars: Vec::new(), scales };
+    let mut detector = Detector::new(&models.iter().collect::<Vec<_>>(), options, Device::Cpu)?;
+    let first = &models[0];
+    let count = (VECTOR_WINDOWS - 1) * stride + first.window()? + 1;
+    let frames = vector_frames(first.description.vocabulary.ids(), count);
     let mut results = Vec::with_capacity(VECTOR_WINDOWS);
     detector.push(&frames, |Detection { score, label, contribution, .. }| {
         results.push(VectorResult { score, attack: label == "attack", weight: contribution });

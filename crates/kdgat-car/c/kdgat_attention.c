@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 static uint32_t smaller(uint32_t a, uint32_t b)
 {
@@ -43,18 +44,12 @@ void kdgat_link(const kdgat_graph *graph, kdgat_scratch *scratch)
 static uint32_t gather(const kdgat_rows *x, uint32_t node, uint32_t count, kdgat_scratch *scratch)
 {
     const uint32_t columns = x->left_columns + x->right_columns;
-    uint32_t row, k;
+    uint32_t row;
     for (row = 0; row < count; row++) {
         float *const to = scratch->rows + (size_t)row * columns;
-        const float *const left = x->left + (size_t)(node + row) * x->left_columns;
-        for (k = 0; k < x->left_columns; k++) {
-            to[k] = left[k];
-        }
+        memcpy(to, x->left + (size_t)(node + row) * x->left_columns, x->left_columns * sizeof to[0]);
         if (x->right_columns > 0u) {
-            const float *const right = x->right + (size_t)(node + row) * x->right_columns;
-            for (k = 0; k < x->right_columns; k++) {
-                to[x->left_columns + k] = right[k];
-            }
+            memcpy(to + x->left_columns, x->right + (size_t)(node + row) * x->right_columns, x->right_columns * sizeof to[0]);
         }
     }
     return columns;
@@ -88,24 +83,17 @@ static void emit(const kdgat_conv *conv, uint32_t head, uint32_t count, kdgat_sc
                  float *sums)
 {
     const uint32_t first = head * conv->channels;
-    uint32_t row, k;
+    uint32_t row;
     for (row = 0; row < count; row++) {
         float *const output = scratch->outputs + (size_t)row * conv->channels;
         if (relu) {
-            for (k = 0; k < conv->channels; k++) {
-                output[k] = output[k] > 0.0f ? output[k] : 0.0f;
-            }
+            kdgat_relu(output, conv->channels);
         }
         if (sums != NULL) {
-            for (k = 0; k < conv->channels; k++) {
-                sums[first + k] += output[k];
-            }
+            kdgat_add(sums + first, output, conv->channels);
         }
         if (y != NULL) {
-            float *const to = y + row * y_stride + first;
-            for (k = 0; k < conv->channels; k++) {
-                to[k] = output[k];
-            }
+            memcpy(y + row * y_stride + first, output, conv->channels * sizeof output[0]);
         }
     }
 }
@@ -200,19 +188,26 @@ void kdgat_conv_forward(const kdgat_conv *conv, const kdgat_graph *graph, const 
 
 #else
 
-/* Adds weight * row `node` of x to sum. */
-static void add_row(float *sum, float weight, const kdgat_rows *x, uint32_t node)
+/* Weighted sums of the rows source[0] to source[count - 1] of an array with this number of columns: sum[columns]. */
+static void weighted_sums(const float *rows, uint32_t columns, const float *weights, const uint16_t *source, uint32_t count, float *sum)
 {
-    const float *const left = x->left + (size_t)node * x->left_columns;
-    uint32_t k;
-    for (k = 0; k < x->left_columns; k++) {
-        sum[k] += weight * left[k];
-    }
-    if (x->right_columns > 0u) {
-        const float *const right = x->right + (size_t)node * x->right_columns;
-        for (k = 0; k < x->right_columns; k++) {
-            sum[x->left_columns + k] += weight * right[k];
+    uint32_t first, i, k;
+    for (first = 0; first + KDGAT_TILE <= columns; first += KDGAT_TILE) {
+        float of_tile[KDGAT_TILE] = {0};
+        for (i = 0; i < count; i++) {
+            const float *const row = rows + (size_t)source[i] * columns + first;
+            for (k = 0; k < KDGAT_TILE; k++) {
+                of_tile[k] += weights[i] * row[k];
+            }
         }
+        memcpy(sum + first, of_tile, sizeof of_tile);
+    }
+    for (; first < columns; first++) {
+        float of_column = 0.0f;
+        for (i = 0; i < count; i++) {
+            of_column += weights[i] * rows[(size_t)source[i] * columns + first];
+        }
+        sum[first] = of_column;
     }
 }
 
@@ -220,16 +215,30 @@ static void add_row(float *sum, float weight, const kdgat_rows *x, uint32_t node
 static void set_scores(const kdgat_conv *conv, const float *x, uint32_t columns, float *scores)
 {
     const uint32_t terms = 2u * conv->heads;
-    const float *vectors = conv->scores;
-    uint32_t term, k;
-    for (term = 0; term < terms; term++) {
-        scores[term] = 0.0f;
-    }
-    for (k = 0; k < columns; k++) {
-        for (term = 0; term < terms; term++) {
-            scores[term] += x[k] * vectors[term];
+    uint32_t first, k, j;
+
+    for (first = 0; first + KDGAT_TILE <= terms; first += KDGAT_TILE) {
+        const float *vectors = conv->scores + first;
+        float of_tile[KDGAT_TILE] = {0};
+        for (k = 0; k < columns; k++) {
+            for (j = 0; j < KDGAT_TILE; j++) {
+                of_tile[j] += x[k] * vectors[j];
+            }
+            vectors += terms;
         }
-        vectors += terms;
+        memcpy(scores + first, of_tile, sizeof of_tile);
+    }
+    /* The number of terms is even. */
+    for (; first < terms; first += 2u) {
+        const float *vectors = conv->scores + first;
+        float one = 0.0f, other = 0.0f;
+        for (k = 0; k < columns; k++) {
+            one += x[k] * vectors[0];
+            other += x[k] * vectors[1];
+            vectors += terms;
+        }
+        scores[first] = one;
+        scores[first + 1u] = other;
     }
 }
 
@@ -237,20 +246,17 @@ static void set_scores(const kdgat_conv *conv, const float *x, uint32_t columns,
 static void aggregate(const kdgat_conv *conv, uint32_t head, const kdgat_rows *x, uint32_t node, kdgat_scratch *scratch, float *sum)
 {
     const uint32_t begin = scratch->first_edge[node], count = scratch->first_edge[node + 1u] - begin;
-    const uint32_t columns = x->left_columns + x->right_columns, terms = 2u * conv->heads;
+    const uint16_t *const source = scratch->source + begin;
+    const uint32_t terms = 2u * conv->heads;
     const float of_target = scratch->scores[(size_t)node * terms + conv->heads + head];
-    uint32_t i, k;
+    uint32_t i;
 
     for (i = 0; i < count; i++) {
-        scratch->weights[i] = leaky(scratch->scores[(size_t)scratch->source[begin + i] * terms + head] + of_target);
+        scratch->weights[i] = leaky(scratch->scores[(size_t)source[i] * terms + head] + of_target);
     }
     softmax(scratch->weights, count);
-    for (k = 0; k < columns; k++) {
-        sum[k] = 0.0f;
-    }
-    for (i = 0; i < count; i++) {
-        add_row(sum, scratch->weights[i], x, scratch->source[begin + i]);
-    }
+    weighted_sums(x->left, x->left_columns, scratch->weights, source, count, sum);
+    weighted_sums(x->right, x->right_columns, scratch->weights, source, count, sum + x->left_columns);
 }
 
 void kdgat_conv_forward(const kdgat_conv *conv, const kdgat_graph *graph, const kdgat_rows *x, kdgat_scratch *scratch, int relu,

@@ -102,15 +102,51 @@ static double calibrated_value(const kdgat_state *state)
 #endif
 }
 
+#if KDGAT_PAIR
+
+/* The smallest normal number in single precision. */
+#define LEAST_DIFFICULTY 1.17549435e-38f
+
+/* Scores of the classifier and the autoencoder, each in spreads above what is usual in the training data. */
+typedef struct {
+    double classifier;
+    double autoencoder;
+} standardised_scores;
+
+static standardised_scores standardise(const kdgat_state *state)
+{
+    const float difficulty = state->of_partner.raw > LEAST_DIFFICULTY ? state->of_partner.raw : LEAST_DIFFICULTY;
+    standardised_scores scores;
+    scores.classifier = ((double)raw_score(&state->graph, state->output.raw) - KDGAT_CLASSIFIER_MEDIAN) / KDGAT_CLASSIFIER_SPREAD;
+    scores.autoencoder = (log((double)difficulty) - KDGAT_AUTOENCODER_MEDIAN) / KDGAT_AUTOENCODER_SPREAD;
+    return scores;
+}
+
+int kdgat_partner_tells(const kdgat_state *state)
+{
+    const standardised_scores scores = standardise(state);
+    return scores.autoencoder > scores.classifier;
+}
+
+#endif
+
 void kdgat_judge(const kdgat_state *state, struct kdgat_result *result)
 {
     const kdgat_calibration_state *const car = &state->calibration;
     const double raw = (double)raw_score(&state->graph, state->output.raw);
+#if KDGAT_PAIR
+    const standardised_scores scores = standardise(state);
+#endif
 
     result->window = state->window.windows - 1u;
     result->first_frame = state->window.of_first_frame;
     result->time = state->window.of_time;
     result->score = KDGAT_MODEL == KDGAT_MODEL_GAT ? 1.0 / (1.0 + exp(-raw)) : raw;
+#if KDGAT_PAIR
+    result->classifier = result->score;
+    result->autoencoder = (double)state->of_partner.raw;
+    result->score = (scores.classifier + scores.autoencoder) / 2.0;
+#endif
     result->calibrated = car->calibrated;
     if (car->calibrated) {
         result->deviations = (calibrated_value(state) - car->median) / car->spread;
@@ -124,7 +160,13 @@ void kdgat_judge(const kdgat_state *state, struct kdgat_result *result)
 void kdgat_name_nodes(const kdgat_state *state, struct kdgat_result *result)
 {
     const kdgat_graph *const graph = &state->graph;
+    const float *by_node = state->output.by_node;
     uint32_t node, place;
+#if KDGAT_PAIR
+    const int of_partner = kdgat_partner_tells(state);
+#else
+    const int of_partner = 0;
+#endif
 #if KDGAT_ID_LIST
     const kdgat_calibration_state *const car = &state->calibration;
     const uint32_t foreign = count_foreign(car, graph);
@@ -132,11 +174,16 @@ void kdgat_name_nodes(const kdgat_state *state, struct kdgat_result *result)
     const float share = evidence / (float)(foreign > 0u ? foreign : 1u);
 #endif
 
+#if KDGAT_PAIR
+    by_node = of_partner ? state->of_partner.by_node : by_node;
+#elif !KDGAT_ID_LIST
+    (void)of_partner;
+#endif
     result->num_nodes = 0;
     for (node = 0; node < graph->num_nodes; node++) {
-        float weight = state->output.by_node[node];
+        float weight = by_node[node];
 #if KDGAT_ID_LIST
-        if (graph->sends[node] && !is_known(car, graph, node)) {
+        if (!of_partner && graph->sends[node] && !is_known(car, graph, node)) {
             weight += share;
         }
 #endif

@@ -17,6 +17,8 @@
 
 #include <stdint.h>
 
+#include "kdgat_config.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -37,14 +39,20 @@ typedef struct kdgat_result {
     uint64_t window;      /* number of the window, from 0 */
     uint64_t first_frame; /* number of its first frame, from 0 */
     double time;          /* time of its first frame, in seconds */
-    double score;         /* classifier: P(attack), 0 to 1; autoencoder: difficulty, from 0. Higher is more suspicious */
+    double score;         /* classifier: P(attack), 0 to 1; autoencoder: difficulty, from 0; both together: mean of their standardised
+                           * scores. Higher is more suspicious */
+#if KDGAT_PAIR
+    double classifier;    /* P(attack) */
+    double autoencoder;   /* difficulty */
+#endif
     double deviations;    /* robust deviations above what is usual for the calibrated car; 0 without a calibration */
     uint8_t attack;       /* 1: attack, 0: normal */
     uint8_t calibrated;   /* 1: deviations decided, 0: the score decided */
     /* IDs that weigh most, the heaviest first; for a classifier only for alarms, or if kdgat_explain_all is on. */
     uint8_t num_nodes;
     uint32_t id[KDGAT_NAMED_NODES];
-    float weight[KDGAT_NAMED_NODES]; /* classifier: drop of the log odds without the ID; autoencoder: its error */
+    float weight[KDGAT_NAMED_NODES]; /* classifier: drop of the log odds without the ID; autoencoder: its error; of two models, the one to
+                                      * which the window is more unusual names them */
 } kdgat_result;
 
 #include "kdgat_internal.h"
@@ -56,6 +64,9 @@ struct kdgat_state {
     kdgat_calibration_state calibration; /* the car's scale, and the windows of a calibration in progress */
     kdgat_graph graph;                   /* graph of the last window */
     kdgat_model_output output;
+#if KDGAT_PAIR
+    kdgat_model_output of_partner;       /* of the autoencoder */
+#endif
     kdgat_scratch scratch;
     uint8_t explains_all;
 };

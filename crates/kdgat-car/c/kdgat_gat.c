@@ -16,13 +16,11 @@
 static void set_log_odds(kdgat_scratch *scratch, uint32_t count, float odds[KDGAT_ROWS])
 {
     float *x = scratch->head, *y = scratch->rows, *other;
-    uint32_t layer, row, k;
+    uint32_t layer, row;
     for (layer = 0; layer < KDGAT_HEAD_LAYERS; layer++) {
         const kdgat_matrix *const matrix = &kdgat_head[layer];
         if (layer > 0u) {
-            for (k = 0; k < count * POOLED; k++) {
-                x[k] = x[k] > 0.0f ? x[k] : 0.0f;
-            }
+            kdgat_relu(x, count * POOLED);
         }
         kdgat_multiply(matrix, x, POOLED, count, y, POOLED);
         other = x;
@@ -39,7 +37,7 @@ static kdgat_rows input_of(uint32_t layer, const kdgat_graph *graph, kdgat_scrat
 {
     kdgat_rows rows;
     if (layer == 0u) {
-        return kdgat_embed(graph, scratch);
+        return kdgat_embed(&kdgat_gat_embedding, graph, scratch);
     }
     rows.left = scratch->a + (layer - 1u) * LAYER_VALUES;
     rows.left_columns = KDGAT_COLUMNS;

@@ -9,6 +9,8 @@
  *   KDGAT_NODE_COLUMNS             continuous features of a node: 10, 35, ...
  *   KDGAT_EDGE_COLUMNS             features of an edge: 11, or 0 for a model that reads none
  *   KDGAT_MODEL                    KDGAT_MODEL_GAT or KDGAT_MODEL_VGAE
+ *   KDGAT_PAIR                     1: a classifier (KDGAT_MODEL_GAT) and an autoencoder judge together, else 0
+ *   KDGAT_CLASSIFIER_MEDIAN, ...   pairs: median and spread of the usual log odds and log difficulties, double
  *   KDGAT_THRESHOLD                threshold on the score, double: higher is an attack
  *   KDGAT_MODEL_DIGEST             uint64_t: first 8 bytes of the digest of the weights
  *   (files.rs and network.rs; the sizes of kdgat_scratch and of the network's layers as well)
@@ -67,8 +69,8 @@ typedef struct {
     /* Contribution of each node. Classifier: drop of the log odds without the node, without the evidence of the ID list; set by
      * kdgat_model_explain. Autoencoder: the node's error; set by kdgat_model_score. */
     float by_node[KDGAT_MAX_NODES];
-#if KDGAT_MODEL == KDGAT_MODEL_VGAE
-    /* Means over the nodes: error and squared error of each continuous feature, cross entropy of the IDs. */
+#if KDGAT_MODEL == KDGAT_MODEL_VGAE || KDGAT_PAIR
+    /* Autoencoder. Means over the nodes: error and squared error of each continuous feature, cross entropy of the IDs. */
     float error_means[KDGAT_PROFILE_VALUES];
 #endif
 } kdgat_model_output;
@@ -106,10 +108,19 @@ void kdgat_model_score(const kdgat_graph *graph, kdgat_scratch *scratch, kdgat_m
 /* Sets output->by_node for the graph that kdgat_model_score scored last with this scratch. For a classifier it costs a pass of the
  * head for each node; kdgat_push calls it for alarms only. */
 void kdgat_model_explain(const kdgat_graph *graph, kdgat_scratch *scratch, kdgat_model_output *output);
+#if KDGAT_PAIR
+/* Scores a graph with the autoencoder of a pair, whose classifier kdgat_model_score is (kdgat_vgae.c). */
+void kdgat_partner_score(const kdgat_graph *graph, kdgat_scratch *scratch, kdgat_model_output *output);
+/* Returns 1 if the window is more unusual to the autoencoder than to the classifier (kdgat_calibration.c). */
+int kdgat_partner_tells(const kdgat_state *state);
+#endif
+/* Scores the last window's graph with all models (kdgat_car.c). */
+void kdgat_score(kdgat_state *state);
 
 /* Verdict (kdgat_calibration.c). Sets score, deviations and attack of the result from state->output. */
 void kdgat_judge(const kdgat_state *state, struct kdgat_result *result);
-/* Sets the nodes that weigh most, from state->output.by_node and the evidence of the ID list in use. */
+/* Sets the nodes that weigh most: of the classifier with the evidence of the ID list in use; of a pair, those of the model to which the
+ * window is more unusual. */
 void kdgat_name_nodes(const kdgat_state *state, struct kdgat_result *result);
 
 #endif

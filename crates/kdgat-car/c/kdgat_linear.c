@@ -11,14 +11,59 @@
 #define BLOCK 16u
 #endif
 
-static void finish(const kdgat_matrix *matrix, uint32_t first, uint32_t count, const float *sums, float *y)
+void kdgat_relu(float *values, uint32_t count)
 {
+    uint32_t first, k;
+    for (first = 0; first + KDGAT_TILE <= count; first += KDGAT_TILE) {
+        float *const tile = values + first;
+        for (k = 0; k < KDGAT_TILE; k++) {
+            tile[k] = tile[k] > 0.0f ? tile[k] : 0.0f;
+        }
+    }
+    for (k = first; k < count; k++) {
+        values[k] = values[k] > 0.0f ? values[k] : 0.0f;
+    }
+}
+
+void kdgat_add(float *restrict sums, const float *restrict values, uint32_t count)
+{
+    uint32_t first, k;
+    for (first = 0; first + KDGAT_TILE <= count; first += KDGAT_TILE) {
+        float *restrict const tile = sums + first;
+        const float *restrict const from = values + first;
+        for (k = 0; k < KDGAT_TILE; k++) {
+            tile[k] += from[k];
+        }
+    }
+    for (k = first; k < count; k++) {
+        sums[k] += values[k];
+    }
+}
+
+/* Writes the outputs of a tile from its sums. */
+static void finish(const kdgat_matrix *matrix, uint32_t first, uint32_t count, const float *restrict sums, float *restrict y)
+{
+    const float *restrict const bias = matrix->bias + first;
+#if KDGAT_INT8
+    const float *restrict const scale = matrix->scale + first;
+#endif
     uint32_t j;
+
+    if (count == KDGAT_TILE) {
+        for (j = 0; j < KDGAT_TILE; j++) {
+#if KDGAT_INT8
+            y[j] = sums[j] * scale[j] + bias[j];
+#else
+            y[j] = sums[j] + bias[j];
+#endif
+        }
+        return;
+    }
     for (j = 0; j < count; j++) {
 #if KDGAT_INT8
-        y[j] = sums[j] * matrix->scale[first + j] + matrix->bias[first + j];
+        y[j] = sums[j] * scale[j] + bias[j];
 #else
-        y[j] = sums[j] + matrix->bias[first + j];
+        y[j] = sums[j] + bias[j];
 #endif
     }
 }
@@ -33,45 +78,56 @@ uint32_t kdgat_multiply_tile(const kdgat_matrix *matrix, const float *x, uint32_
 {
     const kdgat_weight *weight = matrix->weight + (size_t)first * matrix->inputs;
     const uint32_t count = outputs_of_tile(matrix, first);
-    const uint32_t pairs = matrix->inputs / 2u;
-    /* Two sums for each output: an addition need not wait for the one before it. */
-    float even[KDGAT_TILE] = {0}, odd[KDGAT_TILE] = {0};
-    uint32_t j, k;
+    const uint32_t quads = matrix->inputs / 4u;
+    /* Four sums for each output: an addition need not wait for the one before it, and short sums round less. */
+    float sums[4][KDGAT_TILE] = {{0}};
+    uint32_t i, j, k;
 
-    for (k = 0; k < pairs; k++) {
-        const float left = x[2u * k], right = x[2u * k + 1u];
+    for (k = 0; k < quads; k++) {
+        const float x0 = x[4u * k], x1 = x[4u * k + 1u], x2 = x[4u * k + 2u], x3 = x[4u * k + 3u];
         for (j = 0; j < KDGAT_TILE; j++) {
-            even[j] += left * (float)weight[j];
-            odd[j] += right * (float)weight[KDGAT_TILE + j];
+            sums[0][j] += x0 * (float)weight[j];
         }
-        weight += 2u * KDGAT_TILE;
+        for (j = 0; j < KDGAT_TILE; j++) {
+            sums[1][j] += x1 * (float)weight[KDGAT_TILE + j];
+        }
+        for (j = 0; j < KDGAT_TILE; j++) {
+            sums[2][j] += x2 * (float)weight[2u * KDGAT_TILE + j];
+        }
+        for (j = 0; j < KDGAT_TILE; j++) {
+            sums[3][j] += x3 * (float)weight[3u * KDGAT_TILE + j];
+        }
+        weight += 4u * KDGAT_TILE;
     }
-    if (matrix->inputs % 2u != 0u) {
+    for (i = 4u * quads; i < matrix->inputs; i++) {
         for (j = 0; j < KDGAT_TILE; j++) {
-            even[j] += x[matrix->inputs - 1u] * (float)weight[j];
+            sums[0][j] += x[i] * (float)weight[j];
         }
+        weight += KDGAT_TILE;
     }
     for (j = 0; j < KDGAT_TILE; j++) {
-        even[j] += odd[j];
+        sums[0][j] = (sums[0][j] + sums[1][j]) + (sums[2][j] + sums[3][j]);
     }
-    finish(matrix, first, count, even, y);
+    finish(matrix, first, count, sums[0], y);
     return count;
 }
 
-/* Adds the products of `inputs` inputs to the sums of a tile for four rows. The inner loop has a constant length and one sum for each
- * output, so that compilers keep the sums of a row in vector registers. */
-static void add_four(const float *weight, uint32_t inputs, const float *const x[KDGAT_ROWS], uint32_t from,
+/* Sums of the products of `inputs` inputs for a tile and four rows, added to sums if adds is 1. The inner loops have a constant length and
+ * one sum for each output, so that compilers keep the sums of a row in vector registers. */
+static void sum_four(const float *weight, uint32_t inputs, const float *const x[KDGAT_ROWS], uint32_t from, int adds,
                      float sums[KDGAT_ROWS][KDGAT_TILE])
 {
-    float s0[KDGAT_TILE], s1[KDGAT_TILE], s2[KDGAT_TILE], s3[KDGAT_TILE];
+    float s0[KDGAT_TILE] = {0}, s1[KDGAT_TILE] = {0}, s2[KDGAT_TILE] = {0}, s3[KDGAT_TILE] = {0};
     const float *const x0 = x[0] + from, *const x1 = x[1] + from, *const x2 = x[2] + from, *const x3 = x[3] + from;
     uint32_t j, k;
 
-    for (j = 0; j < KDGAT_TILE; j++) {
-        s0[j] = sums[0][j];
-        s1[j] = sums[1][j];
-        s2[j] = sums[2][j];
-        s3[j] = sums[3][j];
+    if (adds) {
+        for (j = 0; j < KDGAT_TILE; j++) {
+            s0[j] = sums[0][j];
+            s1[j] = sums[1][j];
+            s2[j] = sums[2][j];
+            s3[j] = sums[3][j];
+        }
     }
     for (k = 0; k < inputs; k++) {
         const float a0 = x0[k], a1 = x1[k], a2 = x2[k], a3 = x3[k];
@@ -105,18 +161,16 @@ static void multiply_four(const kdgat_weight *weight, uint32_t inputs, const flo
     /* Weights are converted once for all rows, a block of inputs at a time. */
     float block[BLOCK * KDGAT_TILE];
     uint32_t from, i;
-    memset(sums, 0, KDGAT_ROWS * sizeof sums[0]);
     for (from = 0; from < inputs; from += BLOCK) {
         const uint32_t count = inputs - from < BLOCK ? inputs - from : BLOCK;
         for (i = 0; i < count * KDGAT_TILE; i++) {
             block[i] = (float)weight[i];
         }
-        add_four(block, count, x, from, sums);
+        sum_four(block, count, x, from, from > 0u, sums);
         weight += count * KDGAT_TILE;
     }
 #else
-    memset(sums, 0, KDGAT_ROWS * sizeof sums[0]);
-    add_four(weight, inputs, x, 0u, sums);
+    sum_four(weight, inputs, x, 0u, 0, sums);
 #endif
 }
 

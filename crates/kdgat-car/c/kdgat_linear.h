@@ -30,6 +30,12 @@ typedef struct {
     uint32_t outputs;
 } kdgat_matrix;
 
+/* Sets each of `count` values to at least 0. */
+void kdgat_relu(float *values, uint32_t count);
+
+/* Adds `count` values to those of sums. */
+void kdgat_add(float *restrict sums, const float *restrict values, uint32_t count);
+
 /* Applies the map to `rows` rows (1 to 4), `x_stride` and `y_stride` values apart. */
 void kdgat_multiply(const kdgat_matrix *matrix, const float *x, size_t x_stride, uint32_t rows, float *y, size_t y_stride);
 

@@ -4,20 +4,26 @@
 
 #include "kdgat_attention.h"
 
-/* Writes the embedding of each node's ID to scratch->b, [nodes][KDGAT_EMBEDDING], and returns the first layer's input. */
-kdgat_rows kdgat_embed(const kdgat_graph *graph, kdgat_scratch *scratch);
-
-#if KDGAT_ID_INPUT == KDGAT_ID_INPUT_HASH
-/* Hash embedding (Svenstrup et al. 2017): for each probe the coefficients a and b of ((a id + b) mod (2^31 - 1)) mod rows; the last
- * pair is that of the row of weights. */
-extern const uint32_t kdgat_hash[KDGAT_PROBES + 1][2];
-extern const float kdgat_hash_weights[]; /* [4 * KDGAT_BUCKETS][KDGAT_PROBES] */
-#endif
-/* Rows of the embedding: of the vocabulary, or the buckets of the hash embedding. */
-extern const kdgat_weight kdgat_embedding[]; /* [rows][KDGAT_EMBEDDING] */
+/* Embedding of IDs. */
+typedef struct {
+    uint32_t columns;
+    /* [rows][columns], a row for each ID of the vocabulary or each bucket of the hash embedding. */
+    const kdgat_weight *weights;
 #if KDGAT_INT8
-extern const float kdgat_embedding_scale[]; /* [rows] */
+    const float *scale; /* [rows]: value of a weight of 1 */
 #endif
+#if KDGAT_ID_INPUT == KDGAT_ID_INPUT_HASH
+    /* Hash embedding (Svenstrup et al. 2017): for each probe the coefficients a and b of ((a id + b) mod (2^31 - 1)) mod rows; the last
+     * pair is that of the row of importance. */
+    uint32_t probes;
+    uint32_t buckets;
+    const uint32_t (*hash)[2]; /* [probes + 1] */
+    const float *importance;   /* [4 * buckets][probes] */
+#endif
+} kdgat_embedding;
+
+/* Writes the embedding of each node's ID to scratch->b, [nodes][columns], and returns the first layer's input. */
+kdgat_rows kdgat_embed(const kdgat_embedding *embedding, const kdgat_graph *graph, kdgat_scratch *scratch);
 
 #if KDGAT_GATV2
 extern const float kdgat_edge_mean[KDGAT_EDGE_COLUMNS];
@@ -25,9 +31,12 @@ extern const float kdgat_edge_deviation[KDGAT_EDGE_COLUMNS];
 #endif
 
 #if KDGAT_MODEL == KDGAT_MODEL_GAT
+extern const kdgat_embedding kdgat_gat_embedding; /* KDGAT_EMBEDDING columns */
 extern const kdgat_conv kdgat_convs[KDGAT_LAYERS];
 extern const kdgat_matrix kdgat_head[KDGAT_HEAD_LAYERS];
-#else
+#endif
+#if KDGAT_MODEL == KDGAT_MODEL_VGAE || KDGAT_PAIR
+extern const kdgat_embedding kdgat_vgae_embedding;
 extern const kdgat_conv kdgat_encoder[KDGAT_ENCODER_LAYERS];
 extern const kdgat_matrix kdgat_mean;
 extern const kdgat_conv kdgat_decoder[KDGAT_DECODER_LAYERS]; /* the last one has the continuous features as its output */

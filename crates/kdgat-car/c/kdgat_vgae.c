@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#if KDGAT_MODEL == KDGAT_MODEL_VGAE
+#if KDGAT_MODEL == KDGAT_MODEL_VGAE || KDGAT_PAIR
 
 /* Weight of the ID's cross entropy in the difficulty. */
 #define ID_WEIGHT 0.1f
@@ -107,9 +107,9 @@ static kdgat_rows apply(const kdgat_conv *conv, const kdgat_graph *graph, kdgat_
     return rows_of(y, conv->heads * conv->channels);
 }
 
-void kdgat_model_score(const kdgat_graph *graph, kdgat_scratch *scratch, kdgat_model_output *output)
+static void score(const kdgat_graph *graph, kdgat_scratch *scratch, kdgat_model_output *output)
 {
-    kdgat_rows x = kdgat_embed(graph, scratch);
+    kdgat_rows x = kdgat_embed(&kdgat_vgae_embedding, graph, scratch);
     float *latent;
     float of_ids;
     uint32_t layer, node;
@@ -133,6 +133,20 @@ void kdgat_model_score(const kdgat_graph *graph, kdgat_scratch *scratch, kdgat_m
     output->error_means[KDGAT_PROFILE_VALUES - 1] = of_ids;
 }
 
+#if KDGAT_PAIR
+
+void kdgat_partner_score(const kdgat_graph *graph, kdgat_scratch *scratch, kdgat_model_output *output)
+{
+    score(graph, scratch, output);
+}
+
+#else
+
+void kdgat_model_score(const kdgat_graph *graph, kdgat_scratch *scratch, kdgat_model_output *output)
+{
+    score(graph, scratch, output);
+}
+
 void kdgat_model_explain(const kdgat_graph *graph, kdgat_scratch *scratch, kdgat_model_output *output)
 {
     /* The errors of the nodes are the terms of the score. */
@@ -140,5 +154,7 @@ void kdgat_model_explain(const kdgat_graph *graph, kdgat_scratch *scratch, kdgat
     (void)scratch;
     (void)output;
 }
+
+#endif
 
 #endif

@@ -18,7 +18,7 @@ mod window;
 
 pub use error::CarError;
 pub use files::{CarFile, CarFiles, VectorResult, Vectors, write};
-pub use measure::{Measured, measure};
-pub use model::CarModel;
+pub use measure::{CalibrationBytes, Measured, measure};
+pub use model::{CarModel, CarPartner, UsualScale};
 pub use text::CText;
 pub use weights::{Precision, as_exported};

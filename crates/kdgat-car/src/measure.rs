@@ -13,10 +13,8 @@ pub struct Measured {
     pub flash_fast: u64,
     /// Bytes of `kdgat_state`.
     pub state: u64,
-    /// Bytes of `kdgat_calibration`, which only a calibration in progress needs.
-    pub calibration: u64,
-    /// Bytes of a saved calibration.
-    pub saved: u64,
+    /// Sizes of a calibration; none for two models together.
+    pub calibration: Option<CalibrationBytes>,
     /// Mean and largest number of nodes of the windows of the test vectors.
     pub mean_nodes: f64,
     pub most_nodes: u64,
@@ -24,6 +22,15 @@ pub struct Measured {
     pub microseconds: f64,
     /// The same with the IDs that weigh most.
     pub microseconds_explained: f64,
+}
+
+/// Bytes of a calibration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CalibrationBytes {
+    /// Of `kdgat_calibration`, which only a calibration in progress needs.
+    pub in_progress: u64,
+    /// Of a saved calibration.
+    pub saved: u64,
 }
 
 /// Compiles the export in `folder` with `cc` into a temporary folder, runs it on its test vectors, and returns its figures.
@@ -50,8 +57,12 @@ pub fn measure(folder: &Path) -> Result<Measured, CarError> {
         flash_small,
         flash_fast,
         state: number("state")? as u64,
-        calibration: number("calibration")? as u64,
-        saved: number("saved")? as u64,
+        calibration: match figures.contains("calibration ") {
+            true => {
+                Some(CalibrationBytes { in_progress: number("calibration")? as u64, saved: number("saved")? as u64 })
+            }
+            false => None,
+        },
         mean_nodes: number("mean_nodes")?,
         most_nodes: number("most_nodes")? as u64,
         microseconds: number("microseconds")?,

@@ -29,4 +29,29 @@ pub struct CarModel<'a> {
     pub least_score: Option<f64>,
     /// Share of attack-free windows that a calibration may call attacks.
     pub calibration_rate: f64,
+    /// An autoencoder that judges together with this classifier.
+    pub partner: Option<CarPartner<'a>>,
+}
+
+/// The autoencoder of a pair, with the scales on which both models' scores are standardised.
+#[derive(Debug)]
+pub struct CarPartner<'a> {
+    /// Name of the run, for comments and the README.
+    pub name: String,
+    pub description: &'a ModelDescription,
+    /// Weights on the CPU, under their names in the checkpoint.
+    pub state: &'a StateDict,
+    /// Content digest of the weights (hex).
+    pub weights_digest: String,
+    /// Usual log odds of the classifier.
+    pub classifier_scale: UsualScale,
+    /// Usual logarithm of the autoencoder's difficulty.
+    pub autoencoder_scale: UsualScale,
+}
+
+/// Median and spread of usual scores on an unbounded scale.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct UsualScale {
+    pub median: f64,
+    pub spread: f64,
 }

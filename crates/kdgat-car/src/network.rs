@@ -3,12 +3,13 @@
 use kdgat_graph::EDGE_FEATURES;
 use kdgat_graph::history::MOST_OVERDUE;
 use kdgat_nn::id_hash::MOST_PROBES;
+use kdgat_nn::weights::StateDict;
 use kdgat_nn::{Architecture, GatConfig, InputConfig, ModelDescription, VgaeConfig};
 
 use crate::layers::{Affine, Conv, ConvShape};
 use crate::matrix::Matrix;
 use crate::weights::{BUCKET_WEIGHTS, BUCKETS, EMBEDDING, Precision, QuantisedRow, Weights};
-use crate::{CText, CarError, CarModel};
+use crate::{CText, CarError};
 
 /// Classes of the classifier's head: normal and attack.
 const CLASSES: usize = 2;
@@ -63,31 +64,48 @@ struct Scratch {
     most_pooled: usize,
 }
 
+impl Scratch {
+    /// Sizes for both networks, one after the other.
+    fn or(self, other: Self) -> Self {
+        Self {
+            a: self.a.max(other.a),
+            b: self.b.max(other.b),
+            scores: self.scores.max(other.scores),
+            values: self.values.max(other.values),
+            most_inputs: self.most_inputs.max(other.most_inputs),
+            most_channels: self.most_channels.max(other.most_channels),
+            most_pooled: self.most_pooled.max(other.most_pooled),
+        }
+    }
+}
+
 impl Network {
     /// Reads the network.
     ///
     /// # Errors
     /// Fails if the model is none of CAN windows, or a weight is missing.
-    pub fn read(model: &CarModel) -> Result<Self, CarError> {
-        let ModelDescription { architecture, window, vocabulary, .. } = model.description;
+    pub fn read(
+        name: &str,
+        description: &ModelDescription,
+        state: &StateDict,
+        precision: Precision,
+    ) -> Result<Self, CarError> {
+        let ModelDescription { architecture, window, vocabulary, .. } = description;
         architecture.check()?;
-        let weights = Weights::new(model.state);
-        let precision = model.precision;
+        let weights = Weights::new(state);
         let (embedding, layers, edge_scaling) = match architecture {
             Architecture::Gat(config) => (config.embedding, gat(&weights, config, precision)?, &config.edge_scaling),
             Architecture::Vgae(config) => (config.embedding, vgae(&weights, config, precision)?, &config.edge_scaling),
             Architecture::Graph(_) | Architecture::Nodes(_) => {
                 return Err(CarError::Unsupported(format!(
-                    "{} is no model of CAN windows; --c writes models of those",
-                    model.name
+                    "{name} is no model of CAN windows; --c writes models of those"
                 )));
             }
         };
         let most = usize::from(u16::MAX);
         if !(2..=most / 2 - 1).contains(window) || vocabulary.len() > most {
             return Err(CarError::Unsupported(format!(
-                "{} has windows of {window} frames and {} known IDs; --c needs windows of 2 to {} frames and at most {most} IDs",
-                model.name,
+                "{name} has windows of {window} frames and {} known IDs; --c needs windows of 2 to {} frames and at most {most} IDs",
                 vocabulary.len(),
                 most / 2 - 1
             )));
@@ -101,17 +119,52 @@ impl Network {
         self.edge_scaling.is_some()
     }
 
-    /// Appends the network's `#define`s to `config` and its arrays to `tables`.
-    pub fn write(&self, config: &mut CText, tables: &mut CText) -> Result<(), CarError> {
+    /// Names the property in which this classifier and an autoencoder differ though the C code computes it once for both.
+    pub fn difference(&self, autoencoder: &Self) -> Option<&'static str> {
+        let kinds = (self.input.id.c_name(), autoencoder.input.id.c_name());
+        let properties = [
+            ("layers (gat and gatv2)", self.is_gatv2() == autoencoder.is_gatv2()),
+            ("scaling of edge features", self.edge_scaling == autoencoder.edge_scaling),
+            ("input of IDs", kinds.0 == kinds.1),
+            ("window", self.window == autoencoder.window),
+        ];
+        properties.into_iter().find(|(_, is_same)| !is_same).map(|(name, _)| name)
+    }
+
+    /// Appends the `#define`s of the network, and of an autoencoder that judges together with it, to `config` and their arrays to `tables`.
+    pub fn write(&self, autoencoder: Option<&Self>, config: &mut CText, tables: &mut CText) -> Result<(), CarError> {
         config.comment("The network.");
         config.define("KDGAT_INT8", u8::from(self.precision == Precision::Int8));
         config.define("KDGAT_GATV2", u8::from(self.is_gatv2()));
         config.define("KDGAT_EDGE_COLUMNS", if self.is_gatv2() { EDGE_FEATURES } else { 0 });
-        self.input.write(config, tables, self.precision);
+        self.input.define(config);
         if let Some(scaling) = &self.edge_scaling {
             tables.floats("kdgat_edge_mean", &scaling.mean.map(|value| value as f32));
             tables.floats("kdgat_edge_deviation", &scaling.deviation.map(|value| value as f32));
         }
+        let mut scratch = self.scratch();
+        self.write_layers(config, tables)?;
+        if let Some(autoencoder) = autoencoder {
+            scratch = scratch.or(autoencoder.scratch());
+            autoencoder.write_layers(config, tables)?;
+        }
+        let Scratch { a, b, scores, values, most_inputs, most_channels, most_pooled } = scratch;
+        config.comment("Intermediate values, in numbers of 4 bytes.");
+        config.define("KDGAT_SCRATCH_A", a);
+        config.define("KDGAT_SCRATCH_B", b);
+        config.define("KDGAT_SCRATCH_SCORES", scores);
+        config.define("KDGAT_SCRATCH_VALUES", values);
+        // Four rows at a time.
+        config.define("KDGAT_SCRATCH_ROWS", 4 * most_inputs.max(most_pooled));
+        config.define("KDGAT_MOST_CHANNELS", most_channels);
+        config.define("KDGAT_MOST_POOLED", most_pooled);
+        Ok(())
+    }
+
+    /// Appends the embedding and the layers.
+    fn write_layers(&self, config: &mut CText, tables: &mut CText) -> Result<(), CarError> {
+        let kind = if matches!(self.layers, Layers::Gat { .. }) { "gat" } else { "vgae" };
+        self.input.write(kind, tables, self.precision);
         match &self.layers {
             Layers::Gat { convs, head } => {
                 config.define("KDGAT_LAYERS", format!("{}u", convs.len()));
@@ -138,16 +191,6 @@ impl Network {
                 }
             }
         }
-        let Scratch { a, b, scores, values, most_inputs, most_channels, most_pooled } = self.scratch();
-        config.comment("Intermediate values, in numbers of 4 bytes.");
-        config.define("KDGAT_SCRATCH_A", a);
-        config.define("KDGAT_SCRATCH_B", b);
-        config.define("KDGAT_SCRATCH_SCORES", scores);
-        config.define("KDGAT_SCRATCH_VALUES", values);
-        // Four rows at a time.
-        config.define("KDGAT_SCRATCH_ROWS", 4 * most_inputs.max(most_pooled));
-        config.define("KDGAT_MOST_CHANNELS", most_channels);
-        config.define("KDGAT_MOST_POOLED", most_pooled);
         Ok(())
     }
 
@@ -240,34 +283,38 @@ impl Input {
         Ok(Self { embedding, rows, continuous: config.node_features() as usize, table, id })
     }
 
-    fn write(&self, config: &mut CText, tables: &mut CText, precision: Precision) {
+    /// Appends the `#define`s of the input.
+    fn define(&self, config: &mut CText) {
         config.define("KDGAT_NODE_COLUMNS", format!("{}u", self.continuous));
         config.define("KDGAT_EMBEDDING", format!("{}u", self.embedding));
         config.define("KDGAT_ID_INPUT_NONE", 0);
         config.define("KDGAT_ID_INPUT_VOCABULARY", 1);
         config.define("KDGAT_ID_INPUT_HASH", 2);
-        let kind = match &self.id {
-            IdInput::None => "NONE",
-            IdInput::Vocabulary => "VOCABULARY",
-            IdInput::Hash { .. } => "HASH",
-        };
-        config.define("KDGAT_ID_INPUT", format!("KDGAT_ID_INPUT_{kind}"));
-        if let IdInput::Hash { probes, coefficients, weights } = &self.id {
-            config.define("KDGAT_PROBES", format!("{probes}u"));
-            config.define("KDGAT_BUCKETS", format!("{}u", self.rows));
-            let rows = coefficients.iter().map(|[a, b]| format!("{{{a}u, {b}u}}")).collect::<Vec<_>>();
-            tables.line(&format!("const uint32_t kdgat_hash[KDGAT_PROBES + 1u][2] = {{{}}};", rows.join(", ")));
-            tables.floats("kdgat_hash_weights", weights);
-        }
+        config.define("KDGAT_ID_INPUT", format!("KDGAT_ID_INPUT_{}", self.id.c_name()));
+    }
+
+    /// Appends the arrays of the embedding, and `kdgat_{kind}_embedding`, which names them.
+    fn write(&self, kind: &str, tables: &mut CText, precision: Precision) {
+        let mut fields = vec![format!("{}u", self.embedding), format!("{kind}_embedding_weights")];
         match precision {
-            Precision::F32 => tables.floats("kdgat_embedding", &self.table),
+            Precision::F32 => tables.local_floats(&format!("{kind}_embedding_weights"), &self.table),
             Precision::Int8 => {
                 let rows: Vec<QuantisedRow> = self.table.chunks(self.embedding).map(QuantisedRow::of).collect();
                 let weights = rows.iter().flat_map(|row| &row.weights).map(|&weight| i64::from(weight));
-                tables.integers("int8_t", "kdgat_embedding", weights);
-                tables.floats("kdgat_embedding_scale", &rows.iter().map(|row| row.scale).collect::<Vec<_>>());
+                tables.local_integers("int8_t", &format!("{kind}_embedding_weights"), weights);
+                let scale: Vec<f32> = rows.iter().map(|row| row.scale).collect();
+                tables.local_floats(&format!("{kind}_embedding_scale"), &scale);
+                fields.push(format!("{kind}_embedding_scale"));
             }
         }
+        if let IdInput::Hash { probes, coefficients, weights } = &self.id {
+            let rows = coefficients.iter().map(|[a, b]| format!("{{{a}u, {b}u}}")).collect::<Vec<_>>();
+            tables.line(&format!("static const uint32_t {kind}_hash[{}][2] = {{{}}};", rows.len(), rows.join(", ")));
+            tables.local_floats(&format!("{kind}_hash_importance"), weights);
+            fields.extend([format!("{probes}u"), format!("{}u", self.rows)]);
+            fields.extend([format!("{kind}_hash"), format!("{kind}_hash_importance")]);
+        }
+        tables.line(&format!("const kdgat_embedding kdgat_{kind}_embedding = {{{}}};", fields.join(", ")));
     }
 
     fn bytes(&self, precision: Precision) -> usize {
@@ -277,6 +324,17 @@ impl Input {
             Precision::Int8 => self.table.len() + 4 * self.rows,
         };
         4 * hash + table
+    }
+}
+
+impl IdInput {
+    /// Last part of the name in C.
+    fn c_name(&self) -> &'static str {
+        match self {
+            Self::None => "NONE",
+            Self::Vocabulary => "VOCABULARY",
+            Self::Hash { .. } => "HASH",
+        }
     }
 }
 

@@ -2,14 +2,18 @@
 
 use kdgat_nn::Architecture;
 
-use crate::CarModel;
 use crate::files::precision_name;
+use crate::{CarModel, CarPartner};
 
 /// The README's text. `weight_bytes` and `most_operations` as in [`CarFiles`](crate::CarFiles).
 pub fn write(model: &CarModel, weight_bytes: usize, most_operations: usize) -> String {
     let description = model.description;
     let input = description.architecture.input();
     let (what, meaning) = match description.architecture {
+        _ if model.partner.is_some() => (
+            "classifier (GAT)",
+            "the mean of both models' scores, each in spreads above what was usual in the training data",
+        ),
         Architecture::Gat(_) => ("classifier (GAT)", "the probability of an attack, 0 to 1"),
         _ => {
             ("autoencoder (VGAE)", "the difficulty of the window, from 0: its reconstruction error and that of its IDs")
@@ -53,12 +57,13 @@ pub fn write(model: &CarModel, weight_bytes: usize, most_operations: usize) -> S
          | known IDs | {ids} |\n\
          | weights | {digest}, {precision} |\n\
          {teacher}\
+         {partner}\
          | constants of the network | {weight_bytes} bytes |\n\
          | multiply-accumulates of a window | at most {most_operations} (all {window} frames with different IDs) |\n\
          \n\
-         The scores are those of `kdgat evaluate` and `kdgat detect` with the same weights, to 1e-5 (relative). How well the model \
+         The scores are those of `kdgat evaluate` and `kdgat detect` with the same weights, to 1e-5 (relative; to a millionth of the log odds where these are beyond ±10). How well the model \
          recognises attacks stands in the results of `kdgat evaluate`; a detector recognises what its training data had, on that \
-         car, and a calibration moves it to another one.\n\
+         car; {calibration}\n\
          \n\
          ## Build and test\n\
          \n\
@@ -72,6 +77,12 @@ pub fn write(model: &CarModel, weight_bytes: usize, most_operations: usize) -> S
          \n\
          [example/](example/README.md) is a program for Linux around the detector: it reads `candump -L` or a CAN interface, prints the lines \
          of `kdgat detect`, raises alarms, and runs as a systemd service.\n",
+        partner = model.partner.as_ref().map_or(String::new(), partner_rows),
+        calibration = if model.partner.is_some() {
+            "two models together have no calibration for another one in C."
+        } else {
+            "a calibration moves it to another one."
+        },
         version = env!("CARGO_PKG_VERSION"),
         stride = model.stride,
         window = description.window,
@@ -85,5 +96,24 @@ pub fn write(model: &CarModel, weight_bytes: usize, most_operations: usize) -> S
         ids = description.vocabulary.len().saturating_sub(1),
         digest = model.weights_digest.get(..12).unwrap_or(&model.weights_digest),
         precision = precision_name(model.precision),
+    )
+}
+
+/// Rows about the autoencoder of a pair.
+fn partner_rows(partner: &CarPartner) -> String {
+    let CarPartner { name, description, weights_digest, classifier_scale, autoencoder_scale, .. } = partner;
+    format!(
+        "| judges together with | {name}: {} autoencoder (VGAE), trained on {}, epoch {} |\n\
+         | its weights | {} |\n\
+         | usual log odds of the classifier | median {}, spread {} |\n\
+         | usual log difficulty of the autoencoder | median {}, spread {} |\n",
+        description.size,
+        description.dataset.name,
+        description.epoch,
+        weights_digest.get(..12).unwrap_or(weights_digest),
+        classifier_scale.median,
+        classifier_scale.spread,
+        autoencoder_scale.median,
+        autoencoder_scale.spread,
     )
 }

@@ -1,5 +1,5 @@
 /* Scores graphs from standard input with an exported network alone, without windows and verdicts. Prints a line for each graph: the raw
- * score, then the contribution of each node. */
+ * score, then the contribution of each node; of two models together, a second line for the autoencoder. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,15 +9,27 @@
 static kdgat_graph graph;
 static kdgat_scratch scratch;
 static kdgat_model_output output;
+#if KDGAT_PAIR
+static kdgat_model_output of_partner;
+#endif
 
 static int get(void *to, size_t size, size_t count)
 {
     return fread(to, size, count, stdin) == count;
 }
 
-int main(void)
+static void print(const kdgat_model_output *from)
 {
     uint32_t node;
+    printf("%.9g", (double)from->raw);
+    for (node = 0; node < graph.num_nodes; node++) {
+        printf(" %.9g", (double)from->by_node[node]);
+    }
+    printf("\n");
+}
+
+int main(void)
+{
     for (;;) {
         memset(&graph, 0xff, sizeof graph);
         memset(&output, 0xff, sizeof output);
@@ -35,12 +47,14 @@ int main(void)
             fprintf(stderr, "the graph is cut short\n");
             return 1;
         }
+#if KDGAT_PAIR
+        kdgat_partner_score(&graph, &scratch, &of_partner);
+#endif
         kdgat_model_score(&graph, &scratch, &output);
         kdgat_model_explain(&graph, &scratch, &output);
-        printf("%.9g", (double)output.raw);
-        for (node = 0; node < graph.num_nodes; node++) {
-            printf(" %.9g", (double)output.by_node[node]);
-        }
-        printf("\n");
+        print(&output);
+#if KDGAT_PAIR
+        print(&of_partner);
+#endif
     }
 }

@@ -3,10 +3,11 @@
 mod common;
 
 use std::io::Write;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 
-use common::{WINDOW, can_compile, compiled, export, gat, random_state, rich, traffic, vgae, vocabulary};
+use common::{WINDOW, can_compile, compiled, export, export_with, gat, random_state, rich, traffic, vgae, vocabulary};
 use kdgat_car::{Precision, as_exported};
 use kdgat_graph::assemble::Assembler;
 use kdgat_graph::{AssembleOptions, Batch, Columns, FeatureSet, GraphStream};
@@ -91,32 +92,31 @@ fn input(columns: &Columns, batch: &Batch, input: &InputConfig, edges: bool) -> 
     bytes
 }
 
-/// Compares the C code with the trainer's model; both compute with the weights in `precision`.
-fn compare(name: &str, architecture: Architecture, precision: Precision) {
-    let features = architecture.input().features();
-    let columns = columns(features);
+/// The traffic's graphs as the trainer's batch for a model.
+fn batch_of(columns: &Columns, architecture: &Architecture) -> Batch {
     let mut options = AssembleOptions::new(Arc::new(vocabulary()));
     options.edge_attributes = architecture.reads_edge_features();
     options.hashed_ids = architecture.hashes_ids();
-    let batch = Assembler::default().assemble_columns(&columns, &options).unwrap();
-    let state = as_exported(&random_state(&architecture), precision).unwrap();
-    let (raw, by_node) = scores(&architecture, &state, &batch);
+    Assembler::default().assemble_columns(columns, &options).unwrap()
+}
 
-    let bytes = input(&columns, &batch, architecture.input(), architecture.reads_edge_features());
-    let is_gat = matches!(architecture, Architecture::Gat(_));
-    let (folder, written) = export(name, architecture, &state, precision, WINDOW);
-    let mut child = compiled(folder.path(), "forward.c").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+/// Lines of numbers that forward.c prints for the graphs in `bytes`.
+fn printed(folder: &Path, bytes: Vec<u8>) -> Vec<Vec<f32>> {
+    let mut child = compiled(folder, "forward.c").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let writer = std::thread::spawn(move || stdin.write_all(&bytes).unwrap());
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<Vec<f32>> =
-        text.lines().map(|line| line.split(' ').map(|value| value.parse().unwrap()).collect()).collect();
+    text.lines().map(|line| line.split(' ').map(|value| value.parse().unwrap()).collect()).collect()
+}
+
+/// Compares the lines of a model with the trainer's scores.
+fn expect_equal(name: &str, lines: &[Vec<f32>], (raw, by_node): &(Vec<f32>, Vec<f32>), is_gat: bool) {
     assert_eq!(lines.len(), raw.len());
     let (mut first, mut largest) = (0, [0.0_f32; 2]);
-    for (graph, (line, raw)) in lines.iter().zip(&raw).enumerate() {
+    for (graph, (line, raw)) in lines.iter().zip(raw).enumerate() {
         let nodes = line.len() - 1;
         let of_trainer = match (is_gat, nodes) {
             // A classifier has nothing to compare a single node with.
@@ -133,10 +133,55 @@ fn compare(name: &str, architecture: Architecture, precision: Precision) {
         }
     }
     assert_eq!(first, by_node.len());
-    println!(
-        "{name}: score differs by {:.1e}, nodes by {:.1e}; {} bytes",
-        largest[0], largest[1], written.weight_bytes
-    );
+    println!("{name}: score differs by {:.1e}, nodes by {:.1e}", largest[0], largest[1]);
+}
+
+/// Compares the C code with the trainer's model; both compute with the weights in `precision`.
+fn compare(name: &str, architecture: Architecture, precision: Precision) {
+    let columns = columns(architecture.input().features());
+    let batch = batch_of(&columns, &architecture);
+    let state = as_exported(&random_state(&architecture), precision).unwrap();
+    let scores = scores(&architecture, &state, &batch);
+    let bytes = input(&columns, &batch, architecture.input(), architecture.reads_edge_features());
+    let is_gat = matches!(architecture, Architecture::Gat(_));
+    let (folder, _) = export(name, architecture, &state, precision, WINDOW);
+    expect_equal(name, &printed(folder.path(), bytes), &scores, is_gat);
+}
+
+/// Compares a classifier and an autoencoder that were exported together with the trainer's models.
+fn compare_pair(name: &str, classifier: Architecture, autoencoder: Architecture, precision: Precision) {
+    let columns = columns(classifier.input().features());
+    let batch = batch_of(&columns, &classifier);
+    let [state, other] =
+        [&classifier, &autoencoder].map(|architecture| as_exported(&random_state(architecture), precision).unwrap());
+    let expected = [scores(&classifier, &state, &batch), scores(&autoencoder, &other, &batch)];
+    let bytes = input(&columns, &batch, classifier.input(), classifier.reads_edge_features());
+    let (folder, _) = export_with(name, (classifier, &state), Some((autoencoder, &other)), precision, WINDOW);
+    let lines = printed(folder.path(), bytes);
+    for (model, is_gat) in [(0, true), (1, false)] {
+        let of_model: Vec<Vec<f32>> = lines.iter().skip(model).step_by(2).cloned().collect();
+        expect_equal(&format!("{name}, model {model}"), &of_model, &expected[model], is_gat);
+    }
+}
+
+/// Two models in one folder compute what each computes alone, with one set of intermediate values.
+#[test]
+fn c_computes_two_models_together() {
+    if !can_compile() {
+        return;
+    }
+    let hashed = |probes| InputConfig { id_hash: Some(IdHash { probes, buckets: 17 }), ..InputConfig::default() };
+    let window = InputConfig::default;
+    for precision in [Precision::F32, Precision::Int8] {
+        for (name, classifier, autoencoder) in [
+            ("gat and vgae", gat(false, window(), 2), vgae(false, window(), &[20, 12, 9])),
+            ("wide vgae", gat(false, window(), 1), vgae(false, window(), &[90, 60, 30])),
+            ("gatv2, rich", gat(true, rich(), 3), vgae(true, rich(), &[20, 12, 9])),
+            ("hashed", gat(false, hashed(2), 2), vgae(false, hashed(3), &[21])),
+        ] {
+            compare_pair(&format!("{name}, {precision:?}"), classifier, autoencoder, precision);
+        }
+    }
 }
 
 #[test]

@@ -120,6 +120,11 @@ impl Ensemble {
         std::iter::once(&self.first).chain(&self.partner).collect()
     }
 
+    /// The models, the classifier first.
+    pub fn into_models(self) -> Vec<TrainedModel> {
+        std::iter::once(self.first).chain(self.partner).collect()
+    }
+
     /// The only model, or the classifier.
     pub fn first(&self) -> &TrainedModel {
         &self.first

@@ -11,11 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kdgat_car.h"
+/* Two models together have no calibration in C. */
+#if !KDGAT_PAIR
 #include "kdgat_calibrate.h"
+#endif
 
-static kdgat_state detector, other;
-static kdgat_calibration work;
-static uint8_t bytes[KDGAT_SAVED_BYTES];
+static kdgat_state detector;
 
 /* Reads a frame; returns 0 at the end of the log. */
 static int next_frame(FILE *log, kdgat_frame *frame)
@@ -40,6 +42,12 @@ static int next_frame(FILE *log, kdgat_frame *frame)
     }
     return 1;
 }
+
+#if !KDGAT_PAIR
+
+static kdgat_state other;
+static kdgat_calibration work;
+static uint8_t bytes[KDGAT_SAVED_BYTES];
 
 static FILE *opened(const char *path, const char *mode)
 {
@@ -106,6 +114,8 @@ static void load(const char *path)
     expect(kdgat_load(&detector, read, (uint32_t)length), path);
 }
 
+#endif
+
 /* Prints the scores and verdicts of the log. */
 static int print_scores(void)
 {
@@ -113,7 +123,7 @@ static int print_scores(void)
     kdgat_result result;
     while (next_frame(stdin, &frame)) {
         if (kdgat_window_push(&detector, &frame)) {
-            kdgat_model_score(&detector.graph, &detector.scratch, &detector.output);
+            kdgat_score(&detector);
             kdgat_judge(&detector, &result);
             printf("%.17g %d\n", result.score, result.attack);
         }
@@ -128,13 +138,17 @@ int main(int count, char **arguments)
 
     kdgat_init(&detector);
     kdgat_explain_all(&detector, 1);
+#if !KDGAT_PAIR
     if (count == 5 && strcmp(arguments[1], "--calibrate") == 0) {
         calibrate(arguments[2], arguments[4]);
     } else if (count == 3) {
         load(arguments[2]);
-    } else if (count == 2) {
+    }
+#endif
+    if (count == 2) {
         return print_scores();
     }
+    (void)arguments;
     while (next_frame(stdin, &frame)) {
         if (kdgat_push(&detector, &frame, &result)) {
             printf("%.17g %d %03X %.9g %.17g\n", result.score, result.attack, (unsigned)result.id[0], (double)result.weight[0],

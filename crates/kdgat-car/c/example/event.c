@@ -140,6 +140,11 @@ void event_window(text *to, const kdgat_result *result, int attack)
     add_count(to, ",\"first_frame\":", result->first_frame);
     add_double(to, ",\"time\":", result->time);
     add_double(to, ",\"score\":", result->score);
+#if KDGAT_PAIR
+    add_double(to, ",\"scores\":{\"gat\":", result->classifier);
+    add_double(to, ",\"vgae\":", result->autoencoder);
+    text_add(to, "}");
+#endif
     text_add(to, attack ? ",\"label\":\"attack\",\"id\":\"" : ",\"label\":\"normal\",\"id\":\"");
     text_id(to, result->id[0]);
     text_add(to, "\",\"contribution\":");

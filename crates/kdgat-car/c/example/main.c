@@ -168,6 +168,9 @@ static alarm_severity severity_of(const kdgat_result *result)
     if (result->calibrated && !program.asked.has_threshold) {
         return severity_of_deviations(result->deviations, program.detector.calibration.threshold);
     }
+    if (KDGAT_PAIR) {
+        return severity_of_deviations(result->score, threshold);
+    }
     return KDGAT_MODEL == KDGAT_MODEL_VGAE ? severity_of_difficulty(result->score, threshold)
                                            : severity_of_probability(result->score, threshold);
 }
@@ -286,16 +289,19 @@ static int run_detection(void)
     double busy = 0.0;
     int code;
 
+#if !KDGAT_PAIR
     if (asked->load != NULL && (code = saved_load(&program.detector, asked->load)) != 0) {
         return code;
     }
+#endif
     if (asked->has_threshold) {
         fprintf(stderr, "attacks: scores above %g (--threshold)\n", asked->threshold);
     } else if (asked->load != NULL) {
         fprintf(stderr, "attacks: scores more than %.3f standard deviations above this car's usual score (%s)\n",
                 program.detector.calibration.threshold, asked->load);
     } else {
-        fprintf(stderr, "attacks: scores above %g (chosen by the export)\n", KDGAT_THRESHOLD);
+        fprintf(stderr, "attacks: %s above %g (chosen by the export)\n",
+                KDGAT_PAIR ? "means of both models' standardised scores" : "scores", KDGAT_THRESHOLD);
     }
     /* A window's line names the ID that weighs most, and the model does not name it for what its own threshold calls normal. */
     kdgat_explain_all(&program.detector, !asked->alarms || asked->has_threshold);
@@ -331,6 +337,8 @@ static int run_detection(void)
     }
     return code;
 }
+
+#if !KDGAT_PAIR
 
 static kdgat_calibration work;
 
@@ -413,6 +421,8 @@ static int run_calibration(void)
     return fflush(stdout) == 0 ? 0 : EXIT_MACHINE;
 }
 
+#endif
+
 int main(int count, char **arguments)
 {
     const options *const asked = &program.asked;
@@ -433,5 +443,10 @@ int main(int count, char **arguments)
     if (code != 0) {
         return code;
     }
-    return asked->save != NULL ? run_calibration() : run_detection();
+#if !KDGAT_PAIR
+    if (asked->save != NULL) {
+        return run_calibration();
+    }
+#endif
+    return run_detection();
 }

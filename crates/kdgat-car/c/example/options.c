@@ -256,6 +256,11 @@ static options_result check(const options *read, const char *needs_alarms)
     if (read->file != NULL && read->interface != NULL) {
         return wrong(read->file, "a file and --interface exclude each other");
     }
+#if KDGAT_PAIR
+    if (read->load != NULL || read->calibrate_seconds > 0.0) {
+        return wrong(read->load != NULL ? "--load" : "--calibrate", "two models together have no calibration in C; export one of them alone");
+    }
+#endif
     if ((read->calibrate_seconds > 0.0) != (read->save != NULL)) {
         return wrong(read->save != NULL ? "--save" : "--calibrate", "--calibrate and --save belong together");
     }

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#if !KDGAT_PAIR
+
 #define EXIT_MACHINE 1
 #define EXIT_INPUT 2
 #define PATH_BYTES 4096u
@@ -126,3 +128,5 @@ int saved_write(const kdgat_state *detector, const char *path)
     }
     return 0;
 }
+
+#endif

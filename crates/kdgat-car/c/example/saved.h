@@ -2,6 +2,10 @@
 #ifndef KDGAT_SAVED_H
 #define KDGAT_SAVED_H
 
+#include "kdgat_car.h"
+
+/* Two models together have no calibration in C. */
+#if !KDGAT_PAIR
 #include "kdgat_calibrate.h"
 
 /* Loads a calibration. Returns 0, or after a message to standard error the exit code. */
@@ -15,5 +19,6 @@ int saved_write(const kdgat_state *detector, const char *path);
 
 /* A sentence about a calibration that failed. */
 const char *saved_problem(kdgat_status status);
+#endif
 
 #endif

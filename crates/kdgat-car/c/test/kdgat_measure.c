@@ -3,7 +3,10 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "kdgat_car.h"
+#if !KDGAT_PAIR
 #include "kdgat_calibrate.h"
+#endif
 
 typedef struct {
     double score;
@@ -39,7 +42,7 @@ static double measure(int explain)
         for (frame = 0; frame < FRAMES; frame++) {
             /* kdgat_push would explain alarms in both cases. */
             if (kdgat_window_push(&detector, &vectors[frame])) {
-                kdgat_model_score(&detector.graph, &detector.scratch, &detector.output);
+                kdgat_score(&detector);
                 if (explain) {
                     kdgat_model_explain(&detector.graph, &detector.scratch, &detector.output);
                 }
@@ -65,8 +68,10 @@ int main(void)
         }
     }
     printf("state %lu\n", (unsigned long)sizeof(kdgat_state));
+#if !KDGAT_PAIR
     printf("calibration %lu\n", (unsigned long)sizeof(kdgat_calibration));
     printf("saved %lu\n", (unsigned long)KDGAT_SAVED_BYTES);
+#endif
     printf("mean_nodes %.1f\n", (double)nodes / (double)WINDOWS);
     printf("most_nodes %lu\n", most);
     printf("microseconds %.2f\n", measure(0));

@@ -107,6 +107,10 @@ pub const FILES: &[(&str, &str)] = &[
     ("kdgat_rich.c", include_str!("../../c/kdgat_rich.c")),
     ("kdgat_calibration.h", include_str!("../../c/kdgat_calibration.h")),
     ("kdgat_calibration.c", include_str!("../../c/kdgat_calibration.c")),
+];
+
+/// C files of a calibration for another car, by name.
+pub const CALIBRATION_FILES: &[(&str, &str)] = &[
     ("kdgat_calibrate.h", include_str!("../../c/kdgat_calibrate.h")),
     ("kdgat_calibrate.c", include_str!("../../c/kdgat_calibrate.c")),
     ("kdgat_learn.h", include_str!("../../c/kdgat_learn.h")),

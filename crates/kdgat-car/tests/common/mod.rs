@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use kdgat_can::Frame;
-use kdgat_car::{CarFiles, CarModel, Precision, Vectors};
+use kdgat_car::{CarFiles, CarModel, CarPartner, Precision, UsualScale, Vectors};
 use kdgat_graph::{EdgeScaling, NodeScaling, Vocabulary};
 use kdgat_nn::attention::Backend;
 use kdgat_nn::weights::StateDict;
@@ -114,7 +114,18 @@ pub fn export(
     precision: Precision,
     stride: usize,
 ) -> (tempfile::TempDir, CarFiles) {
-    let description = ModelDescription {
+    export_with(name, (architecture, state), None, precision, stride)
+}
+
+/// Like [`export`], for two models together if there is a partner.
+pub fn export_with(
+    name: &str,
+    (architecture, state): (Architecture, &StateDict),
+    partner: Option<(Architecture, &StateDict)>,
+    precision: Precision,
+    stride: usize,
+) -> (tempfile::TempDir, CarFiles) {
+    let description = |architecture| ModelDescription {
         architecture,
         vocabulary: vocabulary(),
         foreign_ids: None,
@@ -126,6 +137,9 @@ pub fn export(
         teacher_digest: None,
         created_by_version: "0.0.0".to_owned(),
     };
+    let (of_partner, state_of_partner) = partner.unzip();
+    let (description, of_partner) = (description(architecture), of_partner.map(description));
+    let usual = UsualScale { median: 0.5, spread: 2.0 };
     let model = CarModel {
         name: name.to_owned(),
         description: &description,
@@ -137,6 +151,14 @@ pub fn export(
         threshold_method: "given".to_owned(),
         least_score: None,
         calibration_rate: 0.001,
+        partner: of_partner.as_ref().zip(state_of_partner).map(|(description, state)| CarPartner {
+            name: "partner".to_owned(),
+            description,
+            state,
+            weights_digest: "fedcba9876543210".to_owned(),
+            classifier_scale: usual,
+            autoencoder_scale: usual,
+        }),
     };
     let written = kdgat_car::write(&model, &Vectors::default()).unwrap();
     let folder = tempfile::tempdir().unwrap();
