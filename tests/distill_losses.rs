@@ -88,6 +88,7 @@ fn teacher(pair: &Pair, way: &Way, graphs: &Graphs) -> Teacher {
         ram_budget_bytes: 1 << 30,
         architecture: pair.teacher.to_json().to_string(),
         features: "vocabulary of the tests".to_owned(),
+        unit: "graphs",
     };
     let options = TeacherOptions {
         residency: way.residency,

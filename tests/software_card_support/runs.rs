@@ -86,7 +86,11 @@ pub fn run_on(card: &Card, workplace: &Workplace, arguments: &[&str]) -> (Output
     let on_a_card = arguments.contains(&"--device");
     let is_training = ["autoencoder", "normal", "curriculum"].contains(&arguments[0]);
     command.args(if on_a_card { &[][..] } else { &["--device", "cuda"] });
-    command.args(if is_training && !arguments.contains(&"--cuda-graphs") { &["--cuda-graphs", "false"][..] } else { &[] });
+    command.args(if is_training && !arguments.contains(&"--cuda-graphs") {
+        &["--cuda-graphs", "false"][..]
+    } else {
+        &[]
+    });
     let output = command.output().unwrap();
     let counted = std::fs::read(&report).unwrap_or_else(|error| panic!("{error}:\n{}", said(&output)));
     (output, serde_json::from_slice(&counted).unwrap())
