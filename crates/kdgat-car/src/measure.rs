@@ -27,9 +27,9 @@ pub struct Measured {
 /// Bytes of a calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CalibrationBytes {
-    /// Of `kdgat_calibration`, which only a calibration in progress needs.
+    /// Bytes of `kdgat_calibration`, which only a calibration in progress needs.
     pub in_progress: u64,
-    /// Of a saved calibration.
+    /// Bytes of a saved calibration.
     pub saved: u64,
 }
 

@@ -318,7 +318,9 @@ mod tests {
 
     use super::*;
     use crate::prepare::prepare;
+    use crate::sampler::{Fanout, SampledLayers, Sampler};
     use crate::sources::testing::{Kind, SmallGraph, assert_same, small_graphs};
+    use crate::test_graphs::random_graph;
 
     fn provenance() -> Provenance {
         let notes = SourceNotes { ignored_columns: vec!["edges.csv e_\"ü\"".to_owned()], ..SourceNotes::default() };
@@ -332,6 +334,25 @@ mod tests {
 
     fn is_damaged(error: &NodesError) -> bool {
         matches!(error, NodesError::Damaged { .. }) && error.is_input()
+    }
+
+    #[test]
+    fn rows_that_are_read_ahead_are_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("graph.kdgat-nodes");
+        write(&random_graph(3000, 40_000, 7), provenance(), &path).unwrap();
+        let graph = open(&path).unwrap();
+        let sampled = |fanouts: &[Fanout]| {
+            let mut layers = SampledLayers::default();
+            Sampler::new(&graph, fanouts, 3).sample(&(0..600).collect::<Vec<_>>(), 1, &mut layers).unwrap();
+            layers.nodes().to_vec()
+        };
+        let fanouts = [[Fanout::AtMost(4), Fanout::AtMost(2)], [Fanout::All, Fanout::AtMost(1)]];
+        let expected = fanouts.each_ref().map(|fanouts| sampled(fanouts));
+        assert!(!graph.sources.is_prefetched() && graph.edge_bytes() > 8 * 3000);
+        graph.read_edges_randomly().unwrap();
+        assert!(graph.clone().sources.is_prefetched() && graph.row_pointers.is_prefetched(), "all handles are told");
+        assert_eq!(fanouts.each_ref().map(|fanouts| sampled(fanouts)), expected);
     }
 
     #[test]
