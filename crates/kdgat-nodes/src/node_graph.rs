@@ -70,16 +70,18 @@ impl<T: Pod> Section<T> {
         self.is_random.load(Ordering::Relaxed)
     }
 
-    /// Starts reading these values, so that those of many calls are read at the same time. Does nothing before [`Self::read_randomly`].
-    pub fn prefetch(&self, values: Range<usize>) {
+    /// Starts reading the values of these ranges, all at the same time. Does nothing before [`Self::read_randomly`].
+    pub fn prefetch(&self, ranges: impl Iterator<Item = Range<usize>>) {
         let Source::Mapped(map, bytes) = &self.source else { return };
-        if values.is_empty() || !self.is_prefetched() {
+        if !self.is_prefetched() {
             return;
         }
-        let begin = bytes.start + values.start * size_of::<T>();
-        // Only advice: a value that was not read ahead is read when it is needed.
-        if let Err(error) = map.advise_range(Advice::WillNeed, begin, values.len() * size_of::<T>()) {
-            tracing::debug!("reading ahead: {error}");
+        for range in ranges.filter(|range| !range.is_empty()) {
+            let begin = bytes.start + range.start * size_of::<T>();
+            // Only advice: a value that was not read ahead is read when it is needed.
+            if let Err(error) = map.advise_range(Advice::WillNeed, begin, range.len() * size_of::<T>()) {
+                tracing::debug!("reading ahead: {error}");
+            }
         }
     }
 

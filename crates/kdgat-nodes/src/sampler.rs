@@ -130,18 +130,14 @@ impl<'a> Sampler<'a> {
 impl Group {
     /// Chooses neighbours of each target.
     fn choose(&mut self, graph: &NodeGraph, targets: &[u32], fanout: Fanout, key: u64, picker: &mut Picker) {
-        if graph.row_pointers.is_prefetched() {
-            targets.iter().for_each(|&node| graph.row_pointers.prefetch(node as usize..node as usize + 2));
-        }
+        graph.row_pointers.prefetch(targets.iter().map(|&node| node as usize..node as usize + 2));
         let row_pointers: &[u64] = &graph.row_pointers;
         self.rows.clear();
         self.rows.extend(targets.iter().map(|&node| {
             let ends = &row_pointers[node as usize..][..2];
             (ends[0] as usize, (ends[1] - ends[0]) as usize)
         }));
-        if graph.sources.is_prefetched() {
-            self.rows.iter().for_each(|&(begin, length)| graph.sources.prefetch(begin..begin + length));
-        }
+        graph.sources.prefetch(self.rows.iter().map(|&(begin, length)| begin..begin + length));
         self.lengths.clear();
         self.neighbours.clear();
         let sources: &[u32] = &graph.sources;
