@@ -123,9 +123,9 @@ pub fn identity(
 pub fn captures_steps(config: &Config, on_gpu: bool) -> bool {
     let training = &config.training;
     training.cuda_graphs.unwrap_or_else(|| {
-        let capturable = config.data.features == FeatureChoice::Window
-            && config.model.conv == Convolution::Gat
-            && training.precision != Precision::Half;
+        // Steps with a profile's deviations have not been captured on a GPU yet.
+        let is_tried = config.data.features != FeatureChoice::Profile;
+        let capturable = is_tried && config::capture_obstacles(config).next().is_none();
         let settings = || device::allocator_settings().ok();
         on_gpu && capturable && settings().is_some_and(|settings| memory::fatal_in_a_capture(&settings).is_none())
     })
@@ -228,7 +228,7 @@ pub fn loaders(
         };
         let options = LoaderOptions {
             assemble,
-            workers: config.training.num_workers.unwrap_or_else(|| default_workers(device)),
+            workers: loader_workers(config, device.is_cuda()),
             prefetch_batches: config.training.prefetch_batches,
         };
         Loader::start(Arc::clone(store), options)
@@ -236,10 +236,11 @@ pub fn loaders(
     (loader(config.model.unknown_drop), loader(0.0))
 }
 
-/// Threads that assemble batches of graphs: one leaves a CPU its cores for the steps; for a GPU a quarter of the cores, at most four.
-fn default_workers(device: Device) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
-    if device.is_cuda() { (cores / 4).clamp(1, 4) } else { 1 }
+/// Threads that assemble batches: as configured, otherwise one, which leaves a CPU its cores for the steps; graphs for a GPU get a quarter of
+/// the cores, at most four.
+pub fn loader_workers(config: &Config, graphs_for_gpu: bool) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, |count| count.get());
+    config.training.num_workers.unwrap_or_else(|| if graphs_for_gpu { (cores() / 4).clamp(1, 4) } else { 1 })
 }
 
 /// The graphs of a run, as positions in the store. As a batch plan: every epoch has all of them, in another order.

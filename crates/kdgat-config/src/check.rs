@@ -129,21 +129,9 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         "cuda_graphs needs a GPU, and device is cpu",
         "use --cuda-graphs false",
     );
-    refuse(
-        training.cuda_graphs == Some(true) && training.precision == Precision::Half,
-        "cuda_graphs captures the loss scale, which precision 16-mixed changes during training",
-        "use --precision bf16-mixed or 32, or --cuda-graphs false",
-    );
-    refuse(
-        training.cuda_graphs == Some(true) && model.conv == Convolution::GatV2,
-        "cuda_graphs cannot capture the edge scaling that conv = \"gatv2\" copies to the GPU in every step",
-        "use --conv gat, or --cuda-graphs false",
-    );
-    refuse(
-        training.cuda_graphs == Some(true) && config.data.features == FeatureChoice::Rich,
-        "cuda_graphs cannot capture the feature scaling that features = \"rich\" copies to the GPU in every step",
-        "use --features window, or --cuda-graphs false",
-    );
+    for (problem, advice) in capture_obstacles(config) {
+        refuse(training.cuda_graphs == Some(true), problem, advice);
+    }
     refuse(
         distillation.offload_teacher && distillation.teacher_residency == Some(Residency::Resident),
         "offload_teacher takes the teacher off the device, teacher_residency = \"resident\" keeps it there",
@@ -225,4 +213,26 @@ impl DistillationConfig {
     pub fn cache(&self) -> TeacherCache {
         if self.use_teacher_cache { self.teacher_cache } else { TeacherCache::Off }
     }
+}
+
+/// Settings whose training steps cannot be captured as CUDA graphs: what is wrong, and what to do.
+pub fn capture_obstacles(config: &Config) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let obstacles = [
+        (
+            config.training.precision == Precision::Half,
+            "cuda_graphs captures the loss scale, which precision 16-mixed changes during training",
+            "use --precision bf16-mixed or 32, or --cuda-graphs false",
+        ),
+        (
+            config.model.conv == Convolution::GatV2,
+            "cuda_graphs cannot capture the edge scaling that conv = \"gatv2\" copies to the GPU in every step",
+            "use --conv gat, or --cuda-graphs false",
+        ),
+        (
+            config.data.features == FeatureChoice::Rich,
+            "cuda_graphs cannot capture the feature scaling that features = \"rich\" copies to the GPU in every step",
+            "use --features window, or --cuda-graphs false",
+        ),
+    ];
+    obstacles.into_iter().filter(|(applies, ..)| *applies).map(|(_, problem, advice)| (problem, advice))
 }

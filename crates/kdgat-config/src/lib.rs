@@ -22,7 +22,7 @@ mod table;
 mod text;
 mod values;
 
-pub use check::{Stage, check, check_stage};
+pub use check::{Stage, capture_obstacles, check, check_stage};
 pub use error::{ConfigError, Problem};
 pub use fields::*;
 pub use frozen::{CONFIG_KEY, freeze};
