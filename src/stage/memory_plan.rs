@@ -75,7 +75,7 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         fused: super::training::computes_fused(config, on_gpu),
         precision: &precision,
         burst: config.distillation.teacher_burst,
-        waiting_batches: waiting_batches(config),
+        waiting_batches: waiting_batches(config, on_gpu),
         nodes_per_graph: graphs.nodes / graphs.count.max(1) as f64,
     };
     Ok(recommend(&question)?.describe(&question))

@@ -70,7 +70,7 @@ impl NodeSizing<'_> {
             graphs: self.seeds,
             size_of: &|_| (1, 0),
             cap: available,
-            waiting_batches: waiting_batches(self.config),
+            waiting_batches: waiting_batches(self.config, false),
             adam: options.adam,
             precision: options.precision,
             device: self.device,
@@ -90,7 +90,7 @@ impl NodeSizing<'_> {
         // An epoch of few steps never fills the queue.
         let budget_of = |nodes: usize| {
             let steps = self.seeds.len().max(self.validation).div_ceil(nodes.max(1));
-            budget.with_queue_of_epoch(waiting_batches(self.config), steps)
+            budget.with_queue_of_epoch(waiting_batches(self.config, false), steps)
         };
         let peak = |nodes: usize| budget_of(nodes).peak_bytes(worst.shape(nodes));
         let largest = match peak(available) <= target {

@@ -259,7 +259,7 @@ impl NodeTargets {
         let batches = batches.with_fixed_samples().reading(Arc::clone(&chosen.rows));
         let (mut given, kernel) = (self.weights()?, training::attention_kernel(config));
         let model = NodeGnn::new(Scope::root(&mut given), &self.architecture, kernel)?;
-        let (workers, prefetch) = (config.training.num_workers.unwrap_or(1), config.training.prefetch_batches);
+        let (workers, prefetch) = (training::loader_workers(config, false), config.training.prefetch_batches);
         let mut checked = false;
         for batch in Loader::over(Arc::new(batches), workers, prefetch).epoch(blocks, 0) {
             if interrupt::requested() || !cache.is_writable() {

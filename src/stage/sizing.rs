@@ -70,10 +70,9 @@ pub struct Decided {
 }
 
 /// Maximum number of prefetched batches: each worker of the loader has its share of `prefetch_batches`, at least one.
-pub(super) fn waiting_batches(config: &Config) -> usize {
-    let training = &config.training;
-    let workers = training.num_workers.unwrap_or(1);
-    workers * (training.prefetch_batches / workers).max(1)
+pub(super) fn waiting_batches(config: &Config, graphs_for_gpu: bool) -> usize {
+    let workers = training::loader_workers(config, graphs_for_gpu);
+    workers * (config.training.prefetch_batches / workers).max(1)
 }
 
 /// A budget, and the number of graphs that it allows.
@@ -337,7 +336,7 @@ impl Sizing<'_> {
             graphs,
             size_of: &size_of,
             cap: plan.graphs().batch_graphs,
-            waiting_batches: waiting_batches(self.config),
+            waiting_batches: waiting_batches(self.config, self.data.device.is_cuda()),
             adam: options.adam,
             precision: options.precision,
             device: self.data.device,
@@ -420,7 +419,7 @@ impl Sizing<'_> {
 
     /// Prefetched batches in addition to those of a burst. If the batch size is known, at most those left of an epoch.
     fn waiting_batches(&self, graphs: &Graphs, burst: usize) -> usize {
-        let waiting = waiting_batches(self.config);
+        let waiting = waiting_batches(self.config, self.data.device.is_cuda());
         if self.config.training.optimize_batch_size || graphs.budget.is_some() {
             return waiting;
         }

@@ -66,7 +66,7 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
         true => training.with_labels(Arc::new(all_labels(&visible)))?.with_fixed_samples(),
         false => batches(exact_reach(&architecture), all_labels(&visible))?,
     };
-    let workers = config.training.num_workers.unwrap_or(1);
+    let workers = training::loader_workers(config, false);
     let loader = |batches| Loader::over(Arc::new(batches), workers, config.training.prefetch_batches);
 
     let (parameters, model) = new_model(config, &architecture, data.device)?;
