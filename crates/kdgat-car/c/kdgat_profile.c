@@ -27,7 +27,8 @@ enum {
     SILENCE,
     IRREGULARITY,
     CONFIDENCE,
-    PERIOD
+    PERIOD,
+    DISAGREEMENT
 };
 
 /* Upper limit of logarithms of ratios. */
@@ -260,6 +261,12 @@ void kdgat_deviations(const kdgat_window_state *window, const kdgat_calibration_
         const uint32_t first = order->first[node], number = (uint32_t)order->first[node + 1u] - first;
         memset(graph->continuous[node], 0, sizeof graph->continuous[node]);
         deviations(window, &profile, graph->can_id[node], &order->by_source[first], number, duration, graph->continuous[node]);
+        if (!car->calibrated) {
+            const float found = kdgat_disagreement(window, graph, node);
+            if (found >= 0.0f) {
+                graph->continuous[node][DISAGREEMENT] = clamp(log1pf(found * found), 0.0f, MOST);
+            }
+        }
     }
 }
 

@@ -24,6 +24,24 @@ typedef struct {
     uint8_t seen[KDGAT_PROFILE_BYTES][32];     /* bit v % 8 of seen[byte][v / 8]: the byte had the value v */
 } kdgat_usual;
 
+/* A signal that another one follows from. A place is the byte of the higher value (0xff: none) and that of the lower one. */
+typedef struct {
+    uint32_t id;
+    uint8_t place[2];
+    float slope;
+    float offset;
+    float error; /* usual residual */
+} kdgat_partner;
+
+/* A signal that follows from those of other IDs. */
+typedef struct {
+    uint32_t id;
+    uint8_t place[2];
+    uint8_t num_partners;
+    uint32_t first_partner;
+    float usual; /* residual, in units of the usual one, that one of a thousand attack-free windows exceeds */
+} kdgat_relation;
+
 /* A car's profile. */
 typedef struct {
     const kdgat_usual *ids; /* ascending */
@@ -33,6 +51,9 @@ typedef struct {
 
 /* IDs of the model's own profile (generated, kdgat_tables.c). */
 extern const kdgat_usual kdgat_profile_ids[];
+/* Its relations, ascending by ID, and their partners. A calibrated car has none. */
+extern const kdgat_relation kdgat_relations[];
+extern const kdgat_partner kdgat_partners[];
 
 #endif
 

@@ -47,6 +47,10 @@ void kdgat_features(const kdgat_window_state *window, const kdgat_calibration_st
 #if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
 /* Sets graph->continuous for the profile set (kdgat_profile.c). */
 void kdgat_deviations(const kdgat_window_state *window, const kdgat_calibration_state *car, kdgat_graph *graph);
+
+/* Largest disagreement of a node's signals with those of other IDs under the model's own relations, in units of what is usual; negative
+ * if it has no signal with a relation (kdgat_relations.c). */
+float kdgat_disagreement(const kdgat_window_state *window, const kdgat_graph *graph, uint32_t node);
 #endif
 
 /* Returns 1 if the graph has an edge from source to target. */

@@ -10,8 +10,8 @@ use common::{WINDOW, can_compile, compiled, export, gat, random_state, rich, vga
 use kdgat_can::Frame;
 use kdgat_car::Precision;
 use kdgat_graph::assemble::Assembler;
-use kdgat_graph::profile::{ByteProfile, IdProfile};
-use kdgat_graph::{AssembleOptions, Columns, FeatureSet, GraphStream, ProfileLearner};
+use kdgat_graph::profile::{ByteProfile, IdProfile, Partner, Place, Relation};
+use kdgat_graph::{AssembleOptions, CarProfile, Columns, FeatureSet, GraphStream, ProfileLearner};
 use kdgat_nn::weights::floats;
 use kdgat_nn::{Architecture, InputConfig};
 
@@ -162,6 +162,29 @@ fn profile(frames: &[Frame]) -> InputConfig {
     InputConfig { profile: Some(learner.profile()), ..InputConfig::default() }
 }
 
+/// The same profile with relations between the first bytes of some IDs, which that much traffic does not teach.
+fn with_relations(input: &InputConfig) -> InputConfig {
+    let partner = |index: u32, place: Place, slope: f32| Partner {
+        can_id: 0x100 + 3 * index,
+        place,
+        slope,
+        offset: 1.5,
+        error: 3.0 + index as f32,
+    };
+    let [byte, word] = [Place { high: None, low: 0 }, Place { high: Some(0), low: 1 }];
+    let relations = (0..12).map(|index| Relation {
+        can_id: 0x100 + 3 * index,
+        place: if index % 2 == 0 { byte } else { word },
+        usual: 1.0 + 0.3 * index as f32,
+        partners: vec![
+            partner(index + 1, byte, if index % 2 == 0 { 1.0 } else { 256.0 }),
+            partner(index + 2, Place { high: Some(1), low: 0 }, -0.25),
+        ],
+    });
+    let ids = input.profile.as_ref().unwrap().ids().to_vec();
+    InputConfig { profile: Some(CarProfile::new(ids, relations.collect())), ..input.clone() }
+}
+
 #[test]
 fn c_makes_the_trainers_graphs() {
     if !can_compile() {
@@ -173,6 +196,7 @@ fn c_makes_the_trainers_graphs() {
         ("window features", gat(true, InputConfig::default(), 2), &[WINDOW, 7][..]),
         ("rich features", gat(true, rich(), 2), &[WINDOW, 13][..]),
         ("profile features", gat(true, profile.clone(), 2), &[WINDOW, 1, 11, WINDOW + 1, 2 * WINDOW + 17][..]),
+        ("profile features with relations", gat(true, with_relations(&profile), 2), &[WINDOW, 11][..]),
         ("profile features of a vgae", vgae(false, profile, &[16, 8]), &[WINDOW][..]),
     ] {
         let state = random_state(&architecture);

@@ -1,7 +1,7 @@
 //! Constants of the C code that turns frames into the graph of a window, and of a car's calibration.
 
 use kdgat_graph::CarProfile;
-use kdgat_graph::profile::ByteProfile;
+use kdgat_graph::profile::{ByteProfile, Place, Relation};
 use kdgat_nn::Architecture;
 
 use crate::text::{double, float};
@@ -89,6 +89,37 @@ fn write_profile(profile: &CarProfile, config: &mut CText, tables: &mut CText) {
         tables.line("    {0},");
     }
     tables.line("};");
+    write_relations(profile.relations(), config, tables);
+}
+
+/// Appends the relations of the model's own profile.
+fn write_relations(relations: &[Relation], config: &mut CText, tables: &mut CText) {
+    config.define("KDGAT_RELATIONS", format!("{}u", relations.len()));
+    let place = |place: Place| format!("{{{}u, {}u}}", place.high.unwrap_or(u8::MAX), place.low);
+    let mut first_partner = 0;
+    tables.line("const kdgat_relation kdgat_relations[] = {");
+    for relation in relations {
+        let (partners, usual) = (relation.partners.len(), float(relation.usual));
+        tables.line(&format!(
+            "    {{{}u, {}, {partners}u, {first_partner}u, {usual}}},",
+            relation.can_id,
+            place(relation.place)
+        ));
+        first_partner += partners;
+    }
+    if relations.is_empty() {
+        tables.line("    {0},");
+    }
+    tables.line("};");
+    tables.line("const kdgat_partner kdgat_partners[] = {");
+    for partner in relations.iter().flat_map(|relation| &relation.partners) {
+        let numbers = [partner.slope, partner.offset, partner.error].map(float).join(", ");
+        tables.line(&format!("    {{{}u, {}, {numbers}}},", partner.can_id, place(partner.place)));
+    }
+    if relations.is_empty() {
+        tables.line("    {0},");
+    }
+    tables.line("};");
 }
 
 fn listed(values: impl Iterator<Item = u8>) -> String {
@@ -104,6 +135,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("kdgat_history.c", include_str!("../../c/kdgat_history.c")),
     ("kdgat_profile.h", include_str!("../../c/kdgat_profile.h")),
     ("kdgat_profile.c", include_str!("../../c/kdgat_profile.c")),
+    ("kdgat_relations.c", include_str!("../../c/kdgat_relations.c")),
     ("kdgat_rich.c", include_str!("../../c/kdgat_rich.c")),
     ("kdgat_calibration.h", include_str!("../../c/kdgat_calibration.h")),
     ("kdgat_calibration.c", include_str!("../../c/kdgat_calibration.c")),

@@ -5,6 +5,7 @@
 //! driving situation that the profile does not know, they come together and stay.
 
 use super::deviations::{Schedule, Usual};
+use super::relations::{Disagreement, WindowSignals};
 use super::{CarProfile, IdProfile};
 use crate::{GraphView, NodeFrame};
 
@@ -12,6 +13,8 @@ use crate::{GraphView, NodeFrame};
 const UNUSUAL_GAP: f32 = 6.907_755;
 /// −ln of the share of changes above the 99.99 % quantile.
 const UNUSUAL_CHANGE: f32 = 9.210_34;
+/// Disagreement of signals, in units of what is usual, from which more does not count.
+const MOST_DISAGREEMENT: f32 = 10.0;
 
 /// An ID of a window and what is unusual about it.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +34,7 @@ impl CarProfile {
     /// anything unusual are left out.
     pub fn culprits(&self, view: &GraphView<'_>, most: usize) -> Vec<Culprit> {
         let mut culprits = Vec::new();
+        let signals = WindowSignals::of(self, view);
         let mut first_frame = 0;
         for node in 0..view.num_nodes() {
             let frames = first_frame..first_frame + usize::from(view.frames.of_node[node]);
@@ -41,6 +45,7 @@ impl CarProfile {
                 None if frames.is_empty() => Vec::new(),
                 None => vec![self.unknown_id(frames.len())],
             };
+            events.extend(self.disagreement(&signals, view.can_ids[node]).and_then(disagreeing));
             events.sort_by(|one, other| other.0.total_cmp(&one.0));
             let surprise: f32 = events.iter().map(|event| event.0).sum();
             let reasons: Vec<String> = events.into_iter().map(|event| event.1).collect();
@@ -62,6 +67,16 @@ impl CarProfile {
 
 /// Surprise and description.
 type Event = (f32, String);
+
+/// A signal that does not fit those of other IDs, if it differs by more than is usual.
+fn disagreeing(found: Disagreement<'_>) -> Option<Event> {
+    let Disagreement { size, relation, partner, found, expected } = found;
+    let text = format!(
+        "{} {found:.0} instead of {expected:.0}, which would fit {} of {:03X}",
+        relation.place, partner.place, partner.can_id
+    );
+    (size > 1.0).then(|| (UNUSUAL_GAP * size.min(MOST_DISAGREEMENT), text))
+}
 
 fn unusual_events(
     view: &GraphView<'_>,

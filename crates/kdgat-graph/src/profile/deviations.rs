@@ -9,6 +9,7 @@
 
 use kdgat_can::frame::PAYLOAD_BYTES;
 
+use super::relations::WindowSignals;
 use super::{CarProfile, IdProfile};
 use crate::{GraphView, NodeFrame};
 
@@ -50,8 +51,10 @@ pub const IRREGULARITY: usize = 16;
 pub const CONFIDENCE: usize = 17;
 /// log₁₀(median gap / 0.1 s), ±2.
 pub const PERIOD: usize = 18;
+/// ln(1 + d²), with d the largest disagreement of a signal with those of other IDs, in units of what is usual.
+pub const DISAGREEMENT: usize = 19;
 /// Number of deviations: continuous node features of the profile set.
-pub const DEVIATIONS: usize = 19;
+pub const DEVIATIONS: usize = 20;
 
 /// Upper limit of logarithms of ratios.
 const MOST: f32 = 4.0;
@@ -117,10 +120,15 @@ impl CarProfile {
     /// Appends the deviations of each node of a graph of the profile set to `rows`, `[num_nodes, DEVIATIONS]`.
     pub fn append_deviations(&self, view: &GraphView<'_>, rows: &mut Vec<f32>) {
         let duration = view.frames.duration_seconds().max(SHORTEST_SECONDS);
+        let signals = WindowSignals::of(self, view);
         let mut first_frame = 0;
         for node in 0..view.num_nodes() {
             let frames = usize::from(view.frames.of_node[node]);
-            rows.extend_from_slice(&self.node(view, node, first_frame..first_frame + frames, duration));
+            let mut row = self.node(view, node, first_frame..first_frame + frames, duration);
+            if let Some(found) = self.disagreement(&signals, view.can_ids[node]) {
+                row[DISAGREEMENT] = (found.size * found.size).ln_1p().min(MOST);
+            }
+            rows.extend_from_slice(&row);
             first_frame += frames;
         }
     }

@@ -1,11 +1,12 @@
 //! Learns the profile of a car from windows of attack-free traffic.
 //!
-//! Everything is counted, so parts of the traffic can be learned apart and merged in any order with the same result.
+//! Everything is counted, or sampled by hash, so parts of the traffic can be learned apart and merged in any order with the same result.
 
 use std::collections::BTreeMap;
 
 use kdgat_can::frame::PAYLOAD_BYTES;
 
+use super::relation_learner::WindowSample;
 use super::{ByteProfile, CarProfile, IdProfile};
 use crate::{GraphView, NodeFrame};
 
@@ -20,6 +21,7 @@ const BINS: usize = 960;
 #[derive(Debug, Clone, Default)]
 pub struct ProfileLearner {
     ids: BTreeMap<u32, IdCounts>,
+    sample: WindowSample,
 }
 
 /// Counts for one ID.
@@ -67,6 +69,7 @@ impl Default for IdCounts {
 impl ProfileLearner {
     /// Learns from a window; its attack frames do not count.
     pub fn add(&mut self, view: &GraphView<'_>) {
+        self.sample.add(view);
         let mut index = 0;
         for (&can_id, &frames) in view.can_ids.iter().zip(view.frames.of_node) {
             let of_node = index..index + usize::from(frames);
@@ -80,6 +83,7 @@ impl ProfileLearner {
 
     /// Adds what another part has learned.
     pub fn merge(&mut self, other: &Self) {
+        self.sample.merge(&other.sample);
         for (&can_id, counts) in &other.ids {
             self.ids.entry(can_id).or_default().merge(counts);
         }
@@ -94,7 +98,8 @@ impl ProfileLearner {
 
     /// The profile learned so far.
     pub fn profile(&self) -> CarProfile {
-        CarProfile::new(self.ids.iter().map(|(&can_id, counts)| counts.profile(can_id)).collect())
+        let ids = self.ids.iter().map(|(&can_id, counts)| counts.profile(can_id)).collect();
+        CarProfile::new(ids, self.sample.relations())
     }
 }
 

@@ -2,12 +2,16 @@
 //!
 //! A window of 100 frames says little about what is usual for its IDs. The profile knows their gaps, the values and changes of their bytes,
 //! and the IDs before them; the [deviations](deviations) from it mean the same on every car, and are the node features of the profile
-//! set. A model carries the profile of its training data; a calibration replaces it with another car's.
+//! set. A model carries the profile of its training data; a calibration replaces it with another car's. The profile also knows
+//! [relations](relations) between signals of different IDs, which no single ID shows.
 
 mod culprits;
 pub mod deviations;
 mod learner;
+mod relation_learner;
+pub mod relations;
 pub mod rules;
+mod signals;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,6 +22,8 @@ use serde::{Deserialize, Serialize};
 pub use culprits::Culprit;
 pub use deviations::DEVIATIONS;
 pub use learner::ProfileLearner;
+pub use relations::{Partner, Relation};
+pub use signals::Place;
 
 /// Number of parts of the training traffic that a profile is learned without, in turn.
 pub const FOLDS: usize = 4;
@@ -40,7 +46,7 @@ pub fn fold_parts(windows: usize) -> Vec<Range<usize>> {
 
 /// Version of the profile and of the deviations from it: raised whenever the same frames give other features, so that a model never reads
 /// features of another meaning.
-pub const PROFILE_VERSION: u32 = 1;
+pub const PROFILE_VERSION: u32 = 2;
 
 /// What is usual for one ID.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -100,6 +106,8 @@ struct Content {
     version: u32,
     /// The IDs, ascending.
     ids: Vec<IdProfile>,
+    /// Relations between signals, ascending by ID and place.
+    relations: Vec<Relation>,
 }
 
 /// Profile of a car. Clones share the content.
@@ -114,7 +122,7 @@ pub struct CarProfile {
 
 impl Default for CarProfile {
     fn default() -> Self {
-        Self::new(Vec::new())
+        Self::new(Vec::new(), Vec::new())
     }
 }
 
@@ -135,14 +143,19 @@ impl From<CarProfile> for Content {
 }
 
 impl CarProfile {
-    /// A profile of these IDs, ascending.
-    pub fn new(ids: Vec<IdProfile>) -> Self {
-        Content { version: PROFILE_VERSION, ids }.into()
+    /// A profile of these IDs, ascending, and these relations, ascending by ID and place.
+    pub fn new(ids: Vec<IdProfile>, relations: Vec<Relation>) -> Self {
+        Content { version: PROFILE_VERSION, ids, relations }.into()
     }
 
     /// The IDs, ascending.
     pub fn ids(&self) -> &[IdProfile] {
         &self.content.ids
+    }
+
+    /// Relations between signals, ascending by ID and place.
+    pub fn relations(&self) -> &[Relation] {
+        &self.content.relations
     }
 
     /// Number of frames that the profile was learned from.
@@ -179,6 +192,16 @@ impl CarProfile {
         let ids = self.ids();
         if !ids.is_sorted_by(|one, next| one.can_id < next.can_id) {
             return Some("the IDs of the profile are not ascending".to_owned());
+        }
+        let relations = self.relations();
+        if !relations.is_sorted_by(|one, next| (one.can_id, one.place) < (next.can_id, next.place)) {
+            return Some("the relations of the profile are not ascending".to_owned());
+        }
+        if let Some(broken) = relations.iter().find(|relation| !relation.is_valid()) {
+            let (can_id, place) = (broken.can_id, broken.place);
+            return Some(format!(
+                "the relation of ID {can_id:03X}, {place}, has no partner or a value that is no number"
+            ));
         }
         let number = |value: f32| value.is_finite() && value >= 0.0;
         let broken = ids.iter().find(|id| {

@@ -2,6 +2,7 @@
 
 use super::CarProfile;
 use super::deviations::Schedule;
+use super::relations::WindowSignals;
 use crate::GraphView;
 
 /// A rule; it counts frames or bytes of a window.
@@ -19,12 +20,21 @@ pub enum Rule {
     ByteJump,
     /// IDs that send regularly and have been silent for three times their longest usual gap.
     Missing,
+    /// Signals that disagree with those of other IDs by more than is usual.
+    Disagreement,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 6] =
-        [Self::UnknownId, Self::Early, Self::OffSchedule, Self::UnseenByte, Self::ByteJump, Self::Missing];
+    pub const ALL: [Self; 7] = [
+        Self::UnknownId,
+        Self::Early,
+        Self::OffSchedule,
+        Self::UnseenByte,
+        Self::ByteJump,
+        Self::Missing,
+        Self::Disagreement,
+    ];
 
     /// Its name in tables.
     pub fn name(self) -> &'static str {
@@ -35,6 +45,7 @@ impl Rule {
             Self::UnseenByte => "unseen-byte",
             Self::ByteJump => "byte-jump",
             Self::Missing => "missing",
+            Self::Disagreement => "disagreement",
         }
     }
 }
@@ -46,6 +57,7 @@ impl CarProfile {
     /// What each rule counts in a window of the profile set, in the order of [`Rule::ALL`].
     pub fn rule_counts(&self, view: &GraphView<'_>) -> [u32; Rule::ALL.len()] {
         let mut counts = [0; Rule::ALL.len()];
+        let signals = WindowSignals::of(self, view);
         let mut first_frame = 0;
         for node in 0..view.num_nodes() {
             let frames = first_frame..first_frame + usize::from(view.frames.of_node[node]);
@@ -54,6 +66,8 @@ impl CarProfile {
                 counts[Rule::UnknownId as usize] += frames.len() as u32;
                 continue;
             };
+            let disagreeing = self.disagreements(&signals, id.can_id).filter(|found| found.size > 1.0).count();
+            counts[Rule::Disagreement as usize] += disagreeing as u32;
             let silence = view.frames.silence[node];
             counts[Rule::Missing as usize] += u32::from(silence > MISSING_GAPS * usual.high_seconds());
             let mut schedule = Schedule::before(view, node);

@@ -1,0 +1,137 @@
+/* Relations between signals of different IDs: what one control unit reports about the car follows from what others report. A window's
+ * mean of a signal is compared with the mean that follows from a signal of another ID. */
+#include "kdgat_car.h"
+
+#include <math.h>
+
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+
+#if KDGAT_RELATIONS > 0
+
+/* Share of a signal's change within the window that counts as error. */
+#define CHANGE 0.2
+
+/* A signal of one byte has no high one. */
+#define NO_BYTE 0xffu
+
+/* The frames of a node, in order of time. */
+typedef struct {
+    const kdgat_frame *frames;
+    const uint16_t *positions;
+    uint32_t number;
+} of_node;
+
+/* Means of a signal: over the window, and over the later half of the frames less that over the earlier half. */
+typedef struct {
+    double mean;
+    double change;
+} signal_means;
+
+static double value_of(const kdgat_frame *frame, const uint8_t place[2])
+{
+    const double low = (double)frame->data[place[1]];
+    return place[0] == NO_BYTE ? low : 256.0 * (double)frame->data[place[0]] + low;
+}
+
+static signal_means means_of(const of_node *node, const uint8_t place[2])
+{
+    const uint32_t half = node->number / 2u;
+    /* Sums of integers are exact. */
+    double sum = 0.0, change = 0.0;
+    signal_means means;
+    uint32_t i;
+
+    for (i = 0; i < node->number; i++) {
+        const double value = value_of(&node->frames[node->positions[i]], place);
+        sum += value;
+        change += i >= node->number - half ? value : 0.0;
+        change -= i < half ? value : 0.0;
+    }
+    means.mean = sum / (double)node->number;
+    means.change = change / (double)(half > 0u ? half : 1u);
+    return means;
+}
+
+/* The frames of an ID; none if the window has no frame of it. */
+static of_node node_of(const kdgat_window_state *window, const kdgat_graph *graph, uint32_t id)
+{
+    const kdgat_order *const order = &window->order;
+    of_node node = {window->frames, order->by_source, 0u};
+    uint32_t low = 0, high = graph->num_nodes;
+
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2u;
+        if (graph->can_id[middle] < id) {
+            low = middle + 1u;
+        } else {
+            high = middle;
+        }
+    }
+    if (low < graph->num_nodes && graph->can_id[low] == id) {
+        node.positions = &order->by_source[order->first[low]];
+        node.number = (uint32_t)order->first[low + 1u] - order->first[low];
+    }
+    return node;
+}
+
+/* Smallest residual of a relation under any partner that the window has, in units of what is usual; negative without one. */
+static double disagreement(const kdgat_window_state *window, const kdgat_graph *graph, const kdgat_relation *relation,
+                           const of_node *own)
+{
+    const signal_means found = means_of(own, relation->place);
+    double least = -1.0;
+    uint32_t i;
+
+    for (i = 0; i < relation->num_partners; i++) {
+        const kdgat_partner *const partner = &kdgat_partners[relation->first_partner + i];
+        const of_node other = node_of(window, graph, partner->id);
+        const double slope = (double)partner->slope, error = (double)partner->error;
+        signal_means by;
+        double change, residual;
+        if (other.number == 0u) {
+            continue;
+        }
+        by = means_of(&other, partner->place);
+        change = CHANGE * fmax(fabs(found.change), fabs(slope * by.change));
+        residual = fabs(found.mean - (slope * by.mean + (double)partner->offset)) / sqrt(error * error + change * change);
+        least = least < 0.0 || residual < least ? residual : least;
+    }
+    return least < 0.0 ? least : least / (double)relation->usual;
+}
+
+float kdgat_disagreement(const kdgat_window_state *window, const kdgat_graph *graph, uint32_t node)
+{
+    const uint32_t id = graph->can_id[node];
+    const of_node own = node_of(window, graph, id);
+    float most = -1.0f;
+    uint32_t low = 0, high = KDGAT_RELATIONS;
+
+    /* The first relation of the ID. */
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2u;
+        if (kdgat_relations[middle].id < id) {
+            low = middle + 1u;
+        } else {
+            high = middle;
+        }
+    }
+    for (; own.number > 0u && low < KDGAT_RELATIONS && kdgat_relations[low].id == id; low++) {
+        const float found = (float)disagreement(window, graph, &kdgat_relations[low], &own);
+        most = found > most ? found : most;
+    }
+    return most;
+}
+
+#else
+
+float kdgat_disagreement(const kdgat_window_state *window, const kdgat_graph *graph, uint32_t node)
+{
+    (void)window;
+    (void)graph;
+    (void)node;
+    return -1.0f;
+}
+
+#endif
+
+#endif

@@ -1,0 +1,142 @@
+//! Relations between signals of different IDs: what one control unit reports about the car follows from what others report.
+//!
+//! Speed, engine speed or the position of a pedal stand in messages of several control units. An attacker who silences one of them and
+//! sends forged values on time breaks no rule of time or of single bytes, but the forged signal disagrees with the others.
+//!
+//! A relation is linear between means over a window: y ≈ slope · x + offset. A window judges it by the residual, in units of its usual
+//! error; a signal that changes within the window has a larger one, because two IDs are not sampled at the same times.
+
+use serde::{Deserialize, Serialize};
+
+use super::CarProfile;
+use super::signals::{ByteSums, Place};
+use crate::GraphView;
+
+/// Share of a signal's change within the window that counts as error.
+const CHANGE: f64 = 0.2;
+
+/// A signal and the signals of other IDs that it follows from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Relation {
+    /// The signal's ID.
+    pub can_id: u32,
+    /// The signal's place.
+    pub place: Place,
+    /// 99.9 % quantile of the [disagreement](CarProfile::disagreement) in attack-free windows before it is divided by this value, at least 1.
+    pub usual: f32,
+    /// Signals of different IDs, the closest relation first.
+    pub partners: Vec<Partner>,
+}
+
+/// A signal that another one follows from.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Partner {
+    /// The signal's ID.
+    pub can_id: u32,
+    /// The signal's place.
+    pub place: Place,
+    /// Factor of this signal.
+    pub slope: f32,
+    /// Value of the other signal where this one is 0.
+    pub offset: f32,
+    /// Root of the mean squared residual in traffic that the relation was not learned from.
+    pub error: f32,
+}
+
+/// A signal that does not fit the others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Disagreement<'a> {
+    /// Residual in units of what is usual: above 1 in one of a thousand attack-free windows.
+    pub size: f32,
+    /// The relation that it was found by.
+    pub relation: &'a Relation,
+    /// The partner whose relation holds best.
+    pub partner: &'a Partner,
+    /// Mean of the signal in the window.
+    pub found: f64,
+    /// The value that follows from the partner.
+    pub expected: f64,
+}
+
+impl Partner {
+    /// The mean of `of` at `place` that this signal predicts, and the residual in units of the usual error.
+    fn residual(&self, place: Place, of: &ByteSums, own: &ByteSums) -> (f64, f64) {
+        let (slope, error) = (f64::from(self.slope), f64::from(self.error));
+        let expected = slope * own.mean(self.place) + f64::from(self.offset);
+        let change = CHANGE * of.change(place).abs().max((slope * own.change(self.place)).abs());
+        (expected, (of.mean(place) - expected).abs() / (error * error + change * change).sqrt())
+    }
+
+    fn is_valid(&self) -> bool {
+        let numbers = [self.slope, self.offset, self.error];
+        self.place.is_valid() && numbers.into_iter().all(f32::is_finite) && self.error > 0.0
+    }
+}
+
+impl Relation {
+    /// The smallest residual under any partner that the window has: of two signals that disagree, the one that also disagrees with a
+    /// third is the wrong one. `None` if no partner has a frame. `of_id` finds the means of an ID.
+    pub(super) fn judge<'b>(
+        &self,
+        of: &ByteSums,
+        of_id: impl Fn(u32) -> Option<&'b ByteSums>,
+    ) -> Option<Disagreement<'_>> {
+        let judged = self.partners.iter().filter_map(|partner| {
+            let (expected, residual) = partner.residual(self.place, of, of_id(partner.can_id)?);
+            let size = (residual / f64::from(self.usual)) as f32;
+            Some(Disagreement { size, relation: self, partner, found: of.mean(self.place), expected })
+        });
+        judged.min_by(|one, other| one.size.total_cmp(&other.size))
+    }
+
+    pub(super) fn is_valid(&self) -> bool {
+        let is_number = self.usual.is_finite() && self.usual >= 1.0;
+        is_number && self.place.is_valid() && !self.partners.is_empty() && self.partners.iter().all(Partner::is_valid)
+    }
+}
+
+/// The means of a window's nodes, for the relations of a profile.
+pub(super) struct WindowSignals<'a> {
+    can_ids: &'a [u32],
+    /// Empty for a profile without relations.
+    nodes: Vec<Option<ByteSums>>,
+}
+
+impl<'a> WindowSignals<'a> {
+    pub(super) fn of(profile: &CarProfile, view: &GraphView<'a>) -> Self {
+        let nodes = if profile.relations().is_empty() { Vec::new() } else { ByteSums::of_nodes(view, false) };
+        Self { can_ids: view.can_ids, nodes }
+    }
+
+    fn of_id(&self, can_id: u32) -> Option<&ByteSums> {
+        self.nodes.get(self.can_ids.binary_search(&can_id).ok()?)?.as_ref()
+    }
+}
+
+impl CarProfile {
+    /// The relations of an ID's signals.
+    fn relations_of(&self, can_id: u32) -> &[Relation] {
+        let relations = self.relations();
+        let first = relations.partition_point(|relation| relation.can_id < can_id);
+        let count = relations[first..].iter().take_while(|relation| relation.can_id == can_id).count();
+        &relations[first..first + count]
+    }
+
+    /// How much each related signal of an ID disagrees with the other IDs of its window.
+    pub(super) fn disagreements<'b>(
+        &'b self,
+        signals: &'b WindowSignals<'_>,
+        can_id: u32,
+    ) -> impl Iterator<Item = Disagreement<'b>> {
+        let own = signals.of_id(can_id);
+        let relations = if own.is_some() { self.relations_of(can_id) } else { &[] };
+        relations.iter().filter_map(move |relation| relation.judge(own?, |can_id| signals.of_id(can_id)))
+    }
+
+    /// The largest of them.
+    pub(super) fn disagreement<'b>(&'b self, signals: &'b WindowSignals<'_>, can_id: u32) -> Option<Disagreement<'b>> {
+        self.disagreements(signals, can_id).max_by(|one, other| one.size.total_cmp(&other.size))
+    }
+}
