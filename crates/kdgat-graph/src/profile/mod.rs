@@ -106,7 +106,8 @@ struct Content {
     version: u32,
     /// The IDs, ascending.
     ids: Vec<IdProfile>,
-    /// Relations between signals, ascending by ID and place.
+    /// Relations between signals, ascending by ID and place; profiles of version 1 have none, and are refused by their version.
+    #[serde(default)]
     relations: Vec<Relation>,
 }
 

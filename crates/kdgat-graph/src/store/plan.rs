@@ -15,6 +15,7 @@ use serde_json::json;
 use super::manifest::{FORMAT_VERSION, SourceState};
 use super::options::BuildOptions;
 use super::sources::file_state;
+use crate::profile::PROFILE_VERSION;
 use crate::{FeatureSet, StoreError};
 
 /// Logs share a unit, and thus shards, until they reach this size in bytes.
@@ -116,7 +117,10 @@ impl Plan {
     /// Name of the store's folder, with a key of the options and of names, roles and sizes of the logs.
     pub fn store_name(&self) -> String {
         let logs = self.logs.iter().map(|log| json!([log.folder, log.name, log.role, log.bytes]));
-        let parts = json!([self.features, self.options.canonical(), logs.collect::<Vec<_>>()]);
+        let mut parts = vec![json!(self.features), self.options.canonical(), json!(logs.collect::<Vec<_>>())];
+        // A store has the profiles that were learned when it was built.
+        parts.extend(self.features.needs_history().then(|| json!(PROFILE_VERSION)));
+        let parts = json!(parts);
         let key = blake3::hash(parts.to_string().as_bytes()).to_hex();
         format!("{}-{}", self.dataset, &key[..12])
     }
