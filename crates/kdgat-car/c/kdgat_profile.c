@@ -28,7 +28,8 @@ enum {
     IRREGULARITY,
     CONFIDENCE,
     PERIOD,
-    DISAGREEMENT
+    DISAGREEMENT,
+    COMPARED
 };
 
 /* Upper limit of logarithms of ratios. */
@@ -247,6 +248,28 @@ static kdgat_profile profile_of(const kdgat_calibration_state *car)
     return profile;
 }
 
+/* Sets DISAGREEMENT and COMPARED. A window in which more than a quarter of the compared IDs disagree, and more than three, is of a state of
+ * the car that the relations do not cover: an attack forges few signals. */
+static void disagreements(const kdgat_window_state *window, kdgat_graph *graph)
+{
+    uint32_t all = 0, disagreeing = 0, node;
+    int covered;
+
+    for (node = 0; node < graph->num_nodes; node++) {
+        const float found = kdgat_disagreement(window, graph, node);
+        graph->continuous[node][DISAGREEMENT] = found;
+        all += found >= 0.0f ? 1u : 0u;
+        disagreeing += found > 1.0f ? 1u : 0u;
+    }
+    covered = !(disagreeing > 3u && 4u * disagreeing > all);
+    for (node = 0; node < graph->num_nodes; node++) {
+        float *const row = graph->continuous[node];
+        const int compared = covered && row[DISAGREEMENT] >= 0.0f;
+        row[DISAGREEMENT] = compared ? clamp(log1pf(row[DISAGREEMENT] * row[DISAGREEMENT]), 0.0f, MOST) : 0.0f;
+        row[COMPARED] = compared ? 1.0f : 0.0f;
+    }
+}
+
 void kdgat_deviations(const kdgat_window_state *window, const kdgat_calibration_state *car, kdgat_graph *graph)
 {
     const kdgat_profile profile = profile_of(car);
@@ -261,12 +284,9 @@ void kdgat_deviations(const kdgat_window_state *window, const kdgat_calibration_
         const uint32_t first = order->first[node], number = (uint32_t)order->first[node + 1u] - first;
         memset(graph->continuous[node], 0, sizeof graph->continuous[node]);
         deviations(window, &profile, graph->can_id[node], &order->by_source[first], number, duration, graph->continuous[node]);
-        if (!car->calibrated) {
-            const float found = kdgat_disagreement(window, graph, node);
-            if (found >= 0.0f) {
-                graph->continuous[node][DISAGREEMENT] = clamp(log1pf(found * found), 0.0f, MOST);
-            }
-        }
+    }
+    if (!car->calibrated) {
+        disagreements(window, graph);
     }
 }
 

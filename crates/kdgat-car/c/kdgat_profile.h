@@ -28,6 +28,8 @@ typedef struct {
 typedef struct {
     uint32_t id;
     uint8_t place[2];
+    float least; /* range of the signal's means */
+    float most;
     float slope;
     float offset;
     float error; /* usual residual */
@@ -39,6 +41,8 @@ typedef struct {
     uint8_t place[2];
     uint8_t num_partners;
     uint32_t first_partner;
+    float least;
+    float most;
     float usual; /* residual, in units of the usual one, that one of a thousand attack-free windows exceeds */
 } kdgat_relation;
 

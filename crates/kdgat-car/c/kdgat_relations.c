@@ -74,6 +74,13 @@ static of_node node_of(const kdgat_window_state *window, const kdgat_graph *grap
     return node;
 }
 
+/* A value in a range or at most its width outside. Beyond that, a bit has changed that never did in training. */
+static int covers(float least, float most, double value)
+{
+    const double width = (double)most - (double)least;
+    return value >= (double)least - width && value <= (double)most + width;
+}
+
 /* Smallest residual of a relation under any partner that the window has, in units of what is usual; negative without one. */
 static double disagreement(const kdgat_window_state *window, const kdgat_graph *graph, const kdgat_relation *relation,
                            const of_node *own)
@@ -92,6 +99,9 @@ static double disagreement(const kdgat_window_state *window, const kdgat_graph *
             continue;
         }
         by = means_of(&other, partner->place);
+        if (!covers(relation->least, relation->most, found.mean) || !covers(partner->least, partner->most, by.mean)) {
+            continue;
+        }
         change = CHANGE * fmax(fabs(found.change), fabs(slope * by.change));
         residual = fabs(found.mean - (slope * by.mean + (double)partner->offset)) / sqrt(error * error + change * change);
         least = least < 0.0 || residual < least ? residual : least;

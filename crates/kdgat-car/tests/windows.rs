@@ -10,7 +10,7 @@ use common::{WINDOW, can_compile, compiled, export, gat, random_state, rich, vga
 use kdgat_can::Frame;
 use kdgat_car::Precision;
 use kdgat_graph::assemble::Assembler;
-use kdgat_graph::profile::{ByteProfile, IdProfile, Partner, Place, Relation};
+use kdgat_graph::profile::{ByteProfile, DEVIATIONS, IdProfile, Partner, Place, Relation, SignalRange, deviations};
 use kdgat_graph::{AssembleOptions, CarProfile, Columns, FeatureSet, GraphStream, ProfileLearner};
 use kdgat_nn::weights::floats;
 use kdgat_nn::{Architecture, InputConfig};
@@ -167,6 +167,7 @@ fn with_relations(input: &InputConfig) -> InputConfig {
     let partner = |index: u32, place: Place, slope: f32| Partner {
         can_id: 0x100 + 3 * index,
         place,
+        range: SignalRange { least: 0.0, most: 150.0 },
         slope,
         offset: 1.5,
         error: 3.0 + index as f32,
@@ -175,7 +176,9 @@ fn with_relations(input: &InputConfig) -> InputConfig {
     let relations = (0..12).map(|index| Relation {
         can_id: 0x100 + 3 * index,
         place: if index % 2 == 0 { byte } else { word },
-        usual: 1.0 + 0.3 * index as f32,
+        range: SignalRange { least: 0.0, most: 40_000.0 },
+        // Some relations are broken by most windows, so that a few windows are beyond what the relations cover.
+        usual: if index % 3 == 0 { 1.0 } else { 40.0 },
         partners: vec![
             partner(index + 1, byte, if index % 2 == 0 { 1.0 } else { 256.0 }),
             partner(index + 2, Place { high: Some(1), low: 0 }, -0.25),
@@ -183,6 +186,18 @@ fn with_relations(input: &InputConfig) -> InputConfig {
     });
     let ids = input.profile.as_ref().unwrap().ids().to_vec();
     InputConfig { profile: Some(CarProfile::new(ids, relations.collect())), ..input.clone() }
+}
+
+/// Some nodes are compared, some of them disagree, and some windows are not covered.
+fn assert_relations_are_used(lines: &[String]) {
+    let rows = lines.iter().map(|line| line.split(' ').collect::<Vec<_>>());
+    // ID, row of the vocabulary, and whether it sends come first.
+    let rows: Vec<Vec<&str>> = rows.filter(|row| row.len() == 3 + DEVIATIONS).collect();
+    let count = |column: usize| rows.iter().filter(|row| row[3 + column] != "0").count();
+    let (disagreeing, compared) = (count(deviations::DISAGREEMENT), count(deviations::COMPARED));
+    assert!(0 < disagreeing && disagreeing <= compared, "{disagreeing} of {compared} nodes disagree");
+    let of_ids = rows.iter().filter(|row| (0x100..0x100 + 3 * 12).contains(&row[0].parse::<u32>().unwrap())).count();
+    assert!(compared < of_ids, "every window is covered: {compared} of {of_ids} nodes");
 }
 
 #[test]
@@ -203,6 +218,9 @@ fn c_makes_the_trainers_graphs() {
         for &stride in strides {
             let expected = graphs(&frames, stride, &architecture);
             let (folder, _) = export(name, architecture.clone(), &state, Precision::F32, stride);
+            if name.ends_with("relations") {
+                assert_relations_are_used(&expected);
+            }
             let found = lines_of(&mut compiled(folder.path(), "windows.c"), &frames);
             expect_equal(&format!("{name}, stride {stride}"), &found, &expected);
         }

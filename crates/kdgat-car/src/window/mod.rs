@@ -1,7 +1,7 @@
 //! Constants of the C code that turns frames into the graph of a window, and of a car's calibration.
 
 use kdgat_graph::CarProfile;
-use kdgat_graph::profile::{ByteProfile, Place, Relation};
+use kdgat_graph::profile::{ByteProfile, Place, Relation, SignalRange};
 use kdgat_nn::Architecture;
 
 use crate::text::{double, float};
@@ -99,9 +99,10 @@ fn write_relations(relations: &[Relation], config: &mut CText, tables: &mut CTex
     let mut first_partner = 0;
     tables.line("const kdgat_relation kdgat_relations[] = {");
     for relation in relations {
-        let (partners, usual) = (relation.partners.len(), float(relation.usual));
+        let partners = relation.partners.len();
+        let numbers = [relation.range.least, relation.range.most, relation.usual].map(float).join(", ");
         tables.line(&format!(
-            "    {{{}u, {}, {partners}u, {first_partner}u, {usual}}},",
+            "    {{{}u, {}, {partners}u, {first_partner}u, {numbers}}},",
             relation.can_id,
             place(relation.place)
         ));
@@ -113,7 +114,8 @@ fn write_relations(relations: &[Relation], config: &mut CText, tables: &mut CTex
     tables.line("};");
     tables.line("const kdgat_partner kdgat_partners[] = {");
     for partner in relations.iter().flat_map(|relation| &relation.partners) {
-        let numbers = [partner.slope, partner.offset, partner.error].map(float).join(", ");
+        let SignalRange { least, most } = partner.range;
+        let numbers = [least, most, partner.slope, partner.offset, partner.error].map(float).join(", ");
         tables.line(&format!("    {{{}u, {}, {numbers}}},", partner.can_id, place(partner.place)));
     }
     if relations.is_empty() {

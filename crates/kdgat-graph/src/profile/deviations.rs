@@ -53,8 +53,10 @@ pub const CONFIDENCE: usize = 17;
 pub const PERIOD: usize = 18;
 /// ln(1 + d²), with d the largest disagreement of a signal with those of other IDs, in units of what is usual.
 pub const DISAGREEMENT: usize = 19;
+/// 1 if a signal of the node could be compared, so that agreement differs from not knowing.
+pub const COMPARED: usize = 20;
 /// Number of deviations: continuous node features of the profile set.
-pub const DEVIATIONS: usize = 20;
+pub const DEVIATIONS: usize = 21;
 
 /// Upper limit of logarithms of ratios.
 const MOST: f32 = 4.0;
@@ -127,6 +129,7 @@ impl CarProfile {
             let mut row = self.node(view, node, first_frame..first_frame + frames, duration);
             if let Some(found) = self.disagreement(&signals, view.can_ids[node]) {
                 row[DISAGREEMENT] = (found.size * found.size).ln_1p().min(MOST);
+                row[COMPARED] = 1.0;
             }
             rows.extend_from_slice(&row);
             first_frame += frames;

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 pub use culprits::Culprit;
 pub use deviations::DEVIATIONS;
 pub use learner::ProfileLearner;
-pub use relations::{Partner, Relation};
+pub use relations::{Partner, Relation, SignalRange};
 pub use signals::Place;
 
 /// Number of parts of the training traffic that a profile is learned without, in turn.

@@ -1,13 +1,14 @@
 //! Learns which signals of different IDs belong together, from a sample of attack-free windows.
 //!
-//! Two signals that change slowly look related in any short stretch of driving. A relation therefore has to hold in each group of
-//! windows, whole logs where there are several, under a fit to the others; traffic of less than a minute or two has no relations.
+//! Two signals that change slowly look related in any short stretch of driving, and two that differ between drives only always are. A
+//! relation therefore has to hold in each group of windows, whole logs where there are several, under a fit to the others, with an error
+//! that is small beside what the signal does within a group; traffic of less than a minute or two has no relations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use kdgat_base::random::mix;
 
-use super::relations::{Partner, Relation};
+use super::relations::{Partner, Relation, SignalRange};
 use super::signals::{ByteSums, Place};
 use crate::GraphView;
 
@@ -19,7 +20,9 @@ const FEWEST_WINDOWS: usize = 1000;
 const FEWEST_PAIRS: (f64, f64) = (200.0, 20.0);
 /// Groups of windows that a relation has to hold in: fewest that must count, and most.
 const GROUPS: (usize, usize) = (3, 8);
-/// Largest error of a relation, as a share of the signal's standard deviation.
+/// A signal must vary in this many groups, by at least this share of its standard deviation within groups.
+const VARYING: (usize, f64) = (3, 0.25);
+/// Largest error of a relation, as a share of the signal's standard deviation within groups.
 const LARGEST_ERROR: f64 = 0.2;
 /// Smallest error, in units of the signal: a payload holds integers.
 const SMALLEST_ERROR: f64 = 0.05;
@@ -105,7 +108,9 @@ struct SignalTable {
 struct Signal {
     place: Place,
     mean: f64,
+    /// Variance within groups.
     variance: f64,
+    range: SignalRange,
 }
 
 /// Sums over windows with both IDs, of values less their means: y of the target's signals, x of all others'.
@@ -194,9 +199,11 @@ impl Pair {
 
 impl SignalTable {
     fn of(windows: &[(usize, &Nodes)]) -> Self {
-        let mut of_ids: BTreeMap<u32, Vec<&ByteSums>> = BTreeMap::new();
-        for (can_id, means) in windows.iter().flat_map(|(_, nodes)| nodes.iter()) {
-            of_ids.entry(*can_id).or_default().push(means);
+        let mut of_ids: BTreeMap<u32, Vec<(usize, &ByteSums)>> = BTreeMap::new();
+        for (group, nodes) in windows {
+            for (can_id, sums) in nodes.iter() {
+                of_ids.entry(*can_id).or_default().push((*group, sums));
+            }
         }
         let mut table = Self { ids: Vec::new(), first: vec![0], signals: Vec::new() };
         for (can_id, means) in of_ids {
@@ -229,11 +236,11 @@ impl SignalTable {
             .collect();
         let mut found: Vec<(f64, Relation)> = Vec::new();
         for (own, at) in self.of_id(target).enumerate() {
-            let Signal { place, variance, .. } = self.signals[at];
+            let Signal { place, variance, range, .. } = self.signals[at];
             let partners = self.partners(target, own, &total, &groups, &rests);
             if let Some(closest) = partners.first() {
                 let share = f64::from(closest.error) / variance.sqrt();
-                let mut relation = Relation { can_id: self.ids[target], place, usual: 1.0, partners };
+                let mut relation = Relation { can_id: self.ids[target], place, range, usual: 1.0, partners };
                 relation.usual = usual(&relation, windows);
                 found.push((share, relation));
             }
@@ -294,10 +301,11 @@ impl SignalTable {
             });
             let Some((error, signal)) = closest.min_by(|one, other| one.0.total_cmp(&other.0)) else { continue };
             let Some((slope, offset)) = total.pair(own, id, signal).fit() else { continue };
-            let Signal { place, mean: partners_mean, .. } = self.signals[signal];
+            let Signal { place, mean: partners_mean, range, .. } = self.signals[signal];
             let partner = Partner {
                 can_id: self.ids[id],
                 place,
+                range,
                 slope: slope as f32,
                 offset: (mean + offset - slope * partners_mean) as f32,
                 error: error.sqrt().max(SMALLEST_ERROR) as f32,
@@ -322,17 +330,39 @@ fn held_out_error(groups: &[Sums], rests: &[Sums], pair: impl Fn(&Sums) -> Pair)
     (counting >= GROUPS.0).then_some(worst)
 }
 
-/// The signals of an ID that vary: single bytes, and words whose bytes both do.
-fn signals_of(means: &[&ByteSums]) -> Vec<Signal> {
-    let statistics = |place: Place| {
-        let values = || means.iter().map(|means| means.mean(place));
-        let mean = values().sum::<f64>() / means.len() as f64;
-        let variance = values().map(|value| (value - mean) * (value - mean)).sum::<f64>() / means.len() as f64;
-        Signal { place, mean, variance }
+/// The signals of an ID that vary within groups: single bytes, and words whose bytes both vary.
+fn signals_of(windows: &[(usize, &ByteSums)]) -> Vec<Signal> {
+    let varies = |low: u8| {
+        let mut values = windows.iter().map(|(_, sums)| sums.mean(Place { high: None, low }));
+        values.next().is_some_and(|first| values.any(|value| value != first))
     };
-    let varies = |low: u8| statistics(Place { high: None, low }).variance > 0.0;
     let places = Place::all().filter(|place| varies(place.low) && place.high.is_none_or(varies));
-    places.map(statistics).collect()
+    places.filter_map(|place| signal_of(place, windows)).collect()
+}
+
+/// A signal, if it varies in enough groups.
+fn signal_of(place: Place, windows: &[(usize, &ByteSums)]) -> Option<Signal> {
+    let (mut counts, mut sums, mut squares) = ([0.0_f64; GROUPS.1], [0.0; GROUPS.1], [0.0; GROUPS.1]);
+    let first = windows.first()?.1.mean(place);
+    let mut range = SignalRange { least: f32::INFINITY, most: f32::NEG_INFINITY };
+    for (group, window) in windows {
+        // Less the first value, so that squares of large values do not cancel.
+        let value = window.mean(place) - first;
+        counts[*group] += 1.0;
+        sums[*group] += value;
+        squares[*group] += value * value;
+        range.least = range.least.min(window.mean(place) as f32);
+        range.most = range.most.max(window.mean(place) as f32);
+    }
+    let scatter = |group: usize| (squares[group] - sums[group] * sums[group] / counts[group].max(1.0)).max(0.0);
+    let windows: f64 = counts.iter().sum();
+    let variance = (0..GROUPS.1).map(scatter).sum::<f64>() / windows;
+    let enough = |group: &usize| {
+        let own = scatter(*group) / counts[*group].max(1.0);
+        counts[*group] > FEWEST_PAIRS.1 && own >= VARYING.1 * VARYING.1 * variance
+    };
+    let is_signal = variance > SMALLEST_ERROR * SMALLEST_ERROR && (0..GROUPS.1).filter(enough).count() >= VARYING.0;
+    is_signal.then(|| Signal { place, mean: first + sums.iter().sum::<f64>() / windows, variance, range })
 }
 
 /// What is usual for a relation: a quantile of its residuals in the sample, at least 1.

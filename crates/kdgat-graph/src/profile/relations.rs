@@ -12,6 +12,9 @@ use super::CarProfile;
 use super::signals::{ByteSums, Place};
 use crate::GraphView;
 
+/// A window in which more than this share of the compared IDs disagree, and more than this number, is of a state of the car that the
+/// relations do not cover: an attack forges few signals.
+const FORGED: (f64, usize) = (0.25, 3);
 /// Share of a signal's change within the window that counts as error.
 const CHANGE: f64 = 0.2;
 
@@ -23,6 +26,8 @@ pub struct Relation {
     pub can_id: u32,
     /// The signal's place.
     pub place: Place,
+    /// Range of the signal.
+    pub range: SignalRange,
     /// 99.9 % quantile of the [disagreement](CarProfile::disagreement) in attack-free windows before it is divided by this value, at least 1.
     pub usual: f32,
     /// Signals of different IDs, the closest relation first.
@@ -37,12 +42,37 @@ pub struct Partner {
     pub can_id: u32,
     /// The signal's place.
     pub place: Place,
+    /// Range of the signal.
+    pub range: SignalRange,
     /// Factor of this signal.
     pub slope: f32,
     /// Value of the other signal where this one is 0.
     pub offset: f32,
     /// Root of the mean squared residual in traffic that the relation was not learned from.
     pub error: f32,
+}
+
+/// Range of a signal's means in the traffic that a relation was learned from.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SignalRange {
+    /// Smallest mean.
+    pub least: f32,
+    /// Largest mean.
+    pub most: f32,
+}
+
+impl SignalRange {
+    /// True if a value lies in the range or at most its width outside. Beyond that, a bit has changed that never did in training, such as
+    /// the state of a control unit beside a counter, and the relation says nothing.
+    fn covers(self, value: f64) -> bool {
+        let (least, most) = (f64::from(self.least), f64::from(self.most));
+        (least - (most - least)..=most + (most - least)).contains(&value)
+    }
+
+    fn is_valid(self) -> bool {
+        self.least.is_finite() && self.most.is_finite() && self.least < self.most
+    }
 }
 
 /// A signal that does not fit the others.
@@ -71,43 +101,62 @@ impl Partner {
 
     fn is_valid(&self) -> bool {
         let numbers = [self.slope, self.offset, self.error];
-        self.place.is_valid() && numbers.into_iter().all(f32::is_finite) && self.error > 0.0
+        self.place.is_valid() && self.range.is_valid() && numbers.into_iter().all(f32::is_finite) && self.error > 0.0
     }
 }
 
 impl Relation {
     /// The smallest residual under any partner that the window has: of two signals that disagree, the one that also disagrees with a
-    /// third is the wrong one. `None` if no partner has a frame. `of_id` finds the means of an ID.
+    /// third is the wrong one. `None` if no partner has a frame, or values are far outside of their ranges. `of_id` finds the means of an ID.
     pub(super) fn judge<'b>(
         &self,
         of: &ByteSums,
         of_id: impl Fn(u32) -> Option<&'b ByteSums>,
     ) -> Option<Disagreement<'_>> {
+        let found = of.mean(self.place);
         let judged = self.partners.iter().filter_map(|partner| {
-            let (expected, residual) = partner.residual(self.place, of, of_id(partner.can_id)?);
+            let own = of_id(partner.can_id)?;
+            if !(self.range.covers(found) && partner.range.covers(own.mean(partner.place))) {
+                return None;
+            }
+            let (expected, residual) = partner.residual(self.place, of, own);
             let size = (residual / f64::from(self.usual)) as f32;
-            Some(Disagreement { size, relation: self, partner, found: of.mean(self.place), expected })
+            Some(Disagreement { size, relation: self, partner, found, expected })
         });
         judged.min_by(|one, other| one.size.total_cmp(&other.size))
     }
 
     pub(super) fn is_valid(&self) -> bool {
         let is_number = self.usual.is_finite() && self.usual >= 1.0;
-        is_number && self.place.is_valid() && !self.partners.is_empty() && self.partners.iter().all(Partner::is_valid)
+        is_number
+            && self.range.is_valid()
+            && self.place.is_valid()
+            && !self.partners.is_empty()
+            && self.partners.iter().all(Partner::is_valid)
     }
 }
 
 /// The means of a window's nodes, for the relations of a profile.
 pub(super) struct WindowSignals<'a> {
     can_ids: &'a [u32],
-    /// Empty for a profile without relations.
+    /// Empty for a profile without relations, or that does not cover the window.
     nodes: Vec<Option<ByteSums>>,
 }
 
 impl<'a> WindowSignals<'a> {
     pub(super) fn of(profile: &CarProfile, view: &GraphView<'a>) -> Self {
         let nodes = if profile.relations().is_empty() { Vec::new() } else { ByteSums::of_nodes(view, false) };
-        Self { can_ids: view.can_ids, nodes }
+        let mut signals = Self { can_ids: view.can_ids, nodes };
+        let compared = view.can_ids.iter().filter_map(|&can_id| profile.disagreement(&signals, can_id));
+        let (mut disagreeing, mut all) = (0, 0);
+        for found in compared {
+            all += 1;
+            disagreeing += usize::from(found.size > 1.0);
+        }
+        if disagreeing > FORGED.1 && disagreeing as f64 > FORGED.0 * f64::from(all) {
+            signals.nodes.clear();
+        }
+        signals
     }
 
     fn of_id(&self, can_id: u32) -> Option<&ByteSums> {

@@ -163,7 +163,7 @@ pub(super) fn finish(
     progress.report(&Event::Checking { graphs: totals.graphs });
     let files = file_entries(plan, outcomes)?;
     let graphs = Graphs { folder: &building.path, files: &files, shards: &shards, options: &plan.options };
-    let Survey { ids, duplicates, scaling, profile } = graphs.survey()?;
+    let Survey { ids, duplicates, scaling, profile, traceless } = graphs.survey()?;
     progress.report(&Event::Checked { duplicates: &duplicates });
     let mut manifest = Manifest {
         format_version: plan.format_version,
@@ -176,6 +176,7 @@ pub(super) fn finish(
         duplicates,
         scaling,
         profile,
+        traceless,
         schema: None,
         given_splits: None,
         files,

@@ -15,6 +15,7 @@ use super::manifest::{FileEntry, MOST_SHORT, SHORT_SECONDS, ShardEntry, StorePro
 use super::options::BuildOptions;
 use super::parallel::in_parallel;
 use super::shard::Shard;
+use super::traceless::{contains, push};
 use crate::moments::Moments;
 use crate::profile::{FOLDS, ProfileLearner, fold_of};
 use crate::{CarProfile, EDGE_FEATURES, EdgeScaling, FeatureSet, GraphView, NodeScaling, Split, StoreError};
@@ -35,20 +36,12 @@ pub struct Duplicates {
 impl Duplicates {
     /// True if this training graph is dropped.
     pub fn drops(&self, graph: u64) -> bool {
-        let next = self.dropped.partition_point(|range| range.end <= graph);
-        self.dropped.get(next).is_some_and(|range| range.contains(&graph))
+        contains(&self.dropped, graph)
     }
 
     /// Number of dropped training graphs.
     pub fn num_dropped(&self) -> u64 {
         self.dropped.iter().map(|range| range.end - range.start).sum()
-    }
-
-    fn drop_graph(&mut self, graph: u64) {
-        match self.dropped.last_mut() {
-            Some(last) if last.end == graph => last.end += 1,
-            _ => self.dropped.push(graph..graph + 1),
-        }
     }
 }
 
@@ -74,6 +67,8 @@ pub struct Survey {
     pub scaling: Option<StoreScaling>,
     /// Profiles of the car, for the profile set.
     pub profile: Option<StoreProfile>,
+    /// Synthetic attack windows without a trace, for the profile set.
+    pub traceless: Vec<Range<u64>>,
 }
 
 /// Values that a model takes from the training windows.
@@ -159,7 +154,8 @@ impl Graphs<'_> {
             Some(folds) => Some(StoreProfile::of(folds, self.short_profiles()?)),
             None => None,
         };
-        Ok(Survey { ids: trained.ids, duplicates, scaling, profile })
+        let traceless = profile.as_ref().map_or(Ok(Vec::new()), |profile| self.traceless(profile))?;
+        Ok(Survey { ids: trained.ids, duplicates, scaling, profile, traceless })
     }
 
     /// Profiles of the first seconds of training logs; of some of them, if there are many.
@@ -189,7 +185,7 @@ impl Graphs<'_> {
         Ok(profiles)
     }
 
-    fn open(&self, index: usize) -> Result<Shard, StoreError> {
+    pub(super) fn open(&self, index: usize) -> Result<Shard, StoreError> {
         Shard::open(self.folder, &self.shards[index], self.options.features, self.options.window)
     }
 
@@ -233,7 +229,7 @@ impl Graphs<'_> {
                     duplicates.train_in_validation += u64::from(in_validation);
                     duplicates.train_in_test += u64::from(in_test);
                     if in_validation || in_test {
-                        duplicates.drop_graph(graph);
+                        push(&mut duplicates.dropped, graph);
                     }
                 }
                 _ => duplicates.validation_in_test += u64::from(in_test),

@@ -111,6 +111,7 @@ fn write(set: GraphSet, source_digest: String, folder: &Path) -> Result<Manifest
         duplicates: Default::default(),
         scaling: None,
         profile: None,
+        traceless: Vec::new(),
         given_splits: set.splits.as_ref().map(|splits| splits.iter().map(letter_of).collect()),
         files: vec![entry_of(&set, source_digest)],
         schema: Some(set.schema),

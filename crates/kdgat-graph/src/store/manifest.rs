@@ -1,6 +1,7 @@
 //! `store.json`: the sources, options and contents of a store, with checksums.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 use kdgat_base::files;
@@ -48,6 +49,9 @@ pub struct Manifest {
     /// Profiles of the car from the attack-free training windows, for the profile set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<StoreProfile>,
+    /// Positions of the synthetic attack windows without a [trace](super::traceless), which are in no split, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub traceless: Vec<Range<u64>>,
     /// Schema of graphs that are no CAN windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Schema>,
@@ -256,6 +260,9 @@ impl Manifest {
         });
         if !self.duplicates.dropped.is_empty() {
             canonical["dropped"] = json!(self.duplicates.dropped);
+        }
+        if !self.traceless.is_empty() {
+            canonical["traceless"] = json!(self.traceless);
         }
         if let Some(scaling) = &self.scaling {
             canonical["scaling"] = json!(scaling.bits());

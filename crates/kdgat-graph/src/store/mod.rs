@@ -20,6 +20,7 @@ mod plan;
 pub mod progress;
 pub mod shard;
 mod sources;
+mod traceless;
 
 pub use build::open_or_build;
 pub use gather::{Gathered, Gathering, gather};
@@ -230,8 +231,8 @@ impl Store {
         self.try_graph(graph).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Positions of the graphs of a split, ascending, without those dropped from training as duplicates; only those with this
-    /// label if `attack` is given.
+    /// Positions of the graphs of a split, ascending, without those dropped from training as duplicates and synthetic attacks without a
+    /// trace; only those with this label if `attack` is given.
     pub fn select(&self, split: Split, attack: Option<bool>) -> Vec<u64> {
         self.select_where(attack, |_| true, split)
     }
@@ -254,9 +255,9 @@ impl Store {
                 None => file.split.validation_halves(window, stride),
             };
             for (half, stretches) in halves.iter_mut().zip(of_file) {
-                half.extend(
-                    stretches.iter().flat_map(|part| file.first_graph + part.start..file.first_graph + part.end),
-                );
+                let graphs =
+                    stretches.iter().flat_map(|part| file.first_graph + part.start..file.first_graph + part.end);
+                half.extend(graphs.filter(|graph| !traceless::contains(&self.manifest.traceless, *graph)));
             }
         }
         halves
@@ -273,7 +274,8 @@ impl Store {
                 (_, split) => file.split.stretches(split),
             };
             for graph in stretches.iter().flat_map(|part| file.first_graph + part.start..file.first_graph + part.end) {
-                if split == Split::Train && self.manifest.duplicates.drops(graph) {
+                let is_duplicate = split == Split::Train && self.manifest.duplicates.drops(graph);
+                if is_duplicate || traceless::contains(&self.manifest.traceless, graph) {
                     continue;
                 }
                 if attack.is_none_or(|attack| labels.attack(graph) == attack) {
