@@ -12,8 +12,8 @@ use crate::profile::fold_of;
 use crate::{Split, StoreError};
 
 impl Graphs<'_> {
-    /// Positions of the synthetic attack windows of training and validation in which no [rule](crate::profile::rules) under the store's
-    /// profile counts anything, ascending. Training windows are judged with the profile that was learned without their fold.
+    /// Positions of the synthetic attack windows of training and validation in which no ID under attack is a
+    /// [culprit](crate::CarProfile::culprits), ascending. Training windows are judged with the profile that was learned without their fold.
     pub(super) fn traceless(&self, profile: &StoreProfile) -> Result<Vec<Range<u64>>, StoreError> {
         let of_shards = in_parallel(self.shards.len(), self.options.num_threads(), |index, _: &mut ()| {
             let shard = self.open(index)?;
@@ -30,7 +30,7 @@ impl Graphs<'_> {
                     Some(_) => &profile.whole,
                     None => continue,
                 };
-                if profile.rule_counts(&view).iter().all(|count| *count == 0) {
+                if profile.culprits(&view, usize::MAX).iter().all(|culprit| culprit.attack_frames == 0) {
                     found.push(graph);
                 }
             }
