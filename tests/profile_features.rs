@@ -13,7 +13,7 @@ use kdgat::graph::columns::Columns;
 use kdgat::graph::profile::deviations as feature;
 use kdgat::graph::profile::rules::Rule;
 use kdgat::graph::profile::{DEVIATIONS, ProfileLearner};
-use kdgat::graph::{CarProfile, FeatureSet, GraphStream, Store};
+use kdgat::graph::{CarProfile, FeatureSet, GraphStream, Split, Store};
 use kdgat::nn::attention::Backend;
 use proptest::prelude::*;
 use stage_support::{Workplace, dataset};
@@ -219,6 +219,31 @@ fn assert_is_its_own_teacher(place: &Workplace, run: &std::path::Path) {
     teacher.finish().unwrap();
 }
 
+/// Synthetic attack windows without a trace exist, are attacks of synthetic logs, and belong to no split.
+fn assert_traceless_windows_are_left_out(place: &Workplace) {
+    let stores = std::fs::read_dir(place.path("stores")).unwrap().map(|entry| entry.unwrap().path());
+    let store = stores.filter_map(|path| Store::open(&path).ok()).find(|store| store.features() == FeatureSet::Profile);
+    let store = store.unwrap();
+    let (manifest, profile) = (store.manifest(), store.profile().unwrap());
+    let traceless: Vec<u64> = manifest.traceless.iter().cloned().flatten().collect();
+    assert!(!traceless.is_empty());
+    for &graph in &traceless {
+        let view = store.graph(graph);
+        assert!(view.attack && manifest.files[view.file as usize].synthetic.is_some(), "{graph}");
+    }
+    for split in [Split::Train, Split::Validation] {
+        let selected = store.select(split, None);
+        assert!(selected.iter().all(|graph| traceless.binary_search(graph).is_err()), "{split:?}");
+    }
+    // Validation is judged with the profile of all training windows.
+    for graph in store.select(Split::Validation, Some(true)) {
+        let view = store.graph(graph);
+        let is_synthetic = manifest.files[view.file as usize].synthetic.is_some();
+        let has_trace = profile.culprits(&view, usize::MAX).iter().any(|culprit| culprit.attack_frames > 0);
+        assert!(!is_synthetic || has_trace, "{graph}");
+    }
+}
+
 /// Trains, evaluates with rules, calibrates, and detects: detection has the scores of the evaluation, bit by bit.
 #[test]
 fn a_classifier_of_the_profile_set_runs_through_all_commands() {
@@ -236,6 +261,7 @@ fn a_classifier_of_the_profile_set_runs_through_all_commands() {
         "--use-kd",
         "false",
     ]);
+    assert_traceless_windows_are_left_out(&place);
     place.run(&[
         "evaluate",
         "--preset",
