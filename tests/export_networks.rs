@@ -114,6 +114,8 @@ fn networks_for_graphs_answer_the_same_in_onnx_runtime() {
         ("sage", "classes", "sage,student", &["--pooling", "max"]),
         ("gat", "values", "gat,student", &["--heads", "2", "--pooling", "attention"]),
         ("mlp", "classes", "mlp,student", &["--pooling", "sum"]),
+        ("gin-virtual", "values", "gin,student", &["--virtual-node", "true", "--layers", "3"]),
+        ("sage-virtual", "classes", "sage,student", &["--virtual-node", "true"]),
     ] {
         place.success(&[&["train", "--data", data, "--preset", preset, "--run-dir", run], &small[..], more].concat());
         let output = if data == "values" { "values" } else { "logits" };

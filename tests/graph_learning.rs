@@ -68,10 +68,13 @@ fn workplace(graphs: usize) -> (Workplace, Vec<Chain>) {
 
 /// Trains a small model; returns what the program says.
 fn train(place: &Workplace, preset: &str, epochs: &str, more: &[&str]) -> String {
+    place.success(&[&arguments(preset, epochs)[..], more].concat())
+}
+
+fn arguments<'a>(preset: &'a str, epochs: &'a str) -> Vec<&'a str> {
     let common =
         ["train", "--data", "chains", "--preset", preset, "--hidden", "16", "--layers", "2", "--max-epochs", epochs];
-    let machine = ["--device", "cpu", "--threads", "1", "--batch-size", "32", "--lr", "0.01"];
-    place.success(&[&common[..], &machine, more].concat())
+    [&common[..], &["--device", "cpu", "--threads", "1", "--batch-size", "32", "--lr", "0.01"]].concat()
 }
 
 /// Rows of the evaluation's table, by model and metric.
@@ -201,6 +204,50 @@ fn outputs_of_a_teacher_from_elsewhere_are_distilled_and_resumed() {
     write_targets(&place.path().join("chains/targets.safetensors"), &[("logits", vec![119, 2], &values[..238])]);
     let said = place.refused(&["train", "--data", "chains", "--preset", "gin,student"]);
     assert!(said.contains("shape [119, 2]; expected 120 rows"), "{said}");
+}
+
+#[test]
+fn a_virtual_node_is_trained_distilled_and_resumed() {
+    let (place, _) = workplace(120);
+    let steady = ["--schedule", "constant", "--optimize-batch-size", "false"];
+    let with = [&steady[..], &["--virtual-node", "true"]].concat();
+    train(&place, "gin,teacher", "3", &with);
+    let losses = |folder: &str| -> Vec<String> {
+        let text = fs::read_to_string(place.path().join(folder).join("metrics.csv")).unwrap();
+        text.lines().map(|line| line.split(',').take(6).collect::<Vec<_>>().join(",")).collect()
+    };
+    let taught = [&with[..], &["--teacher-residency", "layer", "--run-dir"]].concat();
+    train(&place, "gcn,student", "12", &[&taught[..], &["whole"]].concat());
+    // The run is killed after its second epoch, if it is not faster than that is noticed.
+    let student = [&arguments("gcn,student", "12")[..], &taught, &["killed", "--resume"]].concat();
+    let mut child = place.command(&student).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let epochs = || fs::read_to_string(place.path().join("killed/metrics.csv")).map_or(0, |text| text.lines().count());
+    while epochs() < 3 && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    place.success(&student);
+    assert_eq!(losses("whole"), losses("killed"));
+    train(
+        &place,
+        "gcn,student",
+        "12",
+        &[&steady[..], &["--teacher-residency", "layer", "--run-dir", "plain"]].concat(),
+    );
+    assert_ne!(losses("whole"), losses("plain"), "the flag changes the student");
+    let text = place.success(&["evaluate", "whole", "--data", "chains", "--device", "cpu", "--resamples", "0"]);
+    assert!(text.contains("accuracy"), "{text}");
+    let config = fs::read_to_string(place.path().join("whole/config.json")).unwrap();
+    assert!(config.contains("\"virtual_node\": true"), "{config}");
+
+    let refused = |arguments: &[&str], reason: &str| {
+        let said = place.refused(&[&["train", "--data", "chains"], arguments].concat());
+        assert!(said.contains(reason), "{said}");
+    };
+    refused(&["--preset", "mlp,student", "--virtual-node", "true"], "an mlp sends no messages");
+    fs::write(place.path().join("virtual.toml"), "[graphs]\nvirtual_node = true\n").unwrap();
+    refused(&["--preset", "mlp,student", "--config", "virtual.toml", "--use-kd", "false"], "must be false for an mlp");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! GIN, GIN-E, GCN, GraphSAGE and GAT equal PyTorch Geometric: names of tensors, outputs, and gradients.
+//! GIN, GIN-E, GCN, GraphSAGE and GAT, each with and without a virtual node, equal PyTorch Geometric: names of tensors, outputs, and gradients.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -82,18 +82,24 @@ fn graph_networks_equal_pytorch_geometric() {
         ("gat", GnnKind::Gat, Pooling::Mean),
         ("max", GnnKind::Sage, Pooling::Max),
         ("attention", GnnKind::Gin, Pooling::Attention),
+        ("virtual_gin", GnnKind::Gin, Pooling::Sum),
+        ("virtual_gine", GnnKind::Gin, Pooling::Mean),
+        ("virtual_gcn", GnnKind::Gcn, Pooling::Mean),
+        ("virtual_sage", GnnKind::Sage, Pooling::Sum),
+        ("virtual_gat", GnnKind::Gat, Pooling::Mean),
     ] {
         let heads = if kind == GnnKind::Gat { 2 } else { 1 };
         let config = GnnConfig {
             kind,
             node_features: 5,
-            edge_features: if name == "gine" { EDGE_FEATURES as i64 } else { 0 },
+            edge_features: if name.ends_with("gine") { EDGE_FEATURES as i64 } else { 0 },
             hidden: 8,
             layers: 3,
             heads,
             outputs: 4,
             embedding_columns: 0,
             pooling,
+            virtual_node: name.starts_with("virtual_"),
             dropout: 0.0,
             target_scales: Vec::new(),
             input: InputConfig::default(),

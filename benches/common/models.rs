@@ -51,6 +51,7 @@ pub fn architecture(model: &str, size: &str, vocabulary_size: i64) -> Result<Arc
             outputs: 2,
             embedding_columns: 0,
             pooling: Pooling::Sum,
+            virtual_node: false,
             dropout: 0.1,
             target_scales: Vec::new(),
             input: Default::default(),

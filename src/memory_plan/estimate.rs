@@ -213,8 +213,12 @@ fn forward_per_node(architecture: &Architecture, fused: bool) -> f64 {
             let width = (config.hidden * config.heads) as f64;
             F32 * width * (config.layers as f64 + 4.0)
         }
-        // Features, and the values of one layer: sums, hidden values of its MLP, normalised and active ones.
-        Architecture::Graph(config) => F32 * (2.0 * config.node_features as f64 + 6.0 * config.width() as f64),
+        // Features, and the values of one layer: sums, hidden values of its MLP, normalised and active ones; with virtual nodes, their rows
+        // for each node and the sum with them.
+        Architecture::Graph(config) => {
+            let of_virtual_nodes = if config.virtual_node { 2.0 } else { 0.0 };
+            F32 * (2.0 * config.node_features as f64 + (6.0 + of_virtual_nodes) * config.width() as f64)
+        }
         // The same, without an inner MLP.
         Architecture::Nodes(config) => F32 * (config.node_features as f64 + 3.0 * config.width() as f64),
     }
@@ -341,9 +345,17 @@ fn gat_activations(config: &GatConfig, circumstances: &Circumstances) -> Linear 
 /// backward adds the gradients of one layer. Where sums over neighbours are composed of torch's operations, each edge has a row.
 fn graph_activations(config: &GnnConfig, circumstances: &Circumstances) -> Linear {
     let (width, layers) = (config.width() as f64, config.layers as f64);
-    let stored = if config.kind == GnnKind::Gin { 6.0 } else { 5.0 };
-    let head = 4.0 * width * layers / circumstances.nodes_per_graph.max(1.0);
-    let values = 3.0 * config.node_features as f64 + (stored * layers + 4.0) * width + head;
+    let mut stored = if config.kind == GnnKind::Gin { 6.0 } else { 5.0 };
+    // Of each graph and layer: the values of the head, and of a virtual node its sum, and the values before and after its normalisations,
+    // the first of which is twice as wide.
+    let mut per_graph = 4.0;
+    if config.virtual_node {
+        // The input with the rows of the virtual nodes.
+        stored += 1.0;
+        per_graph += 7.0;
+    }
+    let of_graphs = per_graph * width * layers / circumstances.nodes_per_graph.max(1.0);
+    let values = 3.0 * config.node_features as f64 + (stored * layers + 4.0) * width + of_graphs;
     let widest = width.max(config.node_features as f64);
     let per_edge = match (circumstances.fused, config.kind) {
         (_, GnnKind::Gat) => {

@@ -151,6 +151,7 @@ fn gnn_config(
             PoolingChoice::Max => Pooling::Max,
             PoolingChoice::Attention => Pooling::Attention,
         },
+        virtual_node: config.graphs.virtual_node,
         dropout: model.dropout,
         target_scales: match (schema.task, config.graphs.target_reference) {
             (Task::Regression, TargetReference::Linear) => {

@@ -59,6 +59,9 @@ pub struct GnnConfig {
     pub embedding_columns: i64,
     /// Pooling of nodes to a graph's row.
     pub pooling: Pooling,
+    /// True if all nodes of a graph read and write a [virtual node](super::virtual_node). Not for an MLP.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub virtual_node: bool,
     /// Dropout probability of activations in training.
     pub dropout: f64,
     /// Scales of regression targets, one for each output; empty for other tasks.
@@ -108,6 +111,9 @@ impl GnnConfig {
         }
         if self.edge_features != 0 && (self.kind != GnnKind::Gin || !(1..=1_000_000).contains(&self.edge_features)) {
             return refuse("edge_features", self.edge_features.to_string(), "must be 0 for all kinds but gin");
+        }
+        if self.virtual_node && self.kind == GnnKind::Mlp {
+            return refuse("virtual_node", "true".to_owned(), "must be false for an mlp, which sends no messages");
         }
         if !(0..=1_000_000).contains(&self.embedding_columns) {
             let found = self.embedding_columns.to_string();

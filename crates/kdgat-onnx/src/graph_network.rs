@@ -63,13 +63,49 @@ impl<'a> Network<'a> {
     /// Pooled rows of all layers, `[graphs, width * layers]`.
     fn embed(&mut self) -> Result<Value, OnnxError> {
         let mut x = self.features.clone();
+        let mut virtual_nodes = None;
         let mut pooled = Vec::new();
         for index in 0..self.config.layers {
+            if self.config.virtual_node {
+                (x, virtual_nodes) = self.with_virtual_nodes(index, &x, virtual_nodes)?;
+            }
             x = self.layer(index, &x)?;
             pooled.push(self.pool(index, &x)?);
         }
         let pooled: Vec<&Value> = pooled.iter().collect();
         Ok(self.operators.apply("Concat", &pooled, &[ALONG_COLUMNS]))
+    }
+
+    /// The input of layer `index` with the rows of the virtual nodes, and their rows for the next layer, which the last one does not have:
+    /// see [`virtual_node`](kdgat_nn::virtual_node).
+    fn with_virtual_nodes(
+        &mut self,
+        index: i64,
+        x: &Value,
+        rows: Option<Value>,
+    ) -> Result<(Value, Option<Value>), OnnxError> {
+        let (operators, graphs) = (&mut self.operators, &self.graphs);
+        // At the first layer one row for all graphs, which both sums repeat.
+        let (rows, of_nodes) = match rows {
+            Some(rows) => (rows.clone(), operators.rows(&rows, &graphs.index)),
+            None => {
+                let row = operators.weight("virtualnode_embedding.weight")?;
+                (row.clone(), row)
+            }
+        };
+        let x = operators.apply("Add", &[x, &of_nodes], &[]);
+        if index + 1 == self.config.layers {
+            return Ok((x, None));
+        }
+        let path = |place: i64| format!("mlp_virtualnode_list.{index}.{place}");
+        let sums = operators.scattered(Reduction::Sum, graphs, self.config.input_columns(index), &x);
+        let mut next = operators.apply("Add", &[&sums, &rows], &[]);
+        for (linear, norm) in [(0, 1), (3, 4)] {
+            next = operators.linear(&next, &path(linear), true)?;
+            next = operators.batch_norm(&next, &path(norm))?;
+            next = operators.relu(&next);
+        }
+        Ok((x, Some(next)))
     }
 
     /// Layer `index` with its normalisation and ReLU: `[nodes, input]` → `[nodes, width]`.
@@ -196,6 +232,7 @@ mod tests {
                     outputs: 2,
                     embedding_columns: if position > 1 { 5 } else { 0 },
                     pooling,
+                    virtual_node: position % 2 == 1 && kind != GnnKind::Mlp,
                     dropout: 0.0,
                     target_scales: if position > 0 { vec![scale, TargetScale::of_units()] } else { Vec::new() },
                     input: InputConfig::default(),
