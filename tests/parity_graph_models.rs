@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kdgat::graph::assemble::Assembler;
 use kdgat::graph::columns::Columns;
-use kdgat::graph::{AssembleOptions, Batch, FeatureSet, Vocabulary};
+use kdgat::graph::{AssembleOptions, Batch, FeatureSet, Level, Vocabulary};
 use kdgat::nn::attention::Backend;
 use kdgat::nn::layers::Mode;
 use kdgat::nn::{FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, Scope};
@@ -28,8 +28,12 @@ fn batch(reference: &HashMap<String, Tensor>) -> Batch {
     let x = &reference["x"];
     let of_node = integers(&reference["batch"]);
     let (sources, targets) = (integers(&reference["edge_index"].get(0)), integers(&reference["edge_index"].get(1)));
-    let mut columns =
-        Columns::new(FeatureSet::Columns { nodes: x.size()[1] as u16, edges: EDGE_FEATURES as u16, targets: 1 });
+    let mut columns = Columns::new(FeatureSet::Columns {
+        nodes: x.size()[1] as u16,
+        edges: EDGE_FEATURES as u16,
+        targets: 1,
+        node_targets: 0,
+    });
     columns.node_features = Vec::try_from(&x.flatten(0, -1)).unwrap();
     let edge_features: Vec<f32> = Vec::try_from(&reference["edge_attr"].flatten(0, -1)).unwrap();
     let mut first = 0;
@@ -98,6 +102,7 @@ fn graph_networks_equal_pytorch_geometric() {
             heads,
             outputs: 4,
             embedding_columns: 0,
+            level: Level::Graph,
             pooling,
             virtual_node: name.starts_with("virtual_"),
             dropout: 0.0,

@@ -6,7 +6,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::graph::EDGE_FEATURES;
+use crate::graph::{EDGE_FEATURES, Level};
 use crate::memory::budget::{
     BATCH_DATA, Component, LOADER_QUEUE, Linear, MemoryBudget, Method, Moment, TARGETS, TEACHER_ACTIVATIONS,
 };
@@ -148,7 +148,7 @@ pub(super) fn targets_per_node(teacher: &Architecture, nodes_per_graph: f64, hin
     let outputs = match teacher {
         Architecture::Vgae(config) => (config.latent + config.input.node_features()) as f64,
         Architecture::Gat(_) => CLASSES as f64 / nodes_per_graph.max(1.0),
-        Architecture::Graph(config) => config.outputs as f64 / nodes_per_graph.max(1.0),
+        Architecture::Graph(config) => config.outputs as f64 / nodes_per_row(config, nodes_per_graph),
         Architecture::Nodes(config) => config.outputs as f64,
     };
     let hidden = if hints { hidden_per_node(teacher, nodes_per_graph) } else { 0.0 };
@@ -169,7 +169,16 @@ fn hidden_columns(architecture: &Architecture) -> f64 {
 fn hidden_per_node(architecture: &Architecture, nodes_per_graph: f64) -> f64 {
     match architecture {
         Architecture::Vgae(_) | Architecture::Nodes(_) => hidden_columns(architecture),
-        Architecture::Gat(_) | Architecture::Graph(_) => hidden_columns(architecture) / nodes_per_graph.max(1.0),
+        Architecture::Gat(_) => hidden_columns(architecture) / nodes_per_graph.max(1.0),
+        Architecture::Graph(config) => hidden_columns(architecture) / nodes_per_row(config, nodes_per_graph),
+    }
+}
+
+/// Nodes for each row that a graph network's head reads.
+fn nodes_per_row(config: &GnnConfig, nodes_per_graph: f64) -> f64 {
+    match config.level {
+        Level::Graph => nodes_per_graph.max(1.0),
+        Level::Node => 1.0,
     }
 }
 
@@ -346,16 +355,16 @@ fn gat_activations(config: &GatConfig, circumstances: &Circumstances) -> Linear 
 fn graph_activations(config: &GnnConfig, circumstances: &Circumstances) -> Linear {
     let (width, layers) = (config.width() as f64, config.layers as f64);
     let mut stored = if config.kind == GnnKind::Gin { 6.0 } else { 5.0 };
-    // Of each graph and layer: the values of the head, and of a virtual node its sum, and the values before and after its normalisations,
-    // the first of which is twice as wide.
-    let mut per_graph = 4.0;
+    let nodes_per_graph = circumstances.nodes_per_graph.max(1.0);
+    let head = 4.0 * width * layers / nodes_per_row(config, nodes_per_graph);
+    let mut of_virtual_nodes = 0.0;
     if config.virtual_node {
         // The input with the rows of the virtual nodes.
         stored += 1.0;
-        per_graph += 7.0;
+        // Of each graph and layer: the sum, and the values before and after the normalisations, the first of which is twice as wide.
+        of_virtual_nodes = 7.0 * width * layers / nodes_per_graph;
     }
-    let of_graphs = per_graph * width * layers / circumstances.nodes_per_graph.max(1.0);
-    let values = 3.0 * config.node_features as f64 + (stored * layers + 4.0) * width + of_graphs;
+    let values = 3.0 * config.node_features as f64 + (stored * layers + 4.0) * width + head + of_virtual_nodes;
     let widest = width.max(config.node_features as f64);
     let per_edge = match (circumstances.fused, config.kind) {
         (_, GnnKind::Gat) => {

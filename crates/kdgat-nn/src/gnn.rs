@@ -3,7 +3,7 @@
 //!
 //! Node features → layers, each with batch norm, ReLU and dropout, and optionally a [virtual node](super::virtual_node) →
 //! [pooling](super::Pooling) of each graph's nodes of every layer's output, concatenated → head of two linear layers → one number for each
-//! class or target; with `embedding_columns`, a linear layer also maps the pooled rows to an embedding of the graph. The layers and the
+//! class or target. For outputs of nodes, the head reads the concatenated rows of the node itself. With `embedding_columns`, a linear layer also maps the pooled rows to an embedding of the graph. The layers and the
 //! names of their tensors are those of PyTorch Geometric's `GINConv` and `GINEConv` with an `MLP`, `GCNConv`, `SAGEConv` and `GATConv`.
 
 use kdgat_graph::Batch;
@@ -46,18 +46,19 @@ impl Gnn {
         &self.config
     }
 
-    /// Pooled rows of each graph, `[num_graphs, width * layers]`.
+    /// Rows that the head reads: pooled rows of each graph, `[num_graphs, width * layers]`, or for outputs of nodes those of each node,
+    /// `[num_nodes, width * layers]`.
     pub fn embed(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
         let mut rows = LayerRows { nodes: node_input(&self.config, batch)?, virtual_nodes: None };
         let mut pooled = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {
             rows = layer.forward(rows, batch, &self.config, self.kernel, mode)?;
-            pooled.push(layer.pool(&rows.nodes, batch, self.kernel)?);
+            pooled.push(layer.readout(&rows.nodes, batch, &self.config, self.kernel)?);
         }
         Ok(Tensor::f_cat(&pooled, 1)?)
     }
 
-    /// Outputs for pooled rows: `[num_graphs, width * layers]` → `[num_graphs, outputs]`.
+    /// Outputs for rows of [`Gnn::embed`], all or some: `[rows, width * layers]` → `[rows, outputs]`.
     pub fn classify(&self, pooled: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
         self.head.forward(pooled, self.config.dropout, self.kernel, mode)
     }
@@ -67,7 +68,7 @@ impl Gnn {
         self.embedding.as_ref().map(|layer| layer.forward(pooled, self.kernel)).transpose()
     }
 
-    /// Outputs of each graph, `[num_graphs, outputs]`: logits, or standardised values.
+    /// Outputs of each graph or node, `[num_graphs or num_nodes, outputs]`: logits, or standardised values.
     pub fn forward(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
         self.classify(&self.embed(batch, mode)?, mode)
     }
@@ -134,7 +135,7 @@ impl GnnHead {
         Ok(Self { first, activation, second: Linear::new(second, config.width(), config.outputs)? })
     }
 
-    /// Applies the head: `[num_graphs, width * layers]` → `[num_graphs, outputs]`.
+    /// Applies the head: `[rows, width * layers]` → `[rows, outputs]`.
     pub fn forward(&self, pooled: &Tensor, dropout: f64, kernel: Backend, mode: Mode) -> Result<Tensor, ModelError> {
         let hidden = self.first.forward(pooled, kernel)?;
         let hidden = relu_dropout(&hidden, self.activation, dropout, kernel, mode)?;
@@ -145,7 +146,7 @@ impl GnnHead {
 #[cfg(test)]
 mod tests {
     use kdgat_graph::columns::Columns;
-    use kdgat_graph::{AssembleOptions, FeatureSet, Vocabulary, assemble::Assembler};
+    use kdgat_graph::{AssembleOptions, FeatureSet, Level, Vocabulary, assemble::Assembler};
     use std::sync::Arc;
     use tch::{Device, Kind};
 
@@ -157,7 +158,7 @@ mod tests {
 
     /// A path of three nodes, a star of four, and a node without edges; features are 0, 1, 2…
     fn batch() -> Batch {
-        let mut columns = Columns::new(FeatureSet::Columns { nodes: 2, edges: 3, targets: 1 });
+        let mut columns = Columns::new(FeatureSet::Columns { nodes: 2, edges: 3, targets: 1, node_targets: 0 });
         let graphs: [(u32, &[(u16, u16)]); 3] =
             [(3, &[(0, 1), (1, 0), (1, 2), (2, 1)]), (4, &[(0, 1), (1, 0), (0, 2), (2, 0), (0, 3), (3, 0)]), (1, &[])];
         let mut feature = 0.0;
@@ -204,6 +205,7 @@ mod tests {
             heads: if kind == GnnKind::Gat { 2 } else { 1 },
             outputs: 3,
             embedding_columns: 5,
+            level: Level::Graph,
             pooling,
             virtual_node,
             dropout: 0.0,
@@ -222,7 +224,12 @@ mod tests {
             (GnnKind::Gat, 0),
             (GnnKind::Mlp, 0),
         ];
-        let of = |(kind, edge_features)| [false, true].map(|virtual_node| config(kind, edge_features, virtual_node));
+        let of = |(kind, edge_features)| {
+            let of_graphs = [false, true].map(|virtual_node| config(kind, edge_features, virtual_node));
+            let [_, of_nodes] = of_graphs.clone();
+            let of_nodes = GnnConfig { level: Level::Node, embedding_columns: 0, pooling: Pooling::Sum, ..of_nodes };
+            [&of_graphs[..], &[of_nodes]].concat()
+        };
         let all = kinds.into_iter().flat_map(of);
         all.filter(|config| !config.virtual_node || config.kind != GnnKind::Mlp).collect()
     }
@@ -271,8 +278,11 @@ mod tests {
                 let model = Gnn::new(Scope::root(&mut parameters), &config, kernel).unwrap();
                 let pooled = model.embed(&batch, Mode::Training).unwrap();
                 let outputs = model.classify(&pooled, Mode::Training).unwrap();
-                let embedding = model.embedding(&pooled).unwrap().unwrap();
-                (outputs.square().sum(Kind::Float) + embedding.square().sum(Kind::Float)).backward();
+                let mut loss = outputs.square().sum(Kind::Float);
+                if let Some(embedding) = model.embedding(&pooled).unwrap() {
+                    loss += embedding.square().sum(Kind::Float);
+                }
+                loss.backward();
                 let tensors = parameters.into_tensors();
                 let gradients: Vec<Tensor> = tensors
                     .iter()
@@ -301,10 +311,12 @@ mod tests {
             for graph in 0..3 {
                 let alone = batch.select_graphs(&[graph]).unwrap();
                 let alone = tch::no_grad(|| model.forward(&alone, Mode::Evaluation).unwrap());
-                assert!(
-                    alone.get(0).equal(&together.get(graph as i64)),
-                    "{config:?}, graph {graph}: {alone} {together}"
-                );
+                let rows = match config.level {
+                    Level::Graph => graph as i64..graph as i64 + 1,
+                    Level::Node => [0, 3, 7, 8][graph]..[0, 3, 7, 8][graph + 1],
+                };
+                let expected = together.slice(0, rows.start, rows.end, 1);
+                assert!(alone.equal(&expected), "{config:?}, graph {graph}: {alone} {together}");
             }
         }
     }

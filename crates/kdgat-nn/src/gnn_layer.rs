@@ -1,6 +1,6 @@
 //! One layer of a graph network: messages, normalisation, and the pooling of its output.
 
-use kdgat_graph::{Adjacency, Batch};
+use kdgat_graph::{Adjacency, Batch, Level};
 use tch::{Kind, Tensor};
 
 use super::attention::Backend;
@@ -112,9 +112,18 @@ impl GnnLayer {
         names
     }
 
-    /// Pools the layer's output: `[num_nodes, width]` → `[num_graphs, width]`.
-    pub fn pool(&self, x: &Tensor, batch: &Batch, kernel: Backend) -> Result<Tensor, ModelError> {
-        self.pool.forward(x, batch, kernel)
+    /// The rows of the layer's output, `[num_nodes, width]`, for the head: pooled, `[num_graphs, width]`, or for outputs of nodes the same.
+    pub fn readout(
+        &self,
+        x: &Tensor,
+        batch: &Batch,
+        config: &GnnConfig,
+        kernel: Backend,
+    ) -> Result<Tensor, ModelError> {
+        match config.level {
+            Level::Graph => self.pool.forward(x, batch, kernel),
+            Level::Node => Ok(x.shallow_clone()),
+        }
     }
 
     /// Applies the layer to rows of `input` columns; rows of `width` columns come out.

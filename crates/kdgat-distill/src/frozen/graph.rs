@@ -1,6 +1,6 @@
-//! A graph network as teacher: its outputs for each graph, and the pooled outputs of its layers if hints are used.
+//! A graph network as teacher: its outputs for each graph or node, and the rows that its head reads if hints are used.
 
-use kdgat_graph::Batch;
+use kdgat_graph::{Batch, Level};
 use kdgat_nn::GnnConfig;
 use kdgat_nn::Scope;
 use kdgat_nn::attention::Backend;
@@ -15,7 +15,8 @@ use crate::targets::{TargetLayout, TargetName};
 /// A graph network whose weights never change.
 ///
 /// Layers: each layer [pooled…, v, x] → [pooled…, pooled, v, x], the first from the batch's features; v are the rows of virtual nodes, if the
-/// model has them, and not after the last layer; head → [outputs], followed by the pooled outputs if hints are used.
+/// model has them, and not after the last layer; head → [outputs], followed by the pooled outputs if hints are used. For targets of nodes,
+/// the rows of the nodes take the place of pooled ones.
 #[derive(Debug)]
 pub struct FrozenGraph {
     config: GnnConfig,
@@ -46,7 +47,7 @@ impl FrozenGraph {
             };
             let layer = GnnLayer::new(&mut scope, config, layer as i64)?;
             let LayerRows { nodes, virtual_nodes } = layer.forward(rows, batch, config, kernel, Mode::Evaluation)?;
-            state.push(layer.pool(&nodes, batch, kernel)?);
+            state.push(layer.readout(&nodes, batch, config, kernel)?);
             state.extend(virtual_nodes);
             state.push(nodes);
             return Ok(state);
@@ -64,12 +65,14 @@ impl FrozenGraph {
 
 impl FrozenModel for FrozenGraph {
     fn target_layout(&self) -> TargetLayout {
-        let layout = TargetLayout::classifier(self.config.outputs as usize);
+        let outputs = self.config.outputs as usize;
+        let (layout, hidden) = match self.config.level {
+            Level::Graph => (TargetLayout::classifier(outputs), TargetName::HiddenGraphs),
+            Level::Node => (TargetLayout::of_nodes(outputs), TargetName::HiddenNodes),
+        };
         match self.asked {
             Asked::Outputs => layout,
-            Asked::OutputsAndHints => {
-                layout.with_hidden(TargetName::HiddenGraphs, self.config.pooled_columns() as usize)
-            }
+            Asked::OutputsAndHints => layout.with_hidden(hidden, self.config.pooled_columns() as usize),
         }
     }
 
@@ -114,7 +117,9 @@ mod tests {
             vocabulary_size: 1,
         };
         let batch = from_edge_list(&list).unwrap();
-        for virtual_node in [false, true] {
+        for (virtual_node, level) in
+            [(false, Level::Graph), (true, Level::Graph), (false, Level::Node), (true, Level::Node)]
+        {
             let config = GnnConfig {
                 kind: GnnKind::Gin,
                 node_features: 10,
@@ -124,6 +129,7 @@ mod tests {
                 heads: 1,
                 outputs: 2,
                 embedding_columns: 0,
+                level,
                 pooling: Pooling::Sum,
                 virtual_node,
                 dropout: 0.0,
@@ -142,8 +148,12 @@ mod tests {
             }
             let teacher = FrozenGraph::new(config, Backend::Auto, Asked::OutputsAndHints);
             let targets = teacher.forward(&views, &batch).unwrap();
-            assert!(targets.get(TargetName::Logits).unwrap().equal(&outputs));
-            assert!(targets.get(TargetName::HiddenGraphs).unwrap().equal(&pooled));
+            let [logits, hidden] = match level {
+                Level::Graph => [TargetName::Logits, TargetName::HiddenGraphs],
+                Level::Node => [TargetName::NodeLogits, TargetName::HiddenNodes],
+            };
+            assert!(targets.get(logits).unwrap().equal(&outputs));
+            assert!(targets.get(hidden).unwrap().equal(&pooled));
         }
     }
 }
