@@ -114,10 +114,56 @@ fn networks_for_graphs_answer_the_same_in_onnx_runtime() {
         ("sage", "classes", "sage,student", &["--pooling", "max"]),
         ("gat", "values", "gat,student", &["--heads", "2", "--pooling", "attention"]),
         ("mlp", "classes", "mlp,student", &["--pooling", "sum"]),
+        ("gin-virtual", "values", "gin,student", &["--virtual-node", "true", "--layers", "3"]),
+        ("sage-virtual", "classes", "sage,student", &["--virtual-node", "true"]),
     ] {
         place.success(&[&["train", "--data", data, "--preset", preset, "--run-dir", run], &small[..], more].concat());
         let output = if data == "values" { "values" } else { "logits" };
         expect_equal(&place, run, "graph", &[(output, 9)]);
+    }
+}
+
+/// The tables with targets of nodes instead of graphs: a class, or a value of some nodes.
+fn write_node_targets(folder: &Path, is_class: bool) {
+    write_graphs(folder, is_class);
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    let graphs: String = read("graphs.csv")
+        .lines()
+        .map(|line| {
+            let cells: Vec<&str> = line.split(',').collect();
+            format!("{},{}\n", cells[0], cells[2])
+        })
+        .collect();
+    let target = |row: usize| match (is_class, row % 3) {
+        (true, _) => format!("class{}", row % 2),
+        (false, 1) if row > 40 => String::new(),
+        (false, _) => format!("{:.2}", 10.0 + draw(6, row as u64)),
+    };
+    let nodes: String = read("nodes.csv")
+        .lines()
+        .enumerate()
+        .map(|(row, line)| match row {
+            0 => format!("{line},y\n"),
+            row => format!("{line},{}\n", if line.contains(",n0,") { target(0) } else { target(row) }),
+        })
+        .collect();
+    fs::write(folder.join("graphs.csv"), graphs).unwrap();
+    fs::write(folder.join("nodes.csv"), nodes).unwrap();
+}
+
+#[test]
+fn networks_for_nodes_of_many_graphs_answer_the_same_in_onnx_runtime() {
+    let place = Workplace::new();
+    write_node_targets(&place.path().join("values"), false);
+    write_node_targets(&place.path().join("classes"), true);
+    let small = ["--hidden", "6", "--layers", "2", "--max-epochs", "2", "--threads", "1", "--use-kd", "false"];
+    for (run, data, preset, more) in
+        [("gin", "values", "gin,student", &["--virtual-node", "true"][..]), ("sage", "classes", "sage,student", &[])]
+    {
+        place.success(&[&["train", "--data", data, "--preset", preset, "--run-dir", run], &small[..], more].concat());
+        // The first nine test graphs have 36 nodes.
+        let output = if data == "values" { "values" } else { "logits" };
+        expect_equal(&place, run, "graph", &[(output, 36)]);
     }
 }
 

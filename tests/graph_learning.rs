@@ -68,10 +68,13 @@ fn workplace(graphs: usize) -> (Workplace, Vec<Chain>) {
 
 /// Trains a small model; returns what the program says.
 fn train(place: &Workplace, preset: &str, epochs: &str, more: &[&str]) -> String {
+    place.success(&[&arguments(preset, epochs)[..], more].concat())
+}
+
+fn arguments<'a>(preset: &'a str, epochs: &'a str) -> Vec<&'a str> {
     let common =
         ["train", "--data", "chains", "--preset", preset, "--hidden", "16", "--layers", "2", "--max-epochs", epochs];
-    let machine = ["--device", "cpu", "--threads", "1", "--batch-size", "32", "--lr", "0.01"];
-    place.success(&[&common[..], &machine, more].concat())
+    [&common[..], &["--device", "cpu", "--threads", "1", "--batch-size", "32", "--lr", "0.01"]].concat()
 }
 
 /// Rows of the evaluation's table, by model and metric.
@@ -204,6 +207,50 @@ fn outputs_of_a_teacher_from_elsewhere_are_distilled_and_resumed() {
 }
 
 #[test]
+fn a_virtual_node_is_trained_distilled_and_resumed() {
+    let (place, _) = workplace(120);
+    let steady = ["--schedule", "constant", "--optimize-batch-size", "false"];
+    let with = [&steady[..], &["--virtual-node", "true"]].concat();
+    train(&place, "gin,teacher", "3", &with);
+    let losses = |folder: &str| -> Vec<String> {
+        let text = fs::read_to_string(place.path().join(folder).join("metrics.csv")).unwrap();
+        text.lines().map(|line| line.split(',').take(6).collect::<Vec<_>>().join(",")).collect()
+    };
+    let taught = [&with[..], &["--teacher-residency", "layer", "--run-dir"]].concat();
+    train(&place, "gcn,student", "12", &[&taught[..], &["whole"]].concat());
+    // The run is killed after its second epoch, if it is not faster than that is noticed.
+    let student = [&arguments("gcn,student", "12")[..], &taught, &["killed", "--resume"]].concat();
+    let mut child = place.command(&student).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let epochs = || fs::read_to_string(place.path().join("killed/metrics.csv")).map_or(0, |text| text.lines().count());
+    while epochs() < 3 && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    place.success(&student);
+    assert_eq!(losses("whole"), losses("killed"));
+    train(
+        &place,
+        "gcn,student",
+        "12",
+        &[&steady[..], &["--teacher-residency", "layer", "--run-dir", "plain"]].concat(),
+    );
+    assert_ne!(losses("whole"), losses("plain"), "the flag changes the student");
+    let text = place.success(&["evaluate", "whole", "--data", "chains", "--device", "cpu", "--resamples", "0"]);
+    assert!(text.contains("accuracy"), "{text}");
+    let config = fs::read_to_string(place.path().join("whole/config.json")).unwrap();
+    assert!(config.contains("\"virtual_node\": true"), "{config}");
+
+    let refused = |arguments: &[&str], reason: &str| {
+        let said = place.refused(&[&["train", "--data", "chains"], arguments].concat());
+        assert!(said.contains(reason), "{said}");
+    };
+    refused(&["--preset", "mlp,student", "--virtual-node", "true"], "an mlp sends no messages");
+    fs::write(place.path().join("virtual.toml"), "[graphs]\nvirtual_node = true\n").unwrap();
+    refused(&["--preset", "mlp,student", "--config", "virtual.toml", "--use-kd", "false"], "must be false for an mlp");
+}
+
+#[test]
 fn batches_are_limited_by_nodes_and_edges() {
     let (place, _) = workplace(120);
     let limited = ["--batch-nodes", "60", "--batch-edges", "100", "--log-every-n-steps", "1"];
@@ -287,4 +334,114 @@ fn a_sweep_trains_teachers_and_students_of_graphs() {
         .unwrap();
     let said = place.refused(&["sweep", "nowhere.toml"]);
     assert!(said.contains("step `teacher`: data = \"nowhere\": there is no such folder or file"), "{said}");
+}
+
+/// Chains whose nodes have a feature of 0 or 1. A node's class says whether its two neighbours agree, `y_sum` and `y_own` are the sum of the
+/// neighbours' features and a label of the node itself; the nodes at the ends have no targets.
+fn write_node_targets(folder: &Path, graphs: u64, task: &str, columns: &[&str]) {
+    let mut draw = Draw(11);
+    let mut of_graphs = "graph_id,split\n".to_owned();
+    let mut nodes = format!("graph_id,node_id,x_a,{}\n", columns.join(","));
+    let mut edges = "graph_id,source,target\n".to_owned();
+    for graph in 0..graphs {
+        let values: Vec<u64> = (0..5 + draw.below(6)).map(|_| draw.below(2)).collect();
+        let split = ["train", "train", "train", "validation", "test"][graph as usize % 5];
+        of_graphs += &format!("g{graph},{split}\n");
+        for (node, value) in values.iter().enumerate() {
+            let inner = node > 0 && node + 1 < values.len();
+            let (before, after) = (values[node.saturating_sub(1)], values[(node + 1).min(values.len() - 1)]);
+            let of = |column: &&str| match (inner, *column) {
+                (false, _) => String::new(),
+                (true, "y") => if before == after { "same" } else { "other" }.to_owned(),
+                (true, "y_sum") => (100 * (before + after)).to_string(),
+                (true, "y_both") => (before * after).to_string(),
+                (true, _) => value.to_string(),
+            };
+            let cells: Vec<String> = columns.iter().map(of).collect();
+            nodes += &format!("g{graph},n{node},{value},{}\n", cells.join(","));
+            if node > 0 {
+                edges += &format!("g{graph},n{},n{node}\n", node - 1);
+            }
+        }
+    }
+    fs::create_dir_all(folder).unwrap();
+    let settings = format!("directed = false\ntask = \"{task}\"\n");
+    for (name, text) in
+        [("graphs.csv", of_graphs), ("nodes.csv", nodes), ("edges.csv", edges), ("kdgat-graphs.toml", settings)]
+    {
+        fs::write(folder.join(name), text).unwrap();
+    }
+}
+
+/// Value of a run's metric on the nodes of the test graphs of `chains`.
+fn metric(place: &Workplace, run: &str, metric: &str) -> f64 {
+    place.success(&["evaluate", run, "--data", "chains", "--device", "cpu", "--resamples", "20"]);
+    let path = place.path().join("runs/chains/evaluation/graph_metrics.csv");
+    let rows = csv::Reader::from_path(path).unwrap().into_deserialize::<HashMap<String, String>>();
+    let rows: Vec<_> = rows.map(Result::unwrap).collect();
+    let row = rows.iter().find(|row| row["metric"] == metric).unwrap_or_else(|| panic!("no {metric} in {rows:?}"));
+    row["value"].parse().unwrap()
+}
+
+fn assert_metric(place: &Workplace, run: &str, name: &str, range: std::ops::Range<f64>) {
+    let found = metric(place, run, name);
+    assert!(range.contains(&found), "{run}: {name} {found}, expected {range:?}");
+}
+
+#[test]
+fn nodes_are_classified_by_a_teacher_and_its_student() {
+    let place = Workplace::new();
+    write_node_targets(&place.path().join("chains"), 300, "node-classification", &["y"]);
+    let text = place.success(&["data", "check", "--data", "chains"]);
+    assert!(text.contains("300 graphs, node-classification") && text.contains("2 classes (other:"), "{text}");
+    assert!(text.contains("targets        of "), "{text}");
+    // A sage tells a node from its neighbours.
+    train(&place, "sage,teacher", "25", &["--run-dir", "teacher"]);
+    let taught = ["--offload-teacher", "--kd-hint-weight", "0.1", "--kd-alpha", "0.9", "--run-dir", "student"];
+    let text = train(&place, "sage,student", "25", &taught);
+    assert!(text.contains("of targets cached"), "{text}");
+    train(&place, "mlp,student", "5", &["--use-kd", "false", "--run-dir", "mlp"]);
+    train(&place, "gat,student", "3", &["--use-kd", "false", "--run-dir", "gat", "--virtual-node", "true"]);
+    assert_metric(&place, "teacher", "accuracy", 0.95..1.01);
+    assert_metric(&place, "student", "accuracy", 0.95..1.01);
+    // The class of a node does not depend on the node itself.
+    assert_metric(&place, "mlp", "accuracy", 0.3..0.7);
+    assert_metric(&place, "gat", "accuracy", 0.3..1.01);
+
+    let refused = |arguments: &[&str], reason: &str| {
+        let said = place.refused(&[&["train", "--data", "chains", "--preset", "gin,student"], arguments].concat());
+        assert!(said.contains(reason), "{said} lacks {reason}");
+    };
+    refused(&["--pooling", "mean", "--use-kd", "false"], "pooling would be ignored");
+    fs::write(place.path().join("outputs.csv"), "graph_id,logit_a,logit_b\n").unwrap();
+    refused(&["--targets-file", "outputs.csv"], "has a row for each graph, and the targets are of nodes");
+    // A teacher of graphs is no teacher of nodes.
+    let (graphs, nodes) = (place.path().join("chains/graphs.csv"), place.path().join("chains/nodes.csv"));
+    let of_graphs = fs::read_to_string(&graphs).unwrap().replace("graph_id,split", "graph_id,split,y");
+    let rows = of_graphs.lines().enumerate();
+    let rows = rows.map(|(row, line)| if row == 0 { line.to_owned() } else { format!("{line},{}", row % 2) });
+    fs::write(&graphs, rows.collect::<Vec<_>>().join("\n")).unwrap();
+    fs::write(place.path().join("chains/kdgat-graphs.toml"), "directed = false\n").unwrap();
+    assert!(fs::read_to_string(&nodes).unwrap().contains("y"));
+    refused(&["--teacher-path", "teacher"], "2 outputs of nodes, the data");
+    let said = place.refused(&["evaluate", "student", "--data", "chains"]);
+    assert!(said.contains("predicts nodes") && said.contains("targets of graphs"), "{said}");
+}
+
+#[test]
+fn labels_and_values_of_nodes_are_learned() {
+    let place = Workplace::new();
+    let folder = place.path().join("chains");
+    write_node_targets(&folder, 300, "node-regression", &["y_sum", "y_own"]);
+    train(&place, "sage,teacher", "30", &["--run-dir", "values"]);
+    train(&place, "sage,student", "30", &["--offload-teacher", "--run-dir", "taught"]);
+    // The sum is 0, 100 or 200, with a standard deviation of 71.
+    assert_metric(&place, "values", "y_sum MAE", 0.0..20.0);
+    assert_metric(&place, "values", "y_own R2", 0.9..1.01);
+    assert_metric(&place, "taught", "y_sum R2", 0.8..1.01);
+    write_node_targets(&folder, 300, "node-multi-label", &["y_both", "y_own"]);
+    train(&place, "sage,teacher", "20", &["--run-dir", "labels"]);
+    train(&place, "sage,student", "20", &["--offload-teacher", "--run-dir", "labels_taught"]);
+    assert_metric(&place, "labels", "mean_roc_auc", 0.95..1.01);
+    assert_metric(&place, "labels_taught", "mean_roc_auc", 0.95..1.01);
 }

@@ -4,9 +4,11 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use kdgat::graph::dataset::{self, Summary, TargetValues};
-use kdgat::graph::{Split, Task};
+use kdgat::graph::store::open_or_build_graphs;
+use kdgat::graph::{AssembleOptions, Batch, Level, Split, Task, Vocabulary, assemble};
 use support::cli::Workplace;
 
 const GRAPHS: &str = "graph_id,y,split\nbent,1.5,train\nlone,-2.5,train\nfar,0.25,test\n";
@@ -232,6 +234,91 @@ fn parquet_tables_are_refused_with_the_feature_to_build() {
     assert_refused(folder.path(), &["graphs.parquet: a Parquet file", "rebuild it with `--features parquet`"]);
 }
 
+/// A pair and a single node; the pair's second node and the single node have targets.
+fn write_node_targets(folder: &Path, settings: &str, nodes: &str) {
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("graphs.csv"), "graph_id,split\npair,train\nlone,test\n").unwrap();
+    fs::write(folder.join("nodes.csv"), nodes).unwrap();
+    fs::write(folder.join("edges.csv"), "graph_id,source,target\npair,a,b\n").unwrap();
+    fs::write(folder.join("kdgat-graphs.toml"), settings).unwrap();
+}
+
+#[test]
+fn targets_of_nodes_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    // Rows are in another order than graphs.
+    let nodes = "graph_id,node_id,x_a,y\nlone,z,1,red\npair,a,2,\npair,b,3,red\n";
+    for settings in ["", "task = \"node-classification\"\n"] {
+        write_node_targets(path, settings, nodes);
+        let set = dataset::read(path).unwrap();
+        assert_eq!((set.schema.task, set.schema.level), (Task::Classification, Level::Node));
+        assert_eq!(set.schema.targets[0].classes, ["red"]);
+        assert_eq!((set.graph_targets.len(), set.node_features.as_slice()), (0, &[2.0, 3.0, 1.0][..]));
+        assert!(set.node_targets[0].is_nan() && set.node_targets[1..] == [0.0, 0.0], "{:?}", set.node_targets);
+        let summary = Summary::of(&set);
+        assert_eq!((summary.with_targets, &summary.target_values[0]), (2, &TargetValues::Classes(vec![2])));
+    }
+    let nodes = "graph_id,node_id,y_a,y_b\nlone,z,0,1\npair,a,1,1\npair,b,1,0\n";
+    write_node_targets(path, "task = \"node-multi-label\"\ntargets = [\"y_b\"]\n", nodes);
+    let set = dataset::read(path).unwrap();
+    assert_eq!((set.schema.task_name(), set.node_targets.as_slice()), ("node-multi-label", &[1.0, 0.0, 1.0][..]));
+    write_node_targets(path, "", nodes);
+    let set = dataset::read(path).unwrap();
+    assert_eq!((set.schema.task, set.node_targets.len()), (Task::MultiLabel, 6));
+    write_node_targets(path, "task = \"node-regression\"\n", nodes);
+    assert_eq!(dataset::read(path).unwrap().schema.task_name(), "node-regression");
+
+    // A store keeps them, and a selection of graphs of a batch has those of its nodes.
+    let nodes = "graph_id,node_id,y_a,y_b\nlone,z,0.5,1\npair,a,,\npair,b,1,0\n";
+    write_node_targets(path, "", nodes);
+    let stores = tempfile::tempdir().unwrap();
+    let store = open_or_build_graphs(path, stores.path(), &()).unwrap();
+    store.verify().unwrap();
+    let options = AssembleOptions::new(Arc::new(Vocabulary::from_ids([])));
+    let batch = assemble(&store, &[1, 0, 1], &options).unwrap();
+    let expect = |batch: &Batch, nodes: &[i64], values: &[f32], pointers: &[u64]| {
+        let targets = batch.node_targets.as_ref().unwrap();
+        assert_eq!(Vec::<i64>::try_from(&targets.nodes).unwrap(), nodes);
+        assert_eq!(Vec::<f32>::try_from(&targets.values.flatten(0, -1)).unwrap(), values);
+        assert_eq!(targets.pointers[..], *pointers);
+    };
+    expect(&batch, &[0, 2, 3], &[0.5, 1.0, 1.0, 0.0, 0.5, 1.0], &[0, 1, 2, 3]);
+    expect(&batch.select_graphs(&[1, 2]).unwrap(), &[1, 2], &[1.0, 0.0, 0.5, 1.0], &[0, 1, 2]);
+    expect(&batch.select_graphs(&[2]).unwrap(), &[0], &[0.5, 1.0], &[0, 1]);
+}
+
+#[test]
+fn bad_targets_of_nodes_are_named_with_their_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let refuse = |settings: &str, nodes: &str, parts: &[&str]| {
+        write_node_targets(folder.path(), settings, nodes);
+        assert_refused(folder.path(), parts);
+    };
+    let rows = |lone: &str, first: &str, second: &str| {
+        format!("graph_id,node_id,y_a,y_b\nlone,z,{lone}\npair,a,{first}\npair,b,{second}\n")
+    };
+    refuse("", &rows("1,2", "3,", "1,2"), &["nodes.csv, line 3: column 'y_b' has an empty field", "or no target"]);
+    refuse("", &rows(",", "3,4", "1,2"), &["nodes.csv: graph 'lone' has no node with a value in y_a, y_b"]);
+    let regression = "task = \"node-regression\"\n";
+    refuse(regression, &rows("1,2", "3,x", "1,2"), &["nodes.csv, line 3: 'y_b' has 'x', expected a finite number"]);
+    refuse("task = \"node-multi-label\"\n", &rows("1,0", ",", "1,2"), &["nodes.csv, line 4: 'y_b' has '2'", "0 or 1"]);
+    let classes = "task = \"node-classification\"\n";
+    refuse(classes, &rows("1,0", ",", "1,2"), &["nodes.csv, line 1: a second target 'y_b'"]);
+    let one = "graph_id,node_id,y\npair,a,red\npair,b,\nlone,z,blue\n";
+    refuse(classes, one, &["nodes.csv, line 4: class 'blue', which no training graph has"]);
+    let none = "graph_id,node_id,x_a\npair,a,1\npair,b,2\nlone,z,3\n";
+    refuse(classes, none, &["nodes.csv, line 1: no target among graph_id, node_id, x_a", "a column y"]);
+    refuse("", none, &["graphs.csv, line 1: no target among graph_id, split", "in that of nodes"]);
+    refuse("task = \"nodes\"\n", none, &["kdgat-graphs.toml, line 1", "node-classification"]);
+    fs::write(folder.path().join("water.xyz"), water(3)).unwrap();
+    for file in ["graphs.csv", "nodes.csv", "edges.csv"] {
+        fs::remove_file(folder.path().join(file)).unwrap();
+    }
+    fs::write(folder.path().join("kdgat-graphs.toml"), regression).unwrap();
+    assert_refused(folder.path(), &["kdgat-graphs.toml, line 1: a task of nodes for atoms", "nodes.csv"]);
+}
+
 #[cfg(feature = "parquet")]
 mod parquet_tables {
     use std::sync::Arc;
@@ -306,6 +393,26 @@ mod parquet_tables {
         write(&folder.path().join("nodes.parquet"), schema, &columns, None);
         fs::remove_file(folder.path().join("nodes.csv")).unwrap();
         assert_eq!(dataset::read(folder.path()).unwrap(), expected);
+    }
+
+    #[test]
+    fn targets_of_nodes_are_those_of_the_same_csv() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        write_node_targets(path, "", "graph_id,node_id,y\nlone,z,0.5\npair,a,1.5\npair,b,2.5\n");
+        let expected = dataset::read(path).unwrap();
+        let schema =
+            "message m { required binary graph_id (UTF8); required binary node_id (UTF8); required double y; }";
+        let columns = [
+            Column::Texts(vec!["lone", "pair", "pair"]),
+            Column::Texts(vec!["z", "a", "b"]),
+            Column::Doubles(vec![0.5, 1.5, 2.5]),
+        ];
+        write(&path.join("nodes.parquet"), schema, &columns, None);
+        fs::remove_file(path.join("nodes.csv")).unwrap();
+        let found = dataset::read(path).unwrap();
+        assert_eq!(found, expected);
+        assert_eq!(found.node_targets, [1.5, 2.5, 0.5]);
     }
 
     #[test]

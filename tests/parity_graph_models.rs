@@ -1,4 +1,4 @@
-//! GIN, GIN-E, GCN, GraphSAGE and GAT equal PyTorch Geometric: names of tensors, outputs, and gradients.
+//! GIN, GIN-E, GCN, GraphSAGE and GAT, each with and without a virtual node, equal PyTorch Geometric: names of tensors, outputs, and gradients.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kdgat::graph::assemble::Assembler;
 use kdgat::graph::columns::Columns;
-use kdgat::graph::{AssembleOptions, Batch, FeatureSet, Vocabulary};
+use kdgat::graph::{AssembleOptions, Batch, FeatureSet, Level, Vocabulary};
 use kdgat::nn::attention::Backend;
 use kdgat::nn::layers::Mode;
 use kdgat::nn::{FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, Scope};
@@ -28,8 +28,12 @@ fn batch(reference: &HashMap<String, Tensor>) -> Batch {
     let x = &reference["x"];
     let of_node = integers(&reference["batch"]);
     let (sources, targets) = (integers(&reference["edge_index"].get(0)), integers(&reference["edge_index"].get(1)));
-    let mut columns =
-        Columns::new(FeatureSet::Columns { nodes: x.size()[1] as u16, edges: EDGE_FEATURES as u16, targets: 1 });
+    let mut columns = Columns::new(FeatureSet::Columns {
+        nodes: x.size()[1] as u16,
+        edges: EDGE_FEATURES as u16,
+        targets: 1,
+        node_targets: 0,
+    });
     columns.node_features = Vec::try_from(&x.flatten(0, -1)).unwrap();
     let edge_features: Vec<f32> = Vec::try_from(&reference["edge_attr"].flatten(0, -1)).unwrap();
     let mut first = 0;
@@ -82,18 +86,25 @@ fn graph_networks_equal_pytorch_geometric() {
         ("gat", GnnKind::Gat, Pooling::Mean),
         ("max", GnnKind::Sage, Pooling::Max),
         ("attention", GnnKind::Gin, Pooling::Attention),
+        ("virtual_gin", GnnKind::Gin, Pooling::Sum),
+        ("virtual_gine", GnnKind::Gin, Pooling::Mean),
+        ("virtual_gcn", GnnKind::Gcn, Pooling::Mean),
+        ("virtual_sage", GnnKind::Sage, Pooling::Sum),
+        ("virtual_gat", GnnKind::Gat, Pooling::Mean),
     ] {
         let heads = if kind == GnnKind::Gat { 2 } else { 1 };
         let config = GnnConfig {
             kind,
             node_features: 5,
-            edge_features: if name == "gine" { EDGE_FEATURES as i64 } else { 0 },
+            edge_features: if name.ends_with("gine") { EDGE_FEATURES as i64 } else { 0 },
             hidden: 8,
             layers: 3,
             heads,
             outputs: 4,
             embedding_columns: 0,
+            level: Level::Graph,
             pooling,
+            virtual_node: name.starts_with("virtual_"),
             dropout: 0.0,
             target_scales: Vec::new(),
             input: InputConfig::default(),

@@ -1,7 +1,7 @@
 //! Measured models with random weights: their sizes, and the work of a batch.
 
 use kdgat::distill::Weights;
-use kdgat::graph::{Batch, NODE_FEATURES};
+use kdgat::graph::{Batch, Level, NODE_FEATURES};
 use kdgat::nn::attention::Backend;
 use kdgat::nn::{
     Architecture, FreshParameters, Gat, GatConfig, Gnn, GnnConfig, GnnKind, NodeGnn, Pooling, Scope, Vgae, VgaeConfig,
@@ -50,7 +50,9 @@ pub fn architecture(model: &str, size: &str, vocabulary_size: i64) -> Result<Arc
             heads: 1,
             outputs: 2,
             embedding_columns: 0,
+            level: Level::Graph,
             pooling: Pooling::Sum,
+            virtual_node: false,
             dropout: 0.1,
             target_scales: Vec::new(),
             input: Default::default(),

@@ -121,7 +121,7 @@ impl Training {
                     hints: None,
                     embedding: None,
                 });
-                Box::new(GraphObjective { model, task: Task::Classification, teacher: link, distillation })
+                Box::new(GraphObjective::new(model, Task::Classification, link, distillation))
             }
             Architecture::Gat(config) => {
                 let mut model = Gat::new(Scope::root(&mut parameters), config, Backend::Auto)?;

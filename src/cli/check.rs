@@ -9,7 +9,7 @@ use super::{data, exit, output};
 use crate::can::check::{self, CheckOptions, CheckReport, LogCheck, Severity, readable};
 use crate::config::{self, Config};
 use crate::graph::dataset::{self, Feature, Summary, TargetValues};
-use crate::graph::{BuildOptions, StoreError};
+use crate::graph::{BuildOptions, Level, StoreError};
 use crate::nodes::{sources, store};
 use crate::stage::{self, StageError};
 
@@ -81,13 +81,17 @@ fn describe_graphs(summary: &Summary) -> String {
     let Summary { name, schema, graphs, nodes, edges, left_out, .. } = summary;
     let sizes = |[least, mean, most]: [f64; 3]| format!("{least:.0} to {most:.0}, {mean:.1} on average");
     let direction = if summary.undirected { "each with its reverse" } else { "directed" };
-    let mut text = format!("{name}: {graphs} graphs, {}\n\n", schema.task.as_str());
+    let mut text = format!("{name}: {graphs} graphs, {}\n\n", schema.task_name());
     text += &format!("nodes          {}\n", sizes(*nodes));
     text += &format!("edges          {}, {direction}\n", sizes(*edges));
     text += &format!("node features  {}\n", describe_features(&schema.node_features));
     text += &format!("edge features  {}\n", describe_features(&schema.edge_features));
     for (target, values) in schema.targets.iter().zip(&summary.target_values) {
-        text += &format!("target {:<7} {}\n", target.name, describe_target(&target.classes, values));
+        let values = describe_target(&target.classes, values, schema.level);
+        text += &format!("target {:<7} {values}\n", target.name);
+    }
+    if schema.level == Level::Node {
+        text += &format!("targets        of {} nodes\n", summary.with_targets);
     }
     text += &match summary.splits {
         Some([train, validation, test]) => {
@@ -133,13 +137,13 @@ fn describe_feature(feature: &Feature) -> String {
     }
 }
 
-fn describe_target(classes: &[String], values: &TargetValues) -> String {
+fn describe_target(classes: &[String], values: &TargetValues, level: Level) -> String {
     match values {
         TargetValues::Classes(counts) => {
             let pairs = classes.iter().zip(counts).map(|(class, count)| format!("{class}: {count}"));
             format!("{} classes ({})", classes.len(), pairs.collect::<Vec<_>>().join(", "))
         }
-        TargetValues::Positives(count) => format!("{count} graphs have it"),
+        TargetValues::Positives(count) => format!("{count} {} have it", level.units()),
         TargetValues::Moments([least, mean, deviation, most]) => {
             format!("{least:.4} to {most:.4}, {mean:.4} ± {deviation:.4}")
         }

@@ -6,7 +6,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::graph::EDGE_FEATURES;
+use crate::graph::{EDGE_FEATURES, Level};
 use crate::memory::budget::{
     BATCH_DATA, Component, LOADER_QUEUE, Linear, MemoryBudget, Method, Moment, TARGETS, TEACHER_ACTIVATIONS,
 };
@@ -148,7 +148,7 @@ pub(super) fn targets_per_node(teacher: &Architecture, nodes_per_graph: f64, hin
     let outputs = match teacher {
         Architecture::Vgae(config) => (config.latent + config.input.node_features()) as f64,
         Architecture::Gat(_) => CLASSES as f64 / nodes_per_graph.max(1.0),
-        Architecture::Graph(config) => config.outputs as f64 / nodes_per_graph.max(1.0),
+        Architecture::Graph(config) => config.outputs as f64 / nodes_per_row(config, nodes_per_graph),
         Architecture::Nodes(config) => config.outputs as f64,
     };
     let hidden = if hints { hidden_per_node(teacher, nodes_per_graph) } else { 0.0 };
@@ -169,7 +169,16 @@ fn hidden_columns(architecture: &Architecture) -> f64 {
 fn hidden_per_node(architecture: &Architecture, nodes_per_graph: f64) -> f64 {
     match architecture {
         Architecture::Vgae(_) | Architecture::Nodes(_) => hidden_columns(architecture),
-        Architecture::Gat(_) | Architecture::Graph(_) => hidden_columns(architecture) / nodes_per_graph.max(1.0),
+        Architecture::Gat(_) => hidden_columns(architecture) / nodes_per_graph.max(1.0),
+        Architecture::Graph(config) => hidden_columns(architecture) / nodes_per_row(config, nodes_per_graph),
+    }
+}
+
+/// Nodes for each row that a graph network's head reads.
+fn nodes_per_row(config: &GnnConfig, nodes_per_graph: f64) -> f64 {
+    match config.level {
+        Level::Graph => nodes_per_graph.max(1.0),
+        Level::Node => 1.0,
     }
 }
 
@@ -213,8 +222,12 @@ fn forward_per_node(architecture: &Architecture, fused: bool) -> f64 {
             let width = (config.hidden * config.heads) as f64;
             F32 * width * (config.layers as f64 + 4.0)
         }
-        // Features, and the values of one layer: sums, hidden values of its MLP, normalised and active ones.
-        Architecture::Graph(config) => F32 * (2.0 * config.node_features as f64 + 6.0 * config.width() as f64),
+        // Features, and the values of one layer: sums, hidden values of its MLP, normalised and active ones; with virtual nodes, their rows
+        // for each node and the sum with them.
+        Architecture::Graph(config) => {
+            let of_virtual_nodes = if config.virtual_node { 2.0 } else { 0.0 };
+            F32 * (2.0 * config.node_features as f64 + (6.0 + of_virtual_nodes) * config.width() as f64)
+        }
         // The same, without an inner MLP.
         Architecture::Nodes(config) => F32 * (config.node_features as f64 + 3.0 * config.width() as f64),
     }
@@ -341,9 +354,17 @@ fn gat_activations(config: &GatConfig, circumstances: &Circumstances) -> Linear 
 /// backward adds the gradients of one layer. Where sums over neighbours are composed of torch's operations, each edge has a row.
 fn graph_activations(config: &GnnConfig, circumstances: &Circumstances) -> Linear {
     let (width, layers) = (config.width() as f64, config.layers as f64);
-    let stored = if config.kind == GnnKind::Gin { 6.0 } else { 5.0 };
-    let head = 4.0 * width * layers / circumstances.nodes_per_graph.max(1.0);
-    let values = 3.0 * config.node_features as f64 + (stored * layers + 4.0) * width + head;
+    let mut stored = if config.kind == GnnKind::Gin { 6.0 } else { 5.0 };
+    let nodes_per_graph = circumstances.nodes_per_graph.max(1.0);
+    let head = 4.0 * width * layers / nodes_per_row(config, nodes_per_graph);
+    let mut of_virtual_nodes = 0.0;
+    if config.virtual_node {
+        // The input with the rows of the virtual nodes.
+        stored += 1.0;
+        // Of each graph and layer: the sum, and the values before and after the normalisations, the first of which is twice as wide.
+        of_virtual_nodes = 7.0 * width * layers / nodes_per_graph;
+    }
+    let values = 3.0 * config.node_features as f64 + (stored * layers + 4.0) * width + head + of_virtual_nodes;
     let widest = width.max(config.node_features as f64);
     let per_edge = match (circumstances.fused, config.kind) {
         (_, GnnKind::Gat) => {

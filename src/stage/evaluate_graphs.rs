@@ -23,7 +23,7 @@ use crate::evaluate::graphs::{Metric, Tested, baseline};
 use crate::evaluate::{EvaluateError, TrainedModel, retrieval};
 use crate::files;
 use crate::graph::dataset::{FoldOptions, GraphSplit};
-use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Schema, Store, Task, Vocabulary};
+use crate::graph::{AssembleOptions, Batch, Level, Loader, LoaderOptions, Schema, Store, Task, Vocabulary};
 use crate::memory::{Meter, by_halves};
 use crate::nn::layers::Mode;
 use crate::nn::target_scale;
@@ -115,6 +115,14 @@ pub(super) fn records_of(model: &TrainedModel) -> Result<Option<Recorded>, Stage
     }))
 }
 
+/// Targets of graphs, or of the nodes of graphs that have any.
+struct Truth {
+    /// `[rows, number of targets]`
+    targets: Vec<Vec<f64>>,
+    /// First row of each graph, followed by the number of rows; only for targets of nodes.
+    pointers: Option<Vec<usize>>,
+}
+
 /// Scores runs on one dataset; keeps what several of them need.
 struct Scorer<'a> {
     config: &'a Config,
@@ -137,6 +145,11 @@ impl Scorer<'_> {
                 self.store.manifest().dataset
             )));
         };
+        if architecture.level != self.schema.level {
+            let [own, found] = [self.schema.level, architecture.level].map(Level::units);
+            let dataset = &self.store.manifest().dataset;
+            return Err(StageError::Input(format!("{} predicts {found}, {dataset} has targets of {own}", model.name)));
+        }
         if model.description.dataset.digest != self.store.digest() {
             let dataset = &self.store.manifest().dataset;
             tracing::warn!("{} was trained on other graphs than {dataset} has now", model.name);
@@ -151,8 +164,9 @@ impl Scorer<'_> {
         let network = Gnn::new(Scope::root(&mut given), architecture, training::attention_kernel(self.config))?;
         given.check_all_used(|_| false)?;
         let Answers { outputs, embedding } = answers(&network, &self.schema, &self.store, &split.test, self.device)?;
-        let tested = Tested { outputs, targets: self.truth(&split.test)? };
-        let simplest = baseline(&self.schema, &self.truth(&split.training)?, &tested.targets);
+        let Truth { targets, pointers } = self.truth(&split.test)?;
+        let tested = Tested { outputs, targets, pointers };
+        let simplest = baseline(&self.schema, &self.truth(&split.training)?.targets, &tested.targets);
         let seed = self.config.training.seed;
         let mut metrics = tested.metrics(&self.schema, self.options.resamples, seed);
         let mut of_simplest = simplest.metrics(&self.schema, 0, seed);
@@ -181,12 +195,19 @@ impl Scorer<'_> {
         })
     }
 
-    fn truth(&self, graphs: &[u64]) -> Result<Vec<Vec<f64>>, StageError> {
-        let of = |&graph: &u64| {
-            let targets = self.store.try_graph(graph)?.targets_of_graph;
-            Ok(targets.iter().map(|&value| f64::from(value)).collect())
-        };
-        graphs.iter().map(of).collect()
+    fn truth(&self, graphs: &[u64]) -> Result<Truth, StageError> {
+        let row = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<f64>>();
+        let mut targets = Vec::with_capacity(graphs.len());
+        let mut pointers = vec![0];
+        for &graph in graphs {
+            let view = self.store.try_graph(graph)?;
+            match self.schema.level {
+                Level::Graph => targets.push(row(view.targets_of_graph)),
+                Level::Node => targets.extend(view.node_targets().map(|(_, values)| row(values))),
+            }
+            pointers.push(targets.len());
+        }
+        Ok(Truth { targets, pointers: (self.schema.level == Level::Node).then_some(pointers) })
     }
 
     /// Metrics on the test graphs of a model that is linear in the sums of node features, for values; none for other tasks, or if there are
@@ -196,8 +217,8 @@ impl Scorer<'_> {
             return Ok(metrics.clone());
         }
         let metrics = match self.schema.task {
-            Task::Regression => self.linear_model(split)?,
-            Task::Classification | Task::MultiLabel => None,
+            Task::Regression if self.schema.level.is_graph() => self.linear_model(split)?,
+            _ => None,
         };
         let metrics =
             metrics.map_or_else(Vec::new, |tested| tested.metrics(&self.schema, 0, self.config.training.seed));
@@ -216,7 +237,7 @@ impl Scorer<'_> {
             outputs.push(scales.iter().map(|scale| scale.linear_prediction(&summed)).collect());
             targets.push(values);
         }
-        Ok(Some(Tested { outputs, targets }))
+        Ok(Some(Tested { outputs, targets, pointers: None }))
     }
 
     /// The teacher's embeddings of these graphs, `[num_graphs, columns]`; `None` if the file with them is no longer there.
@@ -259,7 +280,7 @@ impl Scorer<'_> {
 
 /// A model's answers for some graphs.
 struct Answers {
-    /// Probabilities, or values in the units of the targets, `[num_graphs, outputs]`.
+    /// Probabilities, or values in the units of the targets, `[rows, outputs]`, of each graph or of each node with targets.
     outputs: Vec<Vec<f64>>,
     /// `[num_graphs, embedding_columns]`, in host memory; `None` for a model without embedding.
     embedding: Option<Tensor>,
@@ -276,7 +297,7 @@ fn answers(
     assemble.edge_attributes = network.config().edge_features > 0;
     let loader = Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: 2 });
     let batches = graphs.chunks(BATCH_GRAPHS).map(<[u64]>::to_vec).collect();
-    let mut all: Vec<GraphAnswer> = Vec::with_capacity(graphs.len());
+    let mut all: Vec<RowAnswer> = Vec::with_capacity(graphs.len());
     for batch in loader.epoch(batches, 0) {
         let rows = by_halves(Meter::new(device), &batch?, &mut |batch| {
             tch::no_grad(|| answers_of_batch(network, schema.task, &batch.to_device(device)?))
@@ -288,16 +309,19 @@ fn answers(
     Ok(Answers { outputs: all.into_iter().map(|row| row.outputs).collect(), embedding })
 }
 
-/// A model's answer for a graph.
-struct GraphAnswer {
+/// A model's answer for a graph, or for a node with targets.
+struct RowAnswer {
     /// Probabilities, or values in the units of the targets.
     outputs: Vec<f64>,
     /// `[embedding_columns]`
     embedding: Option<Tensor>,
 }
 
-fn answers_of_batch(network: &Gnn, task: Task, batch: &Batch) -> Result<Vec<GraphAnswer>, EvaluateError> {
-    let pooled = network.embed(batch, Mode::Evaluation)?;
+fn answers_of_batch(network: &Gnn, task: Task, batch: &Batch) -> Result<Vec<RowAnswer>, EvaluateError> {
+    let mut pooled = network.embed(batch, Mode::Evaluation)?;
+    if let Some(targets) = &batch.node_targets {
+        pooled = pooled.f_index_select(0, &targets.nodes)?;
+    }
     let outputs = network.classify(&pooled, Mode::Evaluation)?.f_to_kind(Kind::Double)?;
     let outputs = match task {
         Task::Classification => outputs.f_softmax(-1, Kind::Double)?,
@@ -309,7 +333,7 @@ fn answers_of_batch(network: &Gnn, task: Task, batch: &Batch) -> Result<Vec<Grap
     let values: Vec<f32> = weights::floats(&outputs)?;
     let answer = |(graph, row): (i64, &[f32])| {
         let embedding = embedding.as_ref().map(|rows| rows.f_get(graph)).transpose()?;
-        Ok(GraphAnswer { outputs: row.iter().map(|&value| f64::from(value)).collect(), embedding })
+        Ok(RowAnswer { outputs: row.iter().map(|&value| f64::from(value)).collect(), embedding })
     };
     (0..).zip(values.chunks_exact(columns)).map(answer).collect()
 }

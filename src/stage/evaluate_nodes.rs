@@ -18,7 +18,7 @@ use crate::evaluate::graph_runs::RunResult;
 use crate::evaluate::graphs::{Metric, Tested, baseline};
 use crate::evaluate::{TrainedModel, label_propagation};
 use crate::graph::dataset::Target;
-use crate::graph::{Schema, Task};
+use crate::graph::{Level, Schema, Task};
 use crate::nn::{Architecture, GivenTensors, ModelError, NodeGnnConfig, weights};
 use crate::nodes::{ActivationRows, NodeGraph, NodeSplit, SplitOptions, with_positions};
 
@@ -121,6 +121,7 @@ fn schema(graph: &NodeGraph) -> Schema {
     let classes = (0..graph.task.classes).map(|class| class.to_string()).collect();
     Schema {
         task: Task::Classification,
+        level: Level::Node,
         targets: vec![Target { name: "y".to_owned(), classes }],
         node_features: Vec::new(),
         edge_features: Vec::new(),
@@ -159,7 +160,7 @@ impl Scorer<'_> {
         }
         let test: Vec<u32> = split.test.iter().chain(&split.hidden).copied().collect();
         let truth = |nodes: &[u32]| nodes.iter().map(|&node| vec![f64::from(graph.labels[node as usize])]).collect();
-        let tested = Tested { outputs, targets: truth(&test) };
+        let tested = Tested { outputs, targets: truth(&test), pointers: None };
         let training: Vec<Vec<f64>> = truth(&split.training);
         let seed = self.config.training.seed;
         let mut metrics = tested.metrics(&self.schema, self.options.resamples, seed);
@@ -201,7 +202,8 @@ impl Scorer<'_> {
             let row = |&node: &u32| {
                 scores[node as usize * classes..][..classes].iter().map(|&score| f64::from(score)).collect()
             };
-            Tested { outputs: test.iter().map(row).collect(), targets: targets.to_vec() }.metrics(schema, 0, seed)
+            Tested { outputs: test.iter().map(row).collect(), targets: targets.to_vec(), pointers: None }
+                .metrics(schema, 0, seed)
         });
         metrics.clone()
     }
@@ -218,7 +220,8 @@ fn probabilities(outputs: &ActivationRows, nodes: &[u32]) -> Result<Vec<Vec<f64>
 /// Accuracy on the test nodes that were visible in training, the first `visible`, and on those that were hidden.
 fn by_visibility(tested: &Tested, visible: usize) -> [Metric; 2] {
     let accuracy = |name: &str, from: usize, to: usize| {
-        let part = Tested { outputs: tested.outputs[from..to].to_vec(), targets: tested.targets[from..to].to_vec() };
+        let rows = |of: &[Vec<f64>]| of[from..to].to_vec();
+        let part = Tested { outputs: rows(&tested.outputs), targets: rows(&tested.targets), pointers: None };
         Metric { name: name.to_owned(), value: part.accuracy(), interval: None }
     };
     [accuracy("accuracy_visible", 0, visible), accuracy("accuracy_hidden", visible, tested.targets.len())]

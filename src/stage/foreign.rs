@@ -10,7 +10,7 @@ use crate::config::{Config, EmbeddingLossChoice};
 use crate::distill::foreign::{ExpectedGraphs, ForeignTargets};
 use crate::distill::losses::EmbeddingLoss;
 use crate::graph::dataset::{self, TARGETS};
-use crate::graph::{Schema, Store, Task};
+use crate::graph::{Level, Schema, Store, Task};
 
 /// Opens the file with a teacher's outputs that a student learns from; `None` without distillation, or if there is no such file.
 ///
@@ -23,6 +23,13 @@ pub fn find(config: &Config, data: &Data) -> Result<Option<Arc<ForeignTargets>>,
     }
     let Some(source) = &config.data.data else { return Ok(None) };
     let path = path_for(settings.targets_file.as_deref(), source);
+    if let (Some(path), Level::Node) = (&path, schema(&data.store)?.level) {
+        return Err(StageError::Input(format!(
+            "{}: a file with a teacher's outputs has a row for each graph, and the targets are of nodes; name a teacher's weights with \
+             --teacher-path, or remove the file",
+            path.display()
+        )));
+    }
     path.map(|path| open(&path, source, &data.store).map(Arc::new)).transpose()
 }
 

@@ -117,9 +117,11 @@ pub fn find_for_graphs(
     };
     let columns = |config: &GnnConfig| {
         let (nodes, edges) = (config.node_features, config.edge_features);
-        format!("{nodes} node features, {edges} edge features and {} outputs", config.outputs)
+        let of = config.level.units();
+        format!("{nodes} node features, {edges} edge features and {} outputs of {of}", config.outputs)
     };
-    let is_alike = |config: &GnnConfig| (config.node_features, config.outputs, config.target_scales.is_empty());
+    let is_alike =
+        |config: &GnnConfig| (config.node_features, config.outputs, config.target_scales.is_empty(), config.level);
     let edges = data.store.features().edge_features() as i64;
     let reads_others = architecture.edge_features != 0 && architecture.edge_features != edges;
     if reads_others || is_alike(architecture) != is_alike(student) {

@@ -16,7 +16,7 @@ use crate::distill::foreign::ForeignTargets;
 use crate::distill::hints::Hints;
 use crate::distill::objective::{GraphDistillation, GraphObjective, TeacherLink};
 use crate::graph::dataset::{FoldOptions, GraphSplit};
-use crate::graph::{BatchBudget, GraphSize, Schema, Store, Task};
+use crate::graph::{BatchBudget, GraphSize, Level, Schema, Store, Task};
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::{
     Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, ModelError, Pooling, Scope, TargetScale,
@@ -77,7 +77,7 @@ pub fn train(config: &Config) -> Result<Outcome, StageError> {
         Some(targets) => TeacherLink::from_file(targets),
         None => teacher::start(config, found, &data, graphs.teacher_use())?,
     };
-    let student = GraphObjective { model, task, teacher, distillation };
+    let student = GraphObjective::new(model, task, teacher, distillation);
     run.train(&data, student, Architecture::Graph(architecture), parameters, &mut graphs)
 }
 
@@ -120,6 +120,11 @@ fn gnn_config(
     foreign: Option<&ForeignTargets>,
 ) -> Result<GnnConfig, StageError> {
     let (model, schema) = (&config.model, schema(&data.store)?);
+    if schema.level == Level::Node && config.graphs.pooling != PoolingChoice::Sum {
+        return Err(StageError::Input(
+            "pooling would be ignored: the targets are of nodes, whose own rows the head reads; drop --pooling".into(),
+        ));
+    }
     let kind = match model.model {
         ModelKind::Gcn => GnnKind::Gcn,
         ModelKind::Sage => GnnKind::Sage,
@@ -145,14 +150,19 @@ fn gnn_config(
         heads: if kind == GnnKind::Gat { model.heads as i64 } else { 1 },
         outputs: foreign::outputs(schema) as i64,
         embedding_columns: foreign.and_then(|targets| targets.columns(TargetName::Embedding)).unwrap_or(0) as i64,
+        level: schema.level,
         pooling: match config.graphs.pooling {
             PoolingChoice::Sum => Pooling::Sum,
             PoolingChoice::Mean => Pooling::Mean,
             PoolingChoice::Max => Pooling::Max,
             PoolingChoice::Attention => Pooling::Attention,
         },
+        virtual_node: config.graphs.virtual_node,
         dropout: model.dropout,
         target_scales: match (schema.task, config.graphs.target_reference) {
+            (Task::Regression, _) if schema.level == Level::Node => {
+                target_scale::of_nodes(&data.store, &split.training)?
+            }
             (Task::Regression, TargetReference::Linear) => {
                 target_scale::with_linear_part(&data.store, &split.training)?
             }

@@ -91,6 +91,10 @@ pub fn identity(
         }
     } else if stage == Stage::Train {
         content["graphs"] = json!(config.graphs);
+        // As above.
+        if let (false, Value::Object(fields)) = (config.graphs.virtual_node, &mut content["graphs"]) {
+            fields.remove("virtual_node");
+        }
         content["embedding"] = json!({
             "loss": distillation.kd_embedding_loss,
             "temperature": distillation.kd_embedding_temperature,

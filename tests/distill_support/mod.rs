@@ -91,6 +91,7 @@ pub fn batch(graphs: &[u64]) -> Batch {
         graph_of_node: Tensor::from_slice(&graph_of_node),
         labels: Tensor::from_slice(&labels),
         targets: None,
+        node_targets: None,
         neighbourhood: None,
         real: None,
         padded_form: None,

@@ -218,6 +218,8 @@ config_fields! {
     graphs: GraphsConfig {
         /// Pooling of each layer's nodes to one row of the graph.
         pooling: PoolingChoice = PoolingChoice::Sum;
+        /// Add a virtual node to each graph, which all nodes read before each layer and write after it; not for an mlp.
+        virtual_node: bool = false;
         /// Read edge features if the dataset has any: a gin becomes GIN-E.
         edge_features: bool = true;
         /// Part of regression targets that is fitted to the training graphs before training. `linear` needs 10 training graphs for each node

@@ -179,6 +179,7 @@ pub const STORE_IS_READ: &str = "a store has its edges and features already";
 /// Fields of many graphs, which a training on the nodes of one graph does not read.
 const MANY_GRAPHS_FIELDS: &[&str] = &[
     "pooling",
+    "virtual_node",
     "edge_features",
     "target_reference",
     "folds",
@@ -272,7 +273,16 @@ pub const RULES: &[Rule] = &[
         remedy: "give it to `kdgat evaluate`, or drop it",
     },
     Rule {
-        fields: &["pooling", "edge_features", "target_reference", "folds", "fold", "folds_file", "monitor"],
+        fields: &[
+            "pooling",
+            "virtual_node",
+            "edge_features",
+            "target_reference",
+            "folds",
+            "fold",
+            "folds_file",
+            "monitor",
+        ],
         is_read: |_, stage| stage == Stage::Train,
         because: "only `kdgat train` reads it",
         remedy: "use `kdgat train` or drop it",
@@ -449,6 +459,12 @@ pub const RULES: &[Rule] = &[
         is_read: |config, stage| stage != Stage::Train || config.model.model == ModelKind::Gat,
         because: "only a gat has attention heads",
         remedy: "drop it",
+    },
+    Rule {
+        fields: &["virtual_node"],
+        is_read: |config, _| config.model.model != ModelKind::Mlp,
+        because: "an mlp sends no messages",
+        remedy: "use --model gin or drop it",
     },
     Rule {
         fields: &["edge_features"],

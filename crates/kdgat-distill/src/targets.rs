@@ -18,7 +18,10 @@ pub enum TargetName {
     Reconstruction,
     /// GAT: class logits, `[num_graphs, classes]`.
     Logits,
-    /// VGAE, for hints: the output of the encoder's last hidden layer, `[num_nodes, width]`.
+    /// Graph network for targets of nodes: logits or standardised values, `[num_nodes, outputs]`.
+    NodeLogits,
+    /// For hints: the output of a VGAE's last hidden layer of the encoder, `[num_nodes, width]`, or the outputs of all layers of a graph
+    /// network for targets of nodes, `[num_nodes, width * layers]`.
     HiddenNodes,
     /// From a file: an embedding of each graph, `[num_graphs, any width]`.
     Embedding,
@@ -33,6 +36,7 @@ impl TargetName {
             Self::Latent => "latent",
             Self::Reconstruction => "reconstruction",
             Self::Logits => "logits",
+            Self::NodeLogits => "logits of nodes",
             Self::Embedding => "embedding",
             Self::HiddenNodes => "hidden layer of nodes",
             Self::HiddenGraphs => "hidden layer of graphs",
@@ -42,7 +46,7 @@ impl TargetName {
     /// Row unit of the target.
     pub fn per(self) -> Per {
         match self {
-            Self::Latent | Self::Reconstruction | Self::HiddenNodes => Per::Node,
+            Self::Latent | Self::Reconstruction | Self::NodeLogits | Self::HiddenNodes => Per::Node,
             Self::Logits | Self::Embedding | Self::HiddenGraphs => Per::Graph,
         }
     }
@@ -91,6 +95,11 @@ impl TargetLayout {
     /// The target of a classifier: logits `[num_graphs, classes]`.
     pub fn classifier(classes: usize) -> Self {
         Self(vec![TargetSpec { name: TargetName::Logits, per: Per::Graph, columns: classes }])
+    }
+
+    /// The target of a network for targets of nodes: logits or values `[num_nodes, outputs]`.
+    pub fn of_nodes(outputs: usize) -> Self {
+        Self(vec![TargetSpec { name: TargetName::NodeLogits, per: Per::Node, columns: outputs }])
     }
 
     /// Appends a hidden layer of width `columns`.

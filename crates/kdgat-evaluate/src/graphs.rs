@@ -1,4 +1,4 @@
-//! Metrics of models of `kdgat train` on the graphs of their test set.
+//! Metrics of models of `kdgat train` on the graphs of their test set, or on the nodes of these graphs.
 
 use kdgat_base::random;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -7,13 +7,16 @@ use super::bootstrap::quantile;
 use super::ranking::Ranking;
 use kdgat_graph::{Schema, Task};
 
-/// Outputs of a model for test graphs, and the truth.
+/// Outputs of a model for the rows of a test set, graphs or nodes, and the truth.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tested {
-    /// `[num_graphs, outputs]`: class probabilities, label probabilities, or values in the units of the targets.
+    /// `[rows, outputs]`: class probabilities, label probabilities, or values in the units of the targets.
     pub outputs: Vec<Vec<f64>>,
-    /// `[num_graphs, number of targets]`: number of the class, labels, or values.
+    /// `[rows, number of targets]`: number of the class, labels, or values.
     pub targets: Vec<Vec<f64>>,
+    /// `[num_graphs + 1]`: rows of graph `g` are `pointers[g]..pointers[g + 1]`, if they are nodes of several graphs. Intervals resample
+    /// graphs then, because nodes of one graph are not independent. `None`: each row is resampled by itself.
+    pub pointers: Option<Vec<usize>>,
 }
 
 /// A metric of a model.
@@ -24,7 +27,7 @@ pub struct Metric {
     /// Its value; NaN if the test set does not define it.
     #[serde(deserialize_with = "number_or_nan")]
     pub value: f64,
-    /// 95 % confidence interval from resampled graphs; `None` for a metric without one.
+    /// 95 % confidence interval from resampled graphs (of one large graph, nodes); `None` for a metric without one.
     pub interval: Option<[f64; 2]>,
 }
 
@@ -45,12 +48,17 @@ impl Tested {
     }
 
     fn interval(&self, schema: &Schema, resamples: u64, seed: u64) -> Option<[f64; 2]> {
-        let graphs = self.targets.len() as u64;
+        let graphs = self.pointers.as_ref().map_or(self.targets.len(), |pointers| pointers.len() - 1) as u64;
         if resamples == 0 || graphs == 0 {
             return None;
         }
+        let rows = |graph: usize| match &self.pointers {
+            Some(pointers) => pointers[graph]..pointers[graph + 1],
+            None => graph..graph + 1,
+        };
         let resampled = |round: u64| {
-            let drawn = (0..graphs).map(|at| (random::mix(seed ^ random::mix(round * graphs + at)) % graphs) as usize);
+            let drawn = (0..graphs)
+                .flat_map(|at| rows((random::mix(seed ^ random::mix(round * graphs + at)) % graphs) as usize));
             self.values(schema, &drawn.collect::<Vec<_>>()).first().map_or(f64::NAN, |(_, value)| *value)
         };
         let mut values: Vec<f64> = (0..resamples).map(resampled).filter(|value| value.is_finite()).collect();
@@ -141,7 +149,7 @@ fn argmax(values: &[f64]) -> usize {
     (0..values.len()).max_by(|&one, &other| values[one].total_cmp(&values[other]).then(other.cmp(&one))).unwrap_or(0)
 }
 
-/// What always predicting the most frequent class, or the mean, of the training graphs gives: the simplest baseline.
+/// What always predicting the most frequent class, or the mean, of the training set gives: the simplest baseline.
 pub fn baseline(schema: &Schema, training: &[Vec<f64>], test: &[Vec<f64>]) -> Tested {
     let outputs = match schema.task {
         Task::Classification => {
@@ -156,18 +164,19 @@ pub fn baseline(schema: &Schema, training: &[Vec<f64>], test: &[Vec<f64>]) -> Te
             (0..schema.targets.len()).map(mean).collect::<Vec<f64>>()
         }
     };
-    Tested { outputs: vec![outputs; test.len()], targets: test.to_vec() }
+    Tested { outputs: vec![outputs; test.len()], targets: test.to_vec(), pointers: None }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kdgat_graph::Level;
     use kdgat_graph::dataset::Target;
 
     fn schema(task: Task, classes: &[&str]) -> Schema {
         let classes = classes.iter().map(|class| (*class).to_owned()).collect();
         let targets = vec![Target { name: "y".to_owned(), classes }];
-        Schema { task, targets, node_features: Vec::new(), edge_features: Vec::new() }
+        Schema { task, level: Level::Graph, targets, node_features: Vec::new(), edge_features: Vec::new() }
     }
 
     fn value(metrics: &[Metric], name: &str) -> f64 {
@@ -177,7 +186,7 @@ mod tests {
     #[test]
     fn classes_are_counted() {
         let outputs = vec![vec![0.9, 0.1], vec![0.4, 0.6], vec![0.3, 0.7], vec![0.8, 0.2]];
-        let tested = Tested { outputs, targets: vec![vec![0.0], vec![0.0], vec![1.0], vec![1.0]] };
+        let tested = Tested { outputs, targets: vec![vec![0.0], vec![0.0], vec![1.0], vec![1.0]], pointers: None };
         let metrics = tested.metrics(&schema(Task::Classification, &["a", "b"]), 200, 1);
         assert_eq!(value(&metrics, "accuracy"), 0.5);
         assert_eq!(value(&metrics, "macro_f1"), 0.5);
@@ -189,9 +198,28 @@ mod tests {
         assert_eq!(value(&all.metrics(&schema(Task::Classification, &["a", "b"]), 0, 1), "accuracy"), 0.5);
     }
 
+    /// Nodes of a graph are drawn together: where a graph's nodes are all right or all wrong, resampled graphs vary more than nodes would.
+    #[test]
+    fn intervals_of_nodes_resample_their_graphs() {
+        let schema = schema(Task::Classification, &["a", "b"]);
+        let outputs = (0..200).map(|node| if (node / 50) % 2 == 0 { vec![0.9, 0.1] } else { vec![0.1, 0.9] }).collect();
+        let of = |pointers| Tested { outputs, targets: vec![vec![0.0]; 200], pointers };
+        let by_graph: Tested = of(Some(vec![0, 50, 100, 150, 200]));
+        let by_node = Tested { pointers: None, ..by_graph.clone() };
+        let width = |tested: &Tested| {
+            let [low, high] = tested.metrics(&schema, 400, 1)[0].interval.unwrap();
+            high - low
+        };
+        // Four draws of 0 or 1 have a mean of 0 or 1 in more than 2.5 % of all cases; 200 draws have a standard error of 0.035.
+        assert_eq!(width(&by_graph), 1.0);
+        assert!(width(&by_node) < 0.2, "{}", width(&by_node));
+        assert_eq!(value(&by_graph.metrics(&schema, 0, 1), "accuracy"), 0.5);
+    }
+
     #[test]
     fn values_have_errors_in_their_units() {
-        let tested = Tested { outputs: vec![vec![1.0], vec![4.0]], targets: vec![vec![2.0], vec![2.0]] };
+        let tested =
+            Tested { outputs: vec![vec![1.0], vec![4.0]], targets: vec![vec![2.0], vec![2.0]], pointers: None };
         let metrics = tested.metrics(&schema(Task::Regression, &[]), 0, 1);
         assert_eq!((value(&metrics, "y MAE"), value(&metrics, "y RMSE")), (1.5, 2.5f64.sqrt()));
         assert!(value(&metrics, "y R2").is_nan(), "the targets do not vary");

@@ -10,7 +10,7 @@ use bytemuck::Pod;
 use kdgat_base::random::{self, Purpose};
 use tch::{Kind, Tensor};
 
-use super::{Adjacency, Batch, CarProfile, Columns, FeatureSet, GraphView, Store, StoreError, Vocabulary};
+use super::{Adjacency, Batch, CarProfile, Columns, FeatureSet, GraphView, NodeTargets, Store, StoreError, Vocabulary};
 
 /// Options for assembling batches.
 #[derive(Debug, Clone)]
@@ -92,6 +92,10 @@ pub struct Assembler {
     graph_of_node: Vec<i64>,
     labels: Vec<i64>,
     targets_of_graphs: Vec<f32>,
+    /// Nodes with targets, these targets, and the number of such nodes before each graph.
+    known_nodes: Vec<i64>,
+    known_targets: Vec<f32>,
+    known_pointers: Vec<u64>,
     /// For each node of the current graph, true if the data has a self-loop.
     data_self_loop: Vec<bool>,
     /// Next free place of each source of the current graph.
@@ -110,6 +114,8 @@ pub(super) struct Shape {
     edge_features: usize,
     /// Number of targets of a graph.
     targets: usize,
+    /// Number of targets of a node.
+    node_targets: usize,
     /// True if node features are copied; otherwise a tensor is passed in.
     copies_node_features: bool,
 }
@@ -122,6 +128,7 @@ impl Shape {
             edge_attributes,
             edge_features: features.edge_features(),
             targets: features.targets(),
+            node_targets: features.node_targets(),
             copies_node_features: true,
         }
     }
@@ -254,11 +261,22 @@ impl Assembler {
         emptied(&mut self.graph_of_node, nodes);
         emptied(&mut self.labels, views.len());
         emptied(&mut self.targets_of_graphs, views.len() * shape.targets);
+        let known = if shape.node_targets > 0 { nodes } else { 0 };
+        emptied(&mut self.known_nodes, known);
+        emptied(&mut self.known_targets, known * shape.node_targets);
+        emptied(&mut self.known_pointers, views.len() + 1).push(0);
         Ok(())
     }
 
     fn append_nodes(&mut self, view: &GraphView<'_>, shape: &Shape, row_of: RowOf<'_>) -> Result<(), String> {
         let graph = self.labels.len() as i64;
+        if shape.node_targets > 0 {
+            for (node, values) in view.node_targets() {
+                self.known_nodes.push((self.can_ids.len() + node) as i64);
+                self.known_targets.extend_from_slice(values);
+            }
+            self.known_pointers.push(self.known_nodes.len() as u64);
+        }
         for &id in view.can_ids {
             self.id_index.push(i64::from(row_of(id)?));
         }
@@ -385,6 +403,16 @@ impl Assembler {
         }
     }
 
+    /// The targets of nodes, `count` of each.
+    fn known_targets(&self, count: i64) -> Result<NodeTargets, StoreError> {
+        let known = self.known_nodes.len() as i64;
+        Ok(NodeTargets {
+            nodes: tensor("nodes with targets", &self.known_nodes, &[known], Kind::Int64)?,
+            values: tensor("targets of nodes", &self.known_targets, &[known, count], Kind::Float)?,
+            pointers: Arc::new(self.known_pointers.clone()),
+        })
+    }
+
     /// Makes the tensors; `id_input` shares the tensor `id_index` if it was not filled.
     fn tensors(&self, graphs: Vec<u64>, node_features: Option<Tensor>, shape: &Shape) -> Result<Batch, StoreError> {
         let (nodes, edges) = (self.can_ids.len() as i64, self.sources.len() as i64);
@@ -431,6 +459,10 @@ impl Assembler {
             targets: match shape.targets {
                 0 => None,
                 count => Some(tensor("targets", &self.targets_of_graphs, &[num_graphs, count as i64], Kind::Float)?),
+            },
+            node_targets: match shape.node_targets {
+                0 => None,
+                count => Some(Box::new(self.known_targets(count as i64)?)),
             },
             neighbourhood: None,
             real: None,

@@ -6,9 +6,9 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use kdgat_torch::device::{DeviceError, Uploader};
 
-use super::Neighbourhood;
 pub use super::edge_list::{EdgeList, EdgeListFile, from_edge_list};
 use super::padding::Real;
+use super::{Neighbourhood, NodeTargets};
 
 /// Edges in the layout for attention: by target, with exactly one self-loop per node.
 ///
@@ -104,6 +104,8 @@ pub struct Batch {
     pub labels: Tensor,
     /// `[num_graphs, number of targets]`, f32: targets of graphs that are no CAN windows.
     pub targets: Option<Tensor>,
+    /// Targets of nodes, if the nodes of the graphs have any.
+    pub node_targets: Option<Box<NodeTargets>>,
     /// The features and edges around the nodes of one large graph; then each graph of the batch is one of these nodes.
     pub neighbourhood: Option<Box<Neighbourhood>>,
     /// Masks of the real nodes and graphs of a [padded](Batch::padded) batch; `None` for others.
@@ -145,6 +147,7 @@ impl Batch {
             graph_of_node: indices(count)?,
             labels: Tensor::f_from_slice(labels)?,
             targets: None,
+            node_targets: None,
             neighbourhood: Some(Box::new(neighbourhood)),
             real: None,
             padded_form: None,
@@ -226,6 +229,11 @@ impl Batch {
             graph_of_node: tensor(&self.graph_of_node)?,
             labels: tensor(&self.labels)?,
             targets: self.targets.as_ref().map(&mut *tensor).transpose()?,
+            node_targets: self
+                .node_targets
+                .as_ref()
+                .map(|targets| targets.try_map(tensor).map(Box::new))
+                .transpose()?,
             neighbourhood: self.neighbourhood.as_ref().map(|part| part.try_map(tensor).map(Box::new)).transpose()?,
             real: self.real.as_ref().map(|real| real.try_map(tensor)).transpose()?,
             padded_form: None,

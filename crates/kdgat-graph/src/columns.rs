@@ -37,6 +37,8 @@ pub struct Columns {
     pub labels: Vec<u8>,
     /// `[num_graphs, features.targets()]`: targets of graphs that are no CAN windows: numbers of classes, labels or values.
     pub graph_targets: Vec<f32>,
+    /// `[num_nodes, features.node_targets()]`: targets of nodes; NaN for a node without any.
+    pub node_targets: Vec<f32>,
     /// `[num_nodes]`: 1 if the node sent at least one frame of the window that is not an attack frame.
     pub attack_free: Vec<u8>,
     /// The nodes' frames; only for the profile set.
@@ -86,6 +88,7 @@ impl Columns {
             row_pointers: Vec::new(),
             labels: Vec::new(),
             graph_targets: Vec::new(),
+            node_targets: Vec::new(),
             attack_free: Vec::new(),
             frame_gaps: Vec::new(),
             frame_times: Vec::new(),
@@ -183,6 +186,8 @@ pub struct GraphView<'a> {
     pub edge_features: &'a [f32],
     /// `[features.targets()]`: targets of a graph that is no CAN window.
     pub targets_of_graph: &'a [f32],
+    /// `[num_nodes, features.node_targets()]`: targets of its nodes; NaN for a node without any.
+    pub targets_of_nodes: &'a [f32],
     /// True if any frame of the window is an attack frame.
     pub attack: bool,
     /// Index of the file in the manifest.
@@ -193,7 +198,15 @@ pub struct GraphView<'a> {
     pub start_time: f64,
 }
 
-impl GraphView<'_> {
+impl<'a> GraphView<'a> {
+    /// The nodes that have targets, ascending, with these targets.
+    pub fn node_targets(&self) -> impl Iterator<Item = (usize, &'a [f32])> + use<'a> {
+        // Without targets the rows are empty, and there is none.
+        let width = (self.targets_of_nodes.len() / self.num_nodes().max(1)).max(1);
+        let rows = self.targets_of_nodes.chunks_exact(width).enumerate();
+        rows.filter(|(_, values)| !values.iter().any(|value| value.is_nan()))
+    }
+
     /// Number of nodes: the distinct IDs of the window and of the frame after it.
     pub fn num_nodes(&self) -> usize {
         self.can_ids.len()
@@ -241,7 +254,8 @@ impl Columns {
         let (nodes, edges) = (self.can_ids.len() as u64, self.sources.len() as u64);
         let (of_node, of_frame) =
             if self.features.needs_history() { (4 + 2 + 4, 8 + 2 * PAYLOAD_BYTES + FRAME_FLAGS) } else { (0, 0) };
-        let per_node = 4 + 4 * self.features.stored_node_features() as u64 + 2 + 1 + of_node;
+        let node_values = self.features.stored_node_features() + self.features.node_targets();
+        let per_node = 4 + 4 * node_values as u64 + 2 + 1 + of_node;
         let per_edge = 4 * self.features.edge_features() as u64 + 2 + 2;
         let frames = self.frame_gaps.len() as u64 * of_frame as u64;
         let per_graph = 8 + 8 + 8 + 8 + 4 + 2 + 1 + 4 * self.features.targets() as u64;
@@ -273,6 +287,7 @@ impl Columns {
         self.row_pointers.clear();
         self.labels.clear();
         self.graph_targets.clear();
+        self.node_targets.clear();
         self.attack_free.clear();
         self.frame_gaps.clear();
         self.frame_times.clear();
@@ -303,6 +318,7 @@ impl Columns {
         self.row_pointers.extend_from_slice(graph.row_pointers);
         self.edge_features.extend_from_slice(graph.edge_features);
         self.graph_targets.extend_from_slice(graph.targets_of_graph);
+        self.node_targets.extend_from_slice(graph.targets_of_nodes);
         self.frame_gaps.extend_from_slice(graph.frames.gaps);
         self.frame_times.extend_from_slice(graph.frames.times);
         self.frame_payloads.extend_from_slice(graph.frames.payloads);
@@ -341,6 +357,7 @@ impl Columns {
         // Graphs of the profile set have frames; only those of an edge list have features already.
         let width = if self.node_features.is_empty() { 0 } else { self.features.node_features() };
         let (edge_width, targets) = (self.features.edge_features(), self.features.targets());
+        let node_targets = self.features.node_targets();
         GraphView {
             frames: self.frames_of(index, nodes.clone()),
             can_ids: &self.can_ids[nodes.clone()],
@@ -351,6 +368,7 @@ impl Columns {
             row_pointers: &self.row_pointers[nodes.start + index..nodes.end + index + 1],
             edge_features: &self.edge_features[edges.start * edge_width..edges.end * edge_width],
             targets_of_graph: &self.graph_targets[index * targets..(index + 1) * targets],
+            targets_of_nodes: &self.node_targets[nodes.start * node_targets..nodes.end * node_targets],
             attack: self.labels[index] != 0,
             file: self.files[index],
             first_frame: self.first_frames[index],

@@ -31,7 +31,14 @@ pub enum FeatureSet {
         edges: u16,
         /// Number of targets of a graph.
         targets: u16,
+        /// Number of targets of a node.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        node_targets: u16,
     },
+}
+
+fn is_zero(count: &u16) -> bool {
+    *count == 0
 }
 
 impl FeatureSet {
@@ -54,6 +61,14 @@ impl FeatureSet {
     pub const fn targets(self) -> usize {
         match self {
             Self::Columns { targets, .. } => targets as usize,
+            _ => 0,
+        }
+    }
+
+    /// Number of targets of a node.
+    pub const fn node_targets(self) -> usize {
+        match self {
+            Self::Columns { node_targets, .. } => node_targets as usize,
             _ => 0,
         }
     }

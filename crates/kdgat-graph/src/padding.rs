@@ -107,8 +107,8 @@ impl Batch {
                 "a batch of {own:?} does not fit {class:?}, which must have at least one node and one graph more"
             )));
         }
-        if self.neighbourhood.is_some() {
-            return Err(TchError::Shape("a batch of nodes of one large graph cannot be padded".into()));
+        if self.neighbourhood.is_some() || self.node_targets.is_some() {
+            return Err(TchError::Shape("a batch with targets of nodes cannot be padded".into()));
         }
         let device = self.id_index.device();
         let (nodes, graphs) = (class.nodes - own.nodes, class.graphs - own.graphs);
@@ -129,6 +129,7 @@ impl Batch {
             graph_of_node: filled(&self.graph_of_node, nodes, own.graphs)?,
             labels: filled(&self.labels, graphs, 0)?,
             targets: self.targets.as_ref().map(|targets| filled(targets, graphs, 0)).transpose()?,
+            node_targets: None,
             neighbourhood: None,
             real: Some(Real {
                 nodes: Mask::of(own.nodes, class.nodes, device)?,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tch::{Kind, TchError, Tensor};
 
-use crate::{Adjacency, Batch};
+use crate::{Adjacency, Batch, NodeTargets};
 
 impl Batch {
     /// A batch of the graphs at `positions`, in that order, equal to the batch assembled from them alone. The host reads
@@ -35,6 +35,11 @@ impl Batch {
             graph_of_node: nodes.number_of_run(&self.graph_of_node)?,
             labels: self.labels.f_index_select(0, &rows)?,
             targets: self.targets.as_ref().map(|targets| targets.f_index_select(0, &rows)).transpose()?,
+            node_targets: self
+                .node_targets
+                .as_ref()
+                .map(|targets| targets.select_graphs(positions, &nodes).map(Box::new))
+                .transpose()?,
             neighbourhood: self
                 .neighbourhood
                 .as_ref()
@@ -50,6 +55,20 @@ impl Batch {
         let pairs = integers(&self.successors)?;
         let first = |node: i64| pairs.partition_point(|pair| *pair < node * self.vocabulary_size) as i64;
         Ok(Runs::new(nodes.ranges.iter().map(|nodes| first(nodes.start)..first(nodes.end))))
+    }
+}
+
+impl NodeTargets {
+    /// The targets of the graphs at `positions`, whose nodes are `nodes`.
+    fn select_graphs(&self, positions: &[usize], nodes: &Runs) -> Result<Self, TchError> {
+        let rows = |graph: usize| self.pointers[graph] as i64..self.pointers[graph + 1] as i64;
+        let rows = Runs::new(positions.iter().map(|&graph| rows(graph)));
+        let take = |tensor: &Tensor| tensor.f_index_select(0, &rows.index(tensor)?);
+        Ok(Self {
+            nodes: take(&self.nodes)?.f_sub(&nodes.shift_by_run(&rows, &self.nodes)?)?,
+            values: take(&self.values)?,
+            pointers: Arc::new(rows.starts.iter().map(|&row| row as u64).collect()),
+        })
     }
 }
 

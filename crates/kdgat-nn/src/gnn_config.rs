@@ -1,5 +1,6 @@
 //! Architecture of a graph network: the kind of its layers, and their sizes.
 
+use kdgat_graph::Level;
 use serde::{Deserialize, Serialize};
 
 use super::description::expect_sizes;
@@ -57,8 +58,14 @@ pub struct GnnConfig {
     /// Columns of the embedding of a graph that the model predicts besides its outputs; 0: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub embedding_columns: i64,
-    /// Pooling of nodes to a graph's row.
+    /// What the outputs belong to: graphs, or their nodes.
+    #[serde(default, skip_serializing_if = "Level::is_graph")]
+    pub level: Level,
+    /// Pooling of nodes to a graph's row; not used for outputs of nodes.
     pub pooling: Pooling,
+    /// True if all nodes of a graph read and write a [virtual node](super::virtual_node). Not for an MLP.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub virtual_node: bool,
     /// Dropout probability of activations in training.
     pub dropout: f64,
     /// Scales of regression targets, one for each output; empty for other tasks.
@@ -79,7 +86,7 @@ impl GnnConfig {
         self.hidden * self.heads
     }
 
-    /// Columns of a graph's pooled row.
+    /// Columns of the row that the head reads: a graph's pooled row, or a node's.
     pub fn pooled_columns(&self) -> i64 {
         self.width() * self.layers
     }
@@ -108,6 +115,14 @@ impl GnnConfig {
         }
         if self.edge_features != 0 && (self.kind != GnnKind::Gin || !(1..=1_000_000).contains(&self.edge_features)) {
             return refuse("edge_features", self.edge_features.to_string(), "must be 0 for all kinds but gin");
+        }
+        if self.level == Level::Node && (self.embedding_columns > 0 || self.pooling == Pooling::Attention) {
+            let found =
+                format!("node with {} columns of an embedding and {:?} pooling", self.embedding_columns, self.pooling);
+            return refuse("level", found, "must be graph for an embedding or attention pooling of graphs");
+        }
+        if self.virtual_node && self.kind == GnnKind::Mlp {
+            return refuse("virtual_node", "true".to_owned(), "must be false for an mlp, which sends no messages");
         }
         if !(0..=1_000_000).contains(&self.embedding_columns) {
             let found = self.embedding_columns.to_string();

@@ -16,6 +16,7 @@ pub mod gat_conv;
 pub mod gatv2_conv;
 pub mod gnn;
 pub mod gnn_config;
+pub mod gnn_layer;
 pub mod graph_pooling;
 pub mod id_hash;
 pub mod layers;
@@ -35,6 +36,7 @@ mod test_graphs;
 pub mod vgae;
 mod vgae_layers;
 mod vgae_losses;
+pub mod virtual_node;
 pub mod weights;
 
 pub use class_loss::ClassLoss;

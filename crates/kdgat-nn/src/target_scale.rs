@@ -41,13 +41,22 @@ impl TargetScale {
         fits && all_finite && self.deviation > 0.0
     }
 
+    /// The scale with the mean and the standard deviation of these values.
+    fn of_values(self, values: &[f64]) -> Self {
+        let count = values.len().max(1) as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
+        Self { mean, deviation: if variance > 0.0 { variance.sqrt() } else { 1.0 }, ..self }
+    }
+
     /// Prediction of the linear model alone, from the sums of a graph's node features.
     pub fn linear_prediction(&self, summed: &[f64]) -> f64 {
         self.mean + self.weights.iter().zip(summed).map(|(weight, value)| weight * value).sum::<f64>()
     }
 }
 
-/// Values in the units of the targets from a network's outputs, `[num_graphs, number of targets]`, f64.
+/// Values in the units of the targets from a network's outputs, `[rows, number of targets]`, f64. The rows are the graphs of the batch or,
+/// without a linear part, any.
 ///
 /// # Errors
 /// Those of libtorch.
@@ -61,7 +70,7 @@ pub fn in_units(outputs: &Tensor, scales: &[TargetScale], batch: &Batch) -> Resu
     }
 }
 
-/// Standardised residuals of values in the units of the targets, `[num_graphs, number of targets]`, f32.
+/// Standardised residuals of values in the units of the targets, `[rows, number of targets]`, f32; rows as for [`in_units`].
 ///
 /// # Errors
 /// Those of libtorch.
@@ -103,6 +112,20 @@ pub fn of_mean(store: &Store, graphs: &[u64]) -> Result<Vec<TargetScale>, StoreE
     of_residuals(store, graphs, vec![Vec::new(); store.features().targets()])
 }
 
+/// The scale of each target of nodes over the nodes of these graphs, without a linear part.
+///
+/// # Errors
+/// A damaged shard.
+pub fn of_nodes(store: &Store, graphs: &[u64]) -> Result<Vec<TargetScale>, StoreError> {
+    let mut values = vec![Vec::new(); store.features().node_targets()];
+    for &graph in graphs {
+        for (_, of_node) in store.try_graph(graph)?.node_targets() {
+            values.iter_mut().zip(of_node).for_each(|(values, &value)| values.push(f64::from(value)));
+        }
+    }
+    Ok(values.iter().map(|values| TargetScale::of_units().of_values(values)).collect())
+}
+
 /// The scale of each target of a store over these graphs, with a linear part fitted to them; without one if the graphs are fewer than ten
 /// for each node feature, or the features more than 512.
 ///
@@ -123,7 +146,7 @@ pub fn with_linear_part(store: &Store, graphs: &[u64]) -> Result<Vec<TargetScale
 
 /// The scales of the residuals that these weights leave.
 fn of_residuals(store: &Store, graphs: &[u64], weights: Vec<Vec<f64>>) -> Result<Vec<TargetScale>, StoreError> {
-    let mut scales: Vec<TargetScale> =
+    let scales: Vec<TargetScale> =
         weights.into_iter().map(|weights| TargetScale { weights, ..TargetScale::of_units() }).collect();
     let mut residuals = vec![Vec::with_capacity(graphs.len()); scales.len()];
     for &graph in graphs {
@@ -132,13 +155,7 @@ fn of_residuals(store: &Store, graphs: &[u64], weights: Vec<Vec<f64>>) -> Result
             residuals.push(value - scale.linear_prediction(&summed));
         }
     }
-    for (scale, residuals) in scales.iter_mut().zip(residuals) {
-        let count = residuals.len().max(1) as f64;
-        scale.mean = residuals.iter().sum::<f64>() / count;
-        let variance = residuals.iter().map(|value| (value - scale.mean).powi(2)).sum::<f64>() / count;
-        scale.deviation = if variance > 0.0 { variance.sqrt() } else { 1.0 };
-    }
-    Ok(scales)
+    Ok(scales.into_iter().zip(residuals).map(|(scale, residuals)| scale.of_values(&residuals)).collect())
 }
 
 /// Sums of a graph's node features, and its targets.

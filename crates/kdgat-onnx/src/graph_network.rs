@@ -1,5 +1,6 @@
 //! ONNX export of a network for graphs, operator by operator as [`Gnn`](kdgat_nn::Gnn) computes it in evaluation mode.
 
+use kdgat_graph::Level;
 use kdgat_nn::Pooling;
 use kdgat_nn::gnn_config::{GnnConfig, GnnKind};
 use kdgat_nn::target_scale::TargetScale;
@@ -13,7 +14,8 @@ use super::operators::{ALONG_COLUMNS, Edges, Operators, Places, Reduction};
 ///
 /// Inputs: `features` `[nodes, node_features]`; `source` and `target` `[edges]`, without edges from a node to itself; `graph` `[nodes]`; for
 /// GIN-E `edge_features` `[edges, edge_features]`. Outputs: `logits` `[graphs, outputs]` or, for regression, `values` in the units of the
-/// targets, f64; for a model with an embedding also `embedding` `[graphs, embedding_columns]`.
+/// targets, f64; for a model with an embedding also `embedding` `[graphs, embedding_columns]`. A model for targets of nodes has outputs of
+/// each node, and the input `graph` only if it has virtual nodes.
 ///
 /// # Errors
 /// A missing tensor, or those of libtorch.
@@ -23,7 +25,7 @@ pub fn graph_network(config: &GnnConfig, state: &StateDict, metadata: &[(&str, S
     let hidden = network.operators.linear(&pooled, "head.lins.0", true)?;
     let hidden = network.operators.relu(&hidden);
     let outputs = network.operators.linear(&hidden, "head.lins.1", true)?;
-    let sizes = [Size::Any("graphs"), Size::Fixed(config.outputs)];
+    let sizes = [Size::Any(config.level.units()), Size::Fixed(config.outputs)];
     if config.target_scales.is_empty() {
         network.operators.builder.output(&outputs, "logits", Element::Float, &sizes);
     } else {
@@ -43,7 +45,8 @@ struct Network<'a> {
     operators: Operators<'a>,
     features: Value,
     edges: Edges,
-    graphs: Places,
+    /// `None` if nothing is summed over graphs.
+    graphs: Option<Places>,
     edge_features: Option<Value>,
 }
 
@@ -53,7 +56,7 @@ impl<'a> Network<'a> {
         let sizes = [Size::Any("nodes"), Size::Fixed(config.node_features)];
         let features = operators.builder.input("features", Element::Float, &sizes);
         let edges = operators.edges(&features);
-        let graphs = operators.graphs();
+        let graphs = (config.level == Level::Graph || config.virtual_node).then(|| operators.graphs());
         let sizes = [Size::Any("edges"), Size::Fixed(config.edge_features)];
         let edge_features =
             (config.edge_features > 0).then(|| operators.builder.input("edge_features", Element::Float, &sizes));
@@ -63,13 +66,53 @@ impl<'a> Network<'a> {
     /// Pooled rows of all layers, `[graphs, width * layers]`.
     fn embed(&mut self) -> Result<Value, OnnxError> {
         let mut x = self.features.clone();
+        let mut virtual_nodes = None;
         let mut pooled = Vec::new();
         for index in 0..self.config.layers {
+            if let (true, Some(graphs)) = (self.config.virtual_node, self.graphs.clone()) {
+                (x, virtual_nodes) = self.with_virtual_nodes(index, &x, virtual_nodes, &graphs)?;
+            }
             x = self.layer(index, &x)?;
-            pooled.push(self.pool(index, &x)?);
+            pooled.push(match self.graphs.clone() {
+                Some(graphs) if self.config.level == Level::Graph => self.pool(index, &x, &graphs)?,
+                _ => x.clone(),
+            });
         }
         let pooled: Vec<&Value> = pooled.iter().collect();
         Ok(self.operators.apply("Concat", &pooled, &[ALONG_COLUMNS]))
+    }
+
+    /// The input of layer `index` with the rows of the virtual nodes, and their rows for the next layer, which the last one does not have:
+    /// see [`virtual_node`](kdgat_nn::virtual_node).
+    fn with_virtual_nodes(
+        &mut self,
+        index: i64,
+        x: &Value,
+        rows: Option<Value>,
+        graphs: &Places,
+    ) -> Result<(Value, Option<Value>), OnnxError> {
+        let operators = &mut self.operators;
+        // At the first layer one row for all graphs, which both sums repeat.
+        let (rows, of_nodes) = match rows {
+            Some(rows) => (rows.clone(), operators.rows(&rows, &graphs.index)),
+            None => {
+                let row = operators.weight("virtualnode_embedding.weight")?;
+                (row.clone(), row)
+            }
+        };
+        let x = operators.apply("Add", &[x, &of_nodes], &[]);
+        if index + 1 == self.config.layers {
+            return Ok((x, None));
+        }
+        let path = |place: i64| format!("mlp_virtualnode_list.{index}.{place}");
+        let sums = operators.scattered(Reduction::Sum, graphs, self.config.input_columns(index), &x);
+        let mut next = operators.apply("Add", &[&sums, &rows], &[]);
+        for (linear, norm) in [(0, 1), (3, 4)] {
+            next = operators.linear(&next, &path(linear), true)?;
+            next = operators.batch_norm(&next, &path(norm))?;
+            next = operators.relu(&next);
+        }
+        Ok((x, Some(next)))
     }
 
     /// Layer `index` with its normalisation and ReLU: `[nodes, input]` → `[nodes, width]`.
@@ -129,8 +172,8 @@ impl<'a> Network<'a> {
     }
 
     /// Pools the output of layer `index`: `[nodes, width]` → `[graphs, width]`.
-    fn pool(&mut self, index: i64, x: &Value) -> Result<Value, OnnxError> {
-        let (operators, graphs, width) = (&mut self.operators, &self.graphs, self.config.width());
+    fn pool(&mut self, index: i64, x: &Value, graphs: &Places) -> Result<Value, OnnxError> {
+        let (operators, width) = (&mut self.operators, self.config.width());
         Ok(match self.config.pooling {
             Pooling::Sum => operators.scattered(Reduction::Sum, graphs, width, x),
             Pooling::Mean => operators.means(x, graphs, width),
@@ -155,9 +198,9 @@ impl<'a> Network<'a> {
         let outputs = operators.cast(outputs, Element::Double);
         let values = operators.apply("Mul", &[&outputs, &deviation], &[]);
         let values = operators.apply("Add", &[&values, &mean], &[]);
-        if scales.iter().all(|scale| scale.weights.is_empty()) {
+        let Some(graphs) = self.graphs.as_ref().filter(|_| scales.iter().any(|scale| !scale.weights.is_empty())) else {
             return values;
-        }
+        };
         // Node feature by target.
         let weight =
             |feature: usize| scales.iter().map(move |scale| scale.weights.get(feature).copied().unwrap_or(0.0));
@@ -165,7 +208,7 @@ impl<'a> Network<'a> {
         let weights = operators.builder.wide(&[self.config.node_features, count], &weights);
         let features = operators.cast(&self.features, Element::Double);
         let of_nodes = operators.apply("MatMul", &[&features, &weights], &[]);
-        let linear = operators.wide_sums(&self.graphs, count, &of_nodes);
+        let linear = operators.wide_sums(graphs, count, &of_nodes);
         operators.apply("Add", &[&values, &linear], &[])
     }
 }
@@ -195,7 +238,9 @@ mod tests {
                     heads: if kind == GnnKind::Gat { 2 } else { 1 },
                     outputs: 2,
                     embedding_columns: if position > 1 { 5 } else { 0 },
+                    level: Level::Graph,
                     pooling,
+                    virtual_node: position % 2 == 1 && kind != GnnKind::Mlp,
                     dropout: 0.0,
                     target_scales: if position > 0 { vec![scale, TargetScale::of_units()] } else { Vec::new() },
                     input: InputConfig::default(),
@@ -206,6 +251,14 @@ mod tests {
                 let outputs = [if position > 0 { "values" } else { "logits" }, "embedding"];
                 let inputs = &inputs[..if edge_features > 0 { 5 } else { 4 }];
                 expect_complete(&bytes, &state, inputs, &outputs[..if position > 1 { 2 } else { 1 }]);
+                let target_scales = config.target_scales.iter().map(|_| TargetScale::of_units()).collect();
+                let (level, pooling) = (Level::Node, Pooling::Sum);
+                let config =
+                    GnnConfig { level, pooling, embedding_columns: 0, edge_features: 0, target_scales, ..config };
+                let state = state_of(|scope| Gnn::new(scope, &config, Backend::Auto).map(drop));
+                let bytes = graph_network(&config, &state, &[]).unwrap();
+                let inputs = &["features", "source", "target", "graph"][..if config.virtual_node { 4 } else { 3 }];
+                expect_complete(&bytes, &state, inputs, &outputs[..1]);
             }
         }
     }

@@ -274,7 +274,7 @@ impl LoopState {
         };
         let Fit { objective, trainable, console, .. } = fit;
         let losses = self.runner.gradients(*objective, trainable, step_batch, step_options, console)?;
-        self.sums = retry_on_oom(self.meter, || validation::add(&self.sums, &losses, batch.num_graphs()))?;
+        self.sums = retry_on_oom(self.meter, || validation::add(&self.sums, &losses, batch.num_graphs() as f64))?;
 
         let mut norm = None;
         let computed = Instant::now();

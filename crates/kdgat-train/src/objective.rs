@@ -149,6 +149,12 @@ pub trait Objective {
 
     /// Weight of the loss of `part` in the loss of `whole`: the weighted losses of all parts add up to the loss of the whole.
     fn share(&self, part: &Part, whole: &Part) -> f64;
+
+    /// Weight of `batch`, the one received last, in the means over the validation graphs: its number of graphs, unless losses are means over
+    /// something else.
+    fn weight(&self, batch: &Batch) -> f64 {
+        batch.num_graphs() as f64
+    }
 }
 
 /// Source of a loss's targets: a teacher, or none. Batches are announced in bursts and received one by one in the same order.

@@ -18,25 +18,27 @@ pub(super) fn losses(
     memory::set_activity(Activity::Validation);
     let batches = fit.plan.validation();
     let columns = 1 + fit.objective.parts().len();
-    let graphs: usize = batches.iter().map(Vec::len).sum();
-    if graphs == 0 {
+    if batches.iter().all(Vec::is_empty) {
         return Ok(vec![f64::NAN; columns]);
     }
     let meter = Meter::new(options.device);
     let zeros = || Ok::<_, FitError>(Tensor::f_zeros([columns as i64], (Kind::Double, options.device))?);
     let mut sums = retry_on_oom(meter, zeros)?;
+    let mut weights = 0.0;
     for batch in fit.validation_loader.epoch(batches, 0) {
         let batch = batch?;
         let batch = retry_on_oom(meter, || Ok::<_, FitError>(batch.upload(uploader)?))?;
         fit.objective.source_mut().announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
         fit.objective.receive(&batch).map_err(FitError::Objective)?;
         let losses = runner.validation(fit.objective, &batch, fit.console)?;
-        sums = retry_on_oom(meter, || add(&sums, &losses, batch.num_graphs()))?;
+        let weight = fit.objective.weight(&batch);
+        sums = retry_on_oom(meter, || add(&sums, &losses, weight))?;
+        weights += weight;
     }
-    Ok(Vec::<f64>::try_from(&sums)?.into_iter().map(|sum| sum / graphs as f64).collect())
+    Ok(Vec::<f64>::try_from(&sums)?.into_iter().map(|sum| sum / weights).collect())
 }
 
-/// Adds a batch's means to the sums, weighted by its number of graphs. All tensors are `[1 + parts]`.
-pub(super) fn add(sums: &Tensor, means: &Tensor, graphs: usize) -> Result<Tensor, FitError> {
-    Ok(tch::no_grad(|| sums.f_add(&means.f_mul_scalar(graphs as f64)?))?)
+/// Adds a batch's means to the sums, with its weight. All tensors are `[1 + parts]`.
+pub(super) fn add(sums: &Tensor, means: &Tensor, weight: f64) -> Result<Tensor, FitError> {
+    Ok(tch::no_grad(|| sums.f_add(&means.f_mul_scalar(weight)?))?)
 }

@@ -1,21 +1,22 @@
-//! A graph network as teacher: its outputs for each graph, and the pooled outputs of its layers if hints are used.
+//! A graph network as teacher: its outputs for each graph or node, and the rows that its head reads if hints are used.
 
-use kdgat_graph::Batch;
+use kdgat_graph::{Batch, Level};
 use kdgat_nn::GnnConfig;
 use kdgat_nn::Scope;
 use kdgat_nn::attention::Backend;
-use kdgat_nn::gnn::{GnnHead, GnnLayer, node_input};
+use kdgat_nn::gnn::{GnnHead, GnnLayer, LayerRows, node_input};
 use kdgat_nn::layers::Mode;
 use tch::Tensor;
 
-use super::{Asked, Views, state_at};
+use super::{Asked, Views};
 use crate::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 use crate::targets::{TargetLayout, TargetName};
 
 /// A graph network whose weights never change.
 ///
-/// Layers: each layer [pooled…, x] → [pooled…, pooled, x], the first from the batch's features; head → [outputs], followed by the pooled
-/// outputs if hints are used.
+/// Layers: each layer [pooled…, v, x] → [pooled…, pooled, v, x], the first from the batch's features; v are the rows of virtual nodes, if the
+/// model has them, and not after the last layer; head → [outputs], followed by the pooled outputs if hints are used. For targets of nodes,
+/// the rows of the nodes take the place of pooled ones.
 #[derive(Debug)]
 pub struct FrozenGraph {
     config: GnnConfig,
@@ -40,19 +41,15 @@ impl FrozenGraph {
         let mut scope = Scope::root(&mut source);
         let (config, kernel) = (&self.config, self.kernel);
         if (layer as i64) < config.layers {
-            let x = match state.len() {
-                0 => node_input(config, batch)?,
-                // The last tensor is the node embedding, those before it are pooled outputs.
-                count => {
-                    let x = state_at(&state, count - 1)?;
-                    state.pop();
-                    x
-                }
+            let rows = match state.pop() {
+                None => LayerRows { nodes: node_input(config, batch)?, virtual_nodes: None },
+                Some(nodes) => LayerRows { nodes, virtual_nodes: if config.virtual_node { state.pop() } else { None } },
             };
             let layer = GnnLayer::new(&mut scope, config, layer as i64)?;
-            let x = layer.forward(&x, batch, config, kernel, Mode::Evaluation)?;
-            state.push(layer.pool(&x, batch, kernel)?);
-            state.push(x);
+            let LayerRows { nodes, virtual_nodes } = layer.forward(rows, batch, config, kernel, Mode::Evaluation)?;
+            state.push(layer.readout(&nodes, batch, config, kernel)?);
+            state.extend(virtual_nodes);
+            state.push(nodes);
             return Ok(state);
         }
         state.pop();
@@ -68,12 +65,14 @@ impl FrozenGraph {
 
 impl FrozenModel for FrozenGraph {
     fn target_layout(&self) -> TargetLayout {
-        let layout = TargetLayout::classifier(self.config.outputs as usize);
+        let outputs = self.config.outputs as usize;
+        let (layout, hidden) = match self.config.level {
+            Level::Graph => (TargetLayout::classifier(outputs), TargetName::HiddenGraphs),
+            Level::Node => (TargetLayout::of_nodes(outputs), TargetName::HiddenNodes),
+        };
         match self.asked {
             Asked::Outputs => layout,
-            Asked::OutputsAndHints => {
-                layout.with_hidden(TargetName::HiddenGraphs, self.config.pooled_columns() as usize)
-            }
+            Asked::OutputsAndHints => layout.with_hidden(hidden, self.config.pooled_columns() as usize),
         }
     }
 
@@ -93,5 +92,68 @@ impl FrozenModel for FrozenGraph {
         state: LayerState,
     ) -> Result<LayerState, ModelError> {
         self.run(layer, weights, batch, state).map_err(ModelError::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kdgat_graph::edge_list::{EdgeList, from_edge_list};
+    use kdgat_nn::{FreshParameters, Gnn, GnnKind, InputConfig, Pooling};
+    use tch::Device;
+
+    use super::*;
+
+    /// Layer by layer, a teacher computes the outputs and pooled rows of the model.
+    #[test]
+    fn a_teacher_gives_the_outputs_of_its_model() {
+        let list = EdgeList {
+            id_index: &[0; 5],
+            continuous: &(0..50).map(|value| (value as f32).sin()).collect::<Vec<_>>(),
+            sources: &[0, 1, 2, 3, 4],
+            targets: &[1, 2, 0, 4, 3],
+            edge_attributes: None,
+            node_pointers: &[0, 3, 5],
+            labels: &[0, 1],
+            vocabulary_size: 1,
+        };
+        let batch = from_edge_list(&list).unwrap();
+        for (virtual_node, level) in
+            [(false, Level::Graph), (true, Level::Graph), (false, Level::Node), (true, Level::Node)]
+        {
+            let config = GnnConfig {
+                kind: GnnKind::Gin,
+                node_features: 10,
+                edge_features: 0,
+                hidden: 6,
+                layers: 3,
+                heads: 1,
+                outputs: 2,
+                embedding_columns: 0,
+                level,
+                pooling: Pooling::Sum,
+                virtual_node,
+                dropout: 0.0,
+                target_scales: Vec::new(),
+                input: InputConfig::default(),
+            };
+            let mut parameters = FreshParameters::new(3, Device::Cpu);
+            let model = Gnn::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
+            let [outputs, pooled] = tch::no_grad(|| {
+                let pooled = model.embed(&batch, Mode::Evaluation).unwrap();
+                [model.classify(&pooled, Mode::Evaluation).unwrap(), pooled]
+            });
+            let mut views = WeightViews::default();
+            for named in parameters.into_tensors() {
+                views.insert(named.name, named.tensor.detach());
+            }
+            let teacher = FrozenGraph::new(config, Backend::Auto, Asked::OutputsAndHints);
+            let targets = teacher.forward(&views, &batch).unwrap();
+            let [logits, hidden] = match level {
+                Level::Graph => [TargetName::Logits, TargetName::HiddenGraphs],
+                Level::Node => [TargetName::NodeLogits, TargetName::HiddenNodes],
+            };
+            assert!(targets.get(logits).unwrap().equal(&outputs));
+            assert!(targets.get(hidden).unwrap().equal(&pooled));
+        }
     }
 }

@@ -1,4 +1,9 @@
 //! The loss of a graph network: its task, and distillation of a teacher's outputs if there is a teacher.
+//!
+//! Losses are means over rows: over the graphs of a batch or, for targets of nodes, over the nodes that have targets. Distillation
+//! compares these nodes only.
+
+use std::sync::Arc;
 
 use tch::{Kind, Reduction, Tensor};
 
@@ -6,7 +11,7 @@ use super::{Student, TeacherLink, absent, target};
 use crate::hints::Hints;
 use crate::losses::{self, EmbeddingLoss, LogitLoss};
 use crate::{TargetName, TargetRows};
-use kdgat_graph::{Batch, Task};
+use kdgat_graph::{Batch, Level, NodeTargets, Task};
 use kdgat_nn::layers::Mode;
 use kdgat_nn::target_scale;
 use kdgat_nn::{Gnn, ModelError, TargetScale};
@@ -16,14 +21,12 @@ use kdgat_train::options::Monitor;
 
 /// A graph network in training, with or without a teacher.
 pub struct GraphObjective {
-    /// The student.
-    pub model: Gnn,
-    /// The task: classification or regression.
-    pub task: Task,
-    /// The connection to the teacher.
-    pub teacher: TeacherLink,
-    /// The distillation loss; `None` without a teacher.
-    pub distillation: Option<GraphDistillation>,
+    model: Gnn,
+    task: Task,
+    teacher: TeacherLink,
+    distillation: Option<GraphDistillation>,
+    /// `[num_graphs + 1]`: number of nodes with targets before each graph of the batch received last; empty if graphs have the targets.
+    known_nodes: Arc<Vec<u64>>,
 }
 
 /// The distillation loss of a graph network and its weight.
@@ -39,6 +42,14 @@ pub struct GraphDistillation {
     pub hints: Option<Hints>,
     /// The loss of the embedding and its weight within the distillation, if the teacher's outputs have one.
     pub embedding: Option<(EmbeddingLoss, f64)>,
+}
+
+/// Targets of the rows of a batch.
+struct Truth {
+    /// Numbers of the classes, `[rows]`, i64; of other tasks not used.
+    labels: Tensor,
+    /// `[rows, number of targets]`, on the scale of the outputs.
+    values: Tensor,
 }
 
 /// A teacher's contribution to the loss of a batch; scalars.
@@ -81,25 +92,40 @@ pub const ALL_PARTS: &[&str] = &[
 ];
 
 impl GraphObjective {
+    /// A student in training; `distillation` is the loss that belongs to `teacher`.
+    pub fn new(model: Gnn, task: Task, teacher: TeacherLink, distillation: Option<GraphDistillation>) -> Self {
+        Self { model, task, teacher, distillation, known_nodes: Arc::default() }
+    }
+
     fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
-        let pooled = self.model.embed(batch, mode)?;
+        let pooled = self.with_targets(self.model.embed(batch, mode)?, batch)?;
         let outputs = widened(&self.model.classify(&pooled, mode)?)?;
-        let truth = self.truth(batch)?;
-        let task = self.task_loss(&outputs, batch, &truth)?;
+        let truth = Truth { labels: self.labels(batch)?, values: self.truth(batch)? };
+        let task = self.task_loss(&outputs, &truth)?;
         self.teacher.read()?;
         let targets = self.teacher.rows_of(part)?;
-        let figure = self.figure(&outputs, batch, &truth)?;
+        let figure = self.figure(&outputs, &truth)?;
         let (Some(distillation), Some(targets)) = (&self.distillation, targets) else {
             let total = task.shallow_clone();
             let (kd, agreement) = (absent(&task), absent(&task));
             return Ok(Losses { total, parts: vec![task, kd, figure, agreement] });
         };
-        let Taught { kd, agreement, extra } = self.taught(distillation, &targets, [&pooled, &outputs], batch)?;
+        let Taught { kd, agreement, extra } =
+            self.taught(distillation, &targets, [&pooled, &outputs], (batch, &truth))?;
         let total = losses::total(&kd, &task, distillation.alpha)?;
         let agreement = agreement.unwrap_or_else(|| absent(&task));
         let mut parts = vec![task, kd, figure, agreement];
         parts.extend(extra);
         Ok(Losses { total, parts })
+    }
+
+    /// Number of rows of a part of the batch received last, over which its losses are means.
+    fn rows(&self, part: &Part) -> f64 {
+        let before = |graph: usize| self.known_nodes.get(graph).map_or(0.0, |&nodes| nodes as f64);
+        match self.model.config().level {
+            Level::Graph => part.graphs.len() as f64,
+            Level::Node => before(part.graphs.end) - before(part.graphs.start),
+        }
     }
 
     /// The distillation loss: of the outputs, plus the weighted distances of hidden layers and of embeddings, whichever the teacher has.
@@ -108,13 +134,18 @@ impl GraphObjective {
         distillation: &GraphDistillation,
         targets: &TargetRows,
         [pooled, outputs]: [&Tensor; 2],
-        batch: &Batch,
+        (batch, truth): (&Batch, &Truth),
     ) -> Result<Taught, ObjectiveError> {
         let (mut kd, mut agreement, mut extra) = (None, None, None);
-        if let Some(taught) = targets.get(TargetName::Logits) {
-            let taught = self.on_own_scale(&taught.gathered()?, &distillation.teacher_scales, batch)?;
+        let [logits, hidden] = match self.model.config().level {
+            Level::Graph => [TargetName::Logits, TargetName::HiddenGraphs],
+            Level::Node => [TargetName::NodeLogits, TargetName::HiddenNodes],
+        };
+        if let Some(taught) = targets.get(logits) {
+            let taught = self.with_targets(taught.gathered()?, batch)?;
+            let taught = self.on_own_scale(&taught, &distillation.teacher_scales, batch)?;
             agreement = Some(self.agreement(outputs, &taught)?);
-            kd = Some(self.kd_loss(distillation, outputs, &taught, batch)?);
+            kd = Some(self.kd_loss(distillation, outputs, &taught, &truth.labels)?);
         }
         let mut add = |term: Tensor| -> Result<(), ObjectiveError> {
             kd = Some(match kd.take() {
@@ -124,7 +155,7 @@ impl GraphObjective {
             Ok(())
         };
         if let Some(hints) = &distillation.hints {
-            let hidden = target(targets, TargetName::HiddenGraphs)?.gathered()?;
+            let hidden = self.with_targets(target(targets, hidden)?.gathered()?, batch)?;
             let hint = hints.compare(pooled, &hidden, None)?;
             add(hint.weighted()?)?;
             extra = Some(hint.distance);
@@ -139,14 +170,33 @@ impl GraphObjective {
         Ok(Taught { kd: kd.ok_or("the teacher returns nothing")?, agreement, extra })
     }
 
-    /// Targets on the scale of the outputs, `[num_graphs, number of targets]`.
+    /// The rows that have targets: all graphs, or some of the nodes.
+    fn with_targets(&self, rows: Tensor, batch: &Batch) -> Result<Tensor, ObjectiveError> {
+        match self.model.config().level {
+            Level::Graph => Ok(rows),
+            Level::Node => Ok(rows.f_index_select(0, &node_targets(batch)?.nodes)?),
+        }
+    }
+
+    /// Targets on the scale of the outputs, `[rows, number of targets]`.
     fn truth(&self, batch: &Batch) -> Result<Tensor, ObjectiveError> {
-        let targets = batch.targets.as_ref().ok_or("the batch has no targets")?;
+        let targets = match self.model.config().level {
+            Level::Graph => batch.targets.as_ref().ok_or("the batch has no targets")?,
+            Level::Node => &node_targets(batch)?.values,
+        };
         let scales = &self.model.config().target_scales;
         if scales.is_empty() {
             return Ok(targets.shallow_clone());
         }
         Ok(target_scale::standardised(targets, scales, batch)?)
+    }
+
+    /// Numbers of the classes, `[rows]`, i64.
+    fn labels(&self, batch: &Batch) -> Result<Tensor, ObjectiveError> {
+        match self.model.config().level {
+            Level::Graph => Ok(batch.labels.shallow_clone()),
+            Level::Node => Ok(node_targets(batch)?.values.f_select(1, 0)?.f_to_kind(Kind::Int64)?),
+        }
     }
 
     /// The teacher's standardised values on the student's scale.
@@ -159,17 +209,11 @@ impl GraphObjective {
     }
 
     /// Cross entropy, binary cross entropy of each label, or mean squared error of standardised values.
-    fn task_loss(&self, outputs: &Tensor, batch: &Batch, truth: &Tensor) -> Result<Tensor, ModelError> {
+    fn task_loss(&self, outputs: &Tensor, Truth { labels, values: truth }: &Truth) -> Result<Tensor, ModelError> {
         Ok(match self.task {
             Task::Classification => {
                 let (ignored_label, smoothing) = (-100, 0.0);
-                outputs.f_cross_entropy_loss(
-                    &batch.labels,
-                    None::<&Tensor>,
-                    Reduction::Mean,
-                    ignored_label,
-                    smoothing,
-                )?
+                outputs.f_cross_entropy_loss(labels, None::<&Tensor>, Reduction::Mean, ignored_label, smoothing)?
             }
             Task::MultiLabel => {
                 outputs.f_binary_cross_entropy_with_logits(truth, None::<&Tensor>, None::<&Tensor>, Reduction::Mean)?
@@ -183,10 +227,10 @@ impl GraphObjective {
         distillation: &GraphDistillation,
         outputs: &Tensor,
         taught: &Tensor,
-        batch: &Batch,
+        labels: &Tensor,
     ) -> Result<Tensor, ModelError> {
         Ok(match self.task {
-            Task::Classification => distillation.loss.of(outputs, taught, &batch.labels, None)?,
+            Task::Classification => distillation.loss.of(outputs, taught, labels, None)?,
             // Each label is a distribution over two values.
             Task::MultiLabel => outputs.f_binary_cross_entropy_with_logits(
                 &taught.f_sigmoid()?,
@@ -199,9 +243,9 @@ impl GraphObjective {
     }
 
     /// The reported figure: accuracy, share of right labels, or mean absolute error in the units of the targets, over all targets.
-    fn figure(&self, outputs: &Tensor, batch: &Batch, truth: &Tensor) -> Result<Tensor, ModelError> {
+    fn figure(&self, outputs: &Tensor, Truth { labels, values: truth }: &Truth) -> Result<Tensor, ModelError> {
         match self.task {
-            Task::Classification => share(&outputs.f_argmax(-1, false)?.f_eq_tensor(&batch.labels)?),
+            Task::Classification => share(&outputs.f_argmax(-1, false)?.f_eq_tensor(labels)?),
             Task::MultiLabel => share(&outputs.f_gt(0.0)?.f_eq_tensor(&truth.f_gt(0.5)?)?),
             Task::Regression => {
                 let scales = self.model.config().target_scales.iter().map(|scale| scale.deviation as f32);
@@ -218,6 +262,11 @@ impl GraphObjective {
             Task::Regression => Ok(outputs.f_sub(taught)?.f_abs()?.f_mean(Kind::Float)?),
         }
     }
+}
+
+/// The targets of the nodes of a batch.
+fn node_targets(batch: &Batch) -> Result<&NodeTargets, ObjectiveError> {
+    Ok(batch.node_targets.as_ref().ok_or("the batch has no targets of nodes")?)
 }
 
 fn share(flags: &Tensor) -> Result<Tensor, ModelError> {
@@ -261,9 +310,16 @@ impl Objective for GraphObjective {
         self.loss(batch, part, Mode::Evaluation)
     }
 
+    fn start_batch(&mut self, batch: &Batch) {
+        self.known_nodes = batch.node_targets.as_ref().map(|targets| Arc::clone(&targets.pointers)).unwrap_or_default();
+    }
+
     fn share(&self, part: &Part, whole: &Part) -> f64 {
-        // All losses are means over graphs.
-        part.graphs.len() as f64 / whole.graphs.len().max(1) as f64
+        self.rows(part) / self.rows(whole).max(1.0)
+    }
+
+    fn weight(&self, batch: &Batch) -> f64 {
+        self.rows(&Part::whole(batch))
     }
 }
 
@@ -277,5 +333,91 @@ impl Student for GraphObjective {
 
     fn into_teacher(self) -> TeacherLink {
         self.teacher
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kdgat_graph::assemble::Assembler;
+    use kdgat_graph::columns::Columns;
+    use kdgat_graph::{AssembleOptions, FeatureSet, Vocabulary};
+    use kdgat_nn::attention::Backend;
+    use kdgat_nn::{FreshParameters, GnnConfig, GnnKind, InputConfig, Pooling, Scope};
+    use tch::Device;
+
+    use super::*;
+
+    /// Graphs of one, two and three nodes without edges; only some nodes have targets.
+    fn batch() -> Batch {
+        let mut columns = Columns::new(FeatureSet::Columns { nodes: 1, edges: 0, targets: 0, node_targets: 1 });
+        let none = f32::NAN;
+        for targets in [&[1.0][..], &[none, 0.0], &[1.0, 2.0, none]] {
+            let nodes = targets.len();
+            columns.can_ids.extend(0..nodes as u32);
+            columns.attack_free.extend((0..nodes).map(|_| 1));
+            columns.node_features.extend((0..nodes).map(|node| 0.5 * node as f32 - targets.len() as f32));
+            columns.row_pointers.extend(vec![0; nodes + 1]);
+            columns.node_targets.extend_from_slice(targets);
+            columns.finish_graph(false, 0, 0, 0.0);
+        }
+        let options = AssembleOptions::new(Arc::new(Vocabulary::from_ids([])));
+        Assembler::default().assemble_columns(&columns, &options).unwrap()
+    }
+
+    /// The loss is the mean over the nodes with targets, and those of the parts of a batch add up to it.
+    #[test]
+    fn losses_of_nodes_are_means_over_those_with_targets() {
+        let batch = batch();
+        for (task, outputs) in [(Task::Classification, 3), (Task::MultiLabel, 1), (Task::Regression, 1)] {
+            let config = GnnConfig {
+                kind: GnnKind::Gin,
+                node_features: 1,
+                edge_features: 0,
+                hidden: 4,
+                layers: 2,
+                heads: 1,
+                outputs,
+                embedding_columns: 0,
+                level: Level::Node,
+                pooling: Pooling::Sum,
+                virtual_node: true,
+                dropout: 0.0,
+                target_scales: match task {
+                    Task::Regression => vec![TargetScale { mean: 1.0, deviation: 2.0, weights: Vec::new() }],
+                    _ => Vec::new(),
+                },
+                input: InputConfig::default(),
+            };
+            let mut parameters = FreshParameters::new(1, Device::Cpu);
+            let model = Gnn::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
+            let rows = tch::no_grad(|| model.forward(&batch, Mode::Evaluation).unwrap());
+            let mut objective = GraphObjective::new(model, task, TeacherLink::new(None, 1), None);
+            objective.start_batch(&batch);
+            let whole = Part::whole(&batch);
+            let loss = |objective: &mut GraphObjective, batch: &Batch, part: &Part| {
+                let losses = tch::no_grad(|| objective.validation_loss(batch, part)).unwrap();
+                [losses.total, losses.parts[FIGURE].shallow_clone()].map(|value| value.double_value(&[]))
+            };
+            let [total, figure] = loss(&mut objective, &batch, &whole);
+            assert_eq!(objective.weight(&batch), 4.0);
+            // Nodes 0, 2, 3 and 4 have targets 1, 0, 1 and 2.
+            if task == Task::Regression {
+                let errors = [(0, 1.0), (2, 0.0), (3, 1.0), (4, 2.0)]
+                    .map(|(node, target)| rows.double_value(&[node, 0]) - (target - 1.0) / 2.0);
+                let expected = errors.iter().map(|error| error * error).sum::<f64>() / 4.0;
+                assert!((total - expected).abs() < 1e-6, "{total}, expected {expected}");
+                let expected = errors.iter().map(|error| 2.0 * error.abs()).sum::<f64>() / 4.0;
+                assert!((figure - expected).abs() < 1e-6, "{figure}, expected {expected}");
+            }
+            let mut sums = [0.0; 2];
+            for graphs in [0..1, 1..3] {
+                let positions: Vec<usize> = graphs.clone().collect();
+                let part = Part { nodes: if graphs.start == 0 { 0..1 } else { 1..6 }, graphs };
+                let share = objective.share(&part, &whole);
+                let of_part = loss(&mut objective, &batch.select_graphs(&positions).unwrap(), &part);
+                sums.iter_mut().zip(of_part).for_each(|(sum, value)| *sum += share * value);
+            }
+            assert!((sums[0] - total).abs() < 1e-6 && (sums[1] - figure).abs() < 1e-6, "{task:?}: {sums:?} {total}");
+        }
     }
 }

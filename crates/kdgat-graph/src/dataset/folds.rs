@@ -6,7 +6,7 @@ use kdgat_base::random;
 use serde::Deserialize;
 
 use super::error::DatasetError;
-use super::schema::Task;
+use super::schema::{Schema, Task};
 use crate::{Split, Store, StoreError};
 
 /// Seed of the made folds: the same for all runs, so that seeds and models are compared on the same graphs.
@@ -160,7 +160,8 @@ fn drawn(store: &Store, graphs: &[u64], share: f64) -> Result<(Vec<u64>, Vec<u64
 
 /// The graphs class by class, shuffled within each class; all together for tasks without classes. Every k-th of them is a stratified fold.
 fn shuffled(store: &Store, graphs: &[u64]) -> Result<Vec<u64>, StoreError> {
-    let has_classes = store.schema().is_some_and(|schema| schema.task == Task::Classification);
+    let is_stratified = |schema: &Schema| schema.task == Task::Classification && schema.level.is_graph();
+    let has_classes = store.schema().is_some_and(is_stratified);
     let key = |&graph: &u64| -> Result<(u32, u64, u64), StoreError> {
         let class = match has_classes {
             true => store.try_graph(graph)?.targets_of_graph.first().copied().unwrap_or(0.0) as u32,

@@ -34,8 +34,11 @@ pub struct GraphSet {
     pub targets: Vec<u32>,
     /// `[num_edges, schema.edge_columns()]`: as `node_features`.
     pub edge_features: Vec<f32>,
-    /// `[num_graphs, number of targets]`: numbers of classes, labels of 0 and 1, or values; NaN for a graph that is only to be predicted.
+    /// `[num_graphs, number of targets]`: numbers of classes, labels of 0 and 1, or values; NaN for a graph that is only to be
+    /// predicted. Empty if nodes have the targets.
     pub graph_targets: Vec<f32>,
+    /// `[num_nodes, number of targets]` if nodes have the targets, else empty; NaN for a node without any.
+    pub node_targets: Vec<f32>,
     /// `[num_graphs]`: the set that the source assigns each graph to, if it does.
     pub splits: Option<Vec<Split>>,
     /// Edges that were left out.
@@ -67,9 +70,9 @@ impl GraphSet {
         (self.edge_pointers[graph + 1] - self.edge_pointers[graph]) as usize
     }
 
-    /// Targets of a graph, `[number of targets]`.
+    /// Targets of a graph, `[number of targets]`; none if nodes have them.
     pub fn targets_of(&self, graph: usize) -> &[f32] {
-        let count = self.schema.targets.len();
+        let count = if self.schema.level.is_graph() { self.schema.targets.len() } else { 0 };
         &self.graph_targets[graph * count..(graph + 1) * count]
     }
 

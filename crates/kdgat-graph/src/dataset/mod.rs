@@ -3,6 +3,7 @@
 mod error;
 mod folds;
 mod graph_set;
+mod node_target_table;
 #[cfg(feature = "parquet")]
 mod parquet_table;
 mod radius;
@@ -22,7 +23,7 @@ use std::path::Path;
 pub use error::DatasetError;
 pub use folds::{FoldOptions, GraphSplit};
 pub use graph_set::{GraphSet, LeftOut, MOST_NODES};
-pub use schema::{Feature, Schema, Target, Task};
+pub use schema::{Feature, Level, Schema, Target, Task};
 pub use summary::{Summary, TargetValues};
 
 use source_files::SourceFiles;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Kind of prediction for each graph.
+/// Kind of prediction for each graph or node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Task {
@@ -21,6 +21,32 @@ impl Task {
             Self::Classification => "classification",
             Self::MultiLabel => "multi-label",
             Self::Regression => "regression",
+        }
+    }
+}
+
+/// What the targets belong to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Graphs.
+    #[default]
+    Graph,
+    /// Nodes of graphs.
+    Node,
+}
+
+impl Level {
+    /// True for targets of graphs.
+    pub fn is_graph(&self) -> bool {
+        *self == Self::Graph
+    }
+
+    /// The plural of what has the targets: graphs or nodes.
+    pub fn units(self) -> &'static str {
+        match self {
+            Self::Graph => "graphs",
+            Self::Node => "nodes",
         }
     }
 }
@@ -55,6 +81,9 @@ impl Feature {
 pub struct Schema {
     /// The task.
     pub task: Task,
+    /// What the targets belong to.
+    #[serde(default, skip_serializing_if = "Level::is_graph")]
+    pub level: Level,
     /// The targets; one for classification.
     pub targets: Vec<Target>,
     /// Features of nodes.
@@ -64,6 +93,16 @@ pub struct Schema {
 }
 
 impl Schema {
+    /// Name of the task with its level in `kdgat-graphs.toml`.
+    pub fn task_name(&self) -> &'static str {
+        match (self.level, self.task) {
+            (Level::Graph, task) => task.as_str(),
+            (Level::Node, Task::Classification) => "node-classification",
+            (Level::Node, Task::MultiLabel) => "node-multi-label",
+            (Level::Node, Task::Regression) => "node-regression",
+        }
+    }
+
     /// Number of input columns of a node.
     pub fn node_columns(&self) -> usize {
         self.node_features.iter().map(Feature::columns).sum()

@@ -7,11 +7,36 @@ use toml::Spanned;
 
 use super::error::{DatasetError, Origin};
 use super::radius::Radius;
-use super::schema::Task;
+use super::schema::{Level, Task};
 use super::source_files::SourceFiles;
 
 /// The file of settings.
 pub(super) const SETTINGS: &str = "kdgat-graphs.toml";
+
+/// A task by its name in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum TaskName {
+    Classification,
+    MultiLabel,
+    Regression,
+    NodeClassification,
+    NodeMultiLabel,
+    NodeRegression,
+}
+
+impl TaskName {
+    fn task(self) -> (Task, Level) {
+        match self {
+            Self::Classification => (Task::Classification, Level::Graph),
+            Self::MultiLabel => (Task::MultiLabel, Level::Graph),
+            Self::Regression => (Task::Regression, Level::Graph),
+            Self::NodeClassification => (Task::Classification, Level::Node),
+            Self::NodeMultiLabel => (Task::MultiLabel, Level::Node),
+            Self::NodeRegression => (Task::Regression, Level::Node),
+        }
+    }
+}
 
 /// The content of `kdgat-graphs.toml`; every field may be left out.
 #[derive(Debug, Default, Deserialize)]
@@ -19,9 +44,10 @@ pub(super) const SETTINGS: &str = "kdgat-graphs.toml";
 pub(super) struct Settings {
     /// Name of the dataset; default: the folder's.
     pub name: Option<String>,
-    /// `classification`, `multi-label` or `regression`; default: by the values of the targets.
-    pub task: Option<Task>,
-    /// Columns of the table of graphs, or keys of the comment lines, to predict; default: `y` and all that begin with `y_`, or `energy`.
+    /// `classification`, `multi-label` or `regression`, with `node-` in front for targets of nodes; default: by the targets.
+    task: Option<Spanned<TaskName>>,
+    /// Columns of the table of graphs or of nodes, or keys of the comment lines, to predict; default: `y` and all that begin with `y_`, or
+    /// `energy`.
     pub targets: Option<Vec<String>>,
     /// Column or key with `train`, `validation` or `test`; default: `split`, if there is one.
     pub split: Option<String>,
@@ -43,10 +69,31 @@ impl Settings {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let settings = toml::from_str::<Self>(&text).map_err(|error| {
             let expected =
-                "name, task (classification, multi-label, regression), targets, split, directed, cutoff, radial_basis";
+                "name, task (classification, multi-label, regression, node-classification, node-multi-label, node-regression), \
+                 targets, split, directed, cutoff, radial_basis";
             origin(&text, error.span().unwrap_or(0..0)).error(error.message(), expected)
         })?;
         Ok(Self { text, ..settings })
+    }
+
+    /// The task, and what has its targets.
+    pub fn task(&self) -> Option<(Task, Level)> {
+        self.task.as_ref().map(|task| task.get_ref().task())
+    }
+
+    /// The task of a format whose graphs have the targets.
+    ///
+    /// # Errors
+    /// A task of nodes.
+    pub fn graph_task(&self) -> Result<Option<Task>, DatasetError> {
+        match (&self.task, self.task()) {
+            (Some(name), Some((_, Level::Node))) => {
+                let expected =
+                    "classification, multi-label or regression: targets of nodes are read from tables (nodes.csv)";
+                Err(self.origin(name.span()).error("a task of nodes for atoms in XYZ files", expected))
+            }
+            (_, task) => Ok(task.map(|(task, _)| task)),
+        }
     }
 
     /// True if edges have a direction.

@@ -25,8 +25,10 @@ pub struct Summary {
     pub graphs_without_edges: usize,
     /// Edges of the source that are not in the graphs.
     pub left_out: LeftOut,
-    /// For each target: the number of graphs of each class, or smallest, mean, standard deviation and largest value.
+    /// For each target: the number of graphs or nodes of each class, or smallest, mean, standard deviation and largest value.
     pub target_values: Vec<TargetValues>,
+    /// Number of graphs or nodes with targets.
+    pub with_targets: usize,
     /// Graphs of the training, validation and test split, if the source assigns graphs to them.
     pub splits: Option<[usize; 3]>,
     /// Pitfalls: facts that may mislead.
@@ -37,9 +39,9 @@ pub struct Summary {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TargetValues {
-    /// Number of graphs of each class.
+    /// Number of graphs or nodes of each class.
     Classes(Vec<usize>),
-    /// Number of graphs with the label.
+    /// Number of graphs or nodes with the label.
     Positives(usize),
     /// Smallest value, mean, population standard deviation, largest value.
     Moments([f64; 4]),
@@ -68,6 +70,7 @@ impl Summary {
             graphs_without_edges: (0..graphs).filter(|&graph| set.num_edges(graph) == 0).count(),
             left_out: set.left_out,
             target_values,
+            with_targets: rows_with_targets(set).count(),
             splits,
             warnings: Vec::new(),
         };
@@ -87,16 +90,16 @@ impl Summary {
             match values {
                 TargetValues::Classes(counts) => {
                     let (largest, class) = counts.iter().zip(&target.classes).max().unwrap_or((&0, &target.name));
-                    let share = *largest as f64 / self.graphs.max(1) as f64;
+                    let share = *largest as f64 / self.with_targets.max(1) as f64;
                     if share > 0.9 {
-                        let percent = 100.0 * share;
+                        let (percent, units) = (100.0 * share, self.schema.level.units());
                         warnings.push(format!(
-                            "{percent:.1} % of the graphs are of class {class}: compare accuracies with that"
+                            "{percent:.1} % of the {units} are of class {class}: compare accuracies with that"
                         ));
                     }
                 }
                 TargetValues::Moments([smallest, .., largest]) if smallest == largest => {
-                    warnings.push(format!("target {} is the same for all graphs", target.name));
+                    warnings.push(format!("target {} is the same for all {}", target.name, self.schema.level.units()));
                 }
                 TargetValues::Moments(_) | TargetValues::Positives(_) => {}
             }
@@ -112,8 +115,14 @@ impl Summary {
     }
 }
 
+/// Targets of each graph or node that has any.
+fn rows_with_targets(set: &GraphSet) -> impl Iterator<Item = &[f32]> {
+    let rows = if set.schema.level.is_graph() { &set.graph_targets } else { &set.node_targets };
+    rows.chunks_exact(set.schema.targets.len().max(1)).filter(|row| !row.iter().any(|value| value.is_nan()))
+}
+
 fn values_of(set: &GraphSet, target: usize) -> TargetValues {
-    let values = (0..set.num_graphs()).map(|graph| set.targets_of(graph)[target]);
+    let values = rows_with_targets(set).map(|row| row[target]);
     match set.schema.task {
         Task::Classification => {
             let mut counts = vec![0; set.schema.targets[target].classes.len()];

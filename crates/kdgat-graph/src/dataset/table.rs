@@ -2,8 +2,8 @@
 //!
 //! | file | columns |
 //! |---|---|
-//! | `graphs.csv` | `graph_id`, targets `y` or `y_*`, optionally `split` |
-//! | `nodes.csv` | `graph_id`, `node_id`, continuous `x_*`, categorical `c_*`, optionally `pos_x`, `pos_y`, `pos_z` |
+//! | `graphs.csv` | `graph_id`, targets of graphs `y` or `y_*`, optionally `split` |
+//! | `nodes.csv` | `graph_id`, `node_id`, continuous `x_*`, categorical `c_*`, optionally `pos_x`, `pos_y`, `pos_z`, targets of nodes `y` or `y_*` |
 //! | `edges.csv` | `graph_id`, `source`, `target`, continuous `e_*`; left out if edges are made from positions |
 //!
 //! Each may be Parquet instead (`graphs.parquet`, …).
@@ -12,18 +12,21 @@ use std::collections::HashMap;
 
 use super::error::{DatasetError, Origin, Place};
 use super::graph_set::{Edges, GraphSet, RawEdge, SortedEdges, expect_few_nodes};
+use super::node_target_table::{NodeTargetReader, NodeTargets};
 use super::radius::{EdgeMaker, Radius};
-use super::schema::{Feature, Schema, numbered};
+use super::schema::{Feature, Level, Schema, numbered};
 use super::settings::Settings;
 use super::source_files::SourceFiles;
 use super::table_file::{Row, TableFile, is_table};
 use super::targets::{TargetCells, Targets, split_of};
 use super::tu::Rows;
+use crate::Split;
 
 /// The table that lists the graphs; it marks this format.
 pub(super) const GRAPHS: &str = "graphs";
 const NODES: &str = "nodes";
 const EDGES: &str = "edges";
+const NEEDED_TARGET: &str = "a column y, columns y_*, or `targets` in kdgat-graphs.toml, in the table of graphs or, for targets of nodes, in that of nodes";
 /// Columns of positions.
 const POSITION: [&str; 3] = ["pos_x", "pos_y", "pos_z"];
 
@@ -34,18 +37,32 @@ const POSITION: [&str; 3] = ["pos_x", "pos_y", "pos_z"];
 pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
     let settings = Settings::read(files)?;
     let radius = settings.radius()?;
-    let graphs = Graphs::read(files, &settings)?;
-    let nodes = Nodes::read(files, &graphs)?;
+    let table = TableFile::required(files, GRAPHS, "it lists the graphs and their targets")?;
+    let level = level_of(files, &settings, &table)?;
+    let mut graphs = Graphs::read(&table, &settings, level)?;
+    let mut nodes = Nodes::read(files, &graphs, &settings, level)?;
     let edges = match radius {
         Some(radius) => made_edges(files, &settings, radius, &graphs, &nodes)?,
         None => listed_edges(files, &graphs, &nodes, settings.directed())?,
+    };
+    let (targets, graph_targets, node_targets) = match (graphs.targets.take(), nodes.targets.take()) {
+        (_, Some(targets)) => {
+            let rows = targets.of_all(&nodes.order);
+            (targets.known, Vec::new(), rows)
+        }
+        (Some(mut targets), None) => {
+            let values = std::mem::take(&mut targets.values);
+            (targets, values, Vec::new())
+        }
+        (None, None) => return Err(table.header().error("no target", NEEDED_TARGET)),
     };
     let root = files.root().file_stem().map_or("graphs".into(), |name| name.to_string_lossy().into_owned());
     Ok(GraphSet {
         name: settings.name.unwrap_or(root),
         schema: Schema {
-            task: graphs.targets.task,
-            targets: graphs.targets.targets,
+            task: targets.task,
+            level,
+            targets: targets.targets,
             node_features: nodes.rows.features.clone(),
             edge_features: edges.features,
         },
@@ -56,28 +73,43 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
         edge_pointers: edges.pointers,
         sources: edges.sources,
         targets: edges.targets,
-        graph_targets: graphs.targets.values,
-        splits: graphs.targets.splits,
+        graph_targets,
+        node_targets,
+        splits: graphs.splits,
         left_out: edges.left_out,
     })
 }
 
+/// What has the targets: by the task, else nodes if the table of graphs has no target and that of nodes has one.
+fn level_of(files: &SourceFiles, settings: &Settings, graphs: &TableFile) -> Result<Level, DatasetError> {
+    if let Some((_, level)) = settings.task() {
+        return Ok(level);
+    }
+    let has_targets = |table: &TableFile| match &settings.targets {
+        Some(names) => names.iter().all(|name| table.find(name).is_some()),
+        None => !table.starting_with("y_", Some("y")).is_empty(),
+    };
+    let of_nodes = !has_targets(graphs) && TableFile::read(files, NODES)?.is_some_and(|nodes| has_targets(&nodes));
+    Ok(if of_nodes { Level::Node } else { Level::Graph })
+}
+
 /// The rows of the table of graphs.
-struct Graphs {
-    file: String,
-    ids: Vec<String>,
+pub(super) struct Graphs {
+    pub file: String,
+    pub ids: Vec<String>,
     /// Position of each graph.
     positions: HashMap<String, u32>,
     /// Line or row of each graph.
     places: Vec<Place>,
-    targets: Targets,
+    pub splits: Option<Vec<Split>>,
+    /// `None` if nodes have the targets.
+    targets: Option<Targets>,
 }
 
 impl Graphs {
-    fn read(files: &SourceFiles, settings: &Settings) -> Result<Self, DatasetError> {
-        let table = TableFile::required(files, GRAPHS, "it lists the graphs and their targets")?;
+    fn read(table: &TableFile, settings: &Settings, level: Level) -> Result<Self, DatasetError> {
         let id = table.column("graph_id")?;
-        let columns = target_columns(&table, settings)?;
+        let columns = if level.is_graph() { target_columns(table, settings)? } else { Vec::new() };
         let split = match &settings.split {
             Some(name) => Some(table.column(name)?),
             None => table.find("split"),
@@ -105,10 +137,16 @@ impl Graphs {
         if ids.is_empty() {
             return Err(table.header().error("no graph", "a row for each graph"));
         }
-        let names = columns.iter().map(|&column| table.columns()[column].clone()).collect();
-        let origins = places.iter().map(|&place| Origin { file: table.file(), place }).collect();
-        let targets = TargetCells { names, cells, splits, origins, header: table.header() }.parse(settings.task)?;
-        Ok(Self { file: table.file().to_owned(), ids, positions, places, targets })
+        let targets = match level {
+            Level::Node => None,
+            Level::Graph => {
+                let names = columns.iter().map(|&column| table.columns()[column].clone()).collect();
+                let origins = places.iter().map(|&place| Origin { file: table.file(), place }).collect();
+                let cells = TargetCells { names, cells, splits: splits.clone(), origins, header: table.header() };
+                Some(cells.parse(settings.task().map(|(task, _)| task))?)
+            }
+        };
+        Ok(Self { file: table.file().to_owned(), ids, positions, places, splits, targets })
     }
 
     /// The graph that a row of another table names.
@@ -126,7 +164,7 @@ fn target_columns(table: &TableFile, settings: &Settings) -> Result<Vec<usize>, 
     };
     if columns.is_empty() {
         let found = format!("no target among {}", table.columns().join(", "));
-        return Err(table.header().error(found, "a column y, columns y_*, or `targets` in kdgat-graphs.toml"));
+        return Err(table.header().error(found, NEEDED_TARGET));
     }
     Ok(columns)
 }
@@ -142,11 +180,17 @@ struct Nodes {
     /// Rows in the order of the graphs.
     order: Vec<u32>,
     pointers: Vec<u64>,
+    /// `None` if graphs have the targets.
+    targets: Option<NodeTargets>,
 }
 
 impl Nodes {
-    fn read(files: &SourceFiles, graphs: &Graphs) -> Result<Self, DatasetError> {
+    fn read(files: &SourceFiles, graphs: &Graphs, settings: &Settings, level: Level) -> Result<Self, DatasetError> {
         let table = TableFile::required(files, NODES, "it lists the nodes of the graphs and their features")?;
+        let mut targets = match level {
+            Level::Node => Some(NodeTargetReader::new(target_columns(&table, settings)?)),
+            Level::Graph => None,
+        };
         let (graph_id, node_id) = (table.column("graph_id")?, table.column("node_id")?);
         let (continuous, categorical) = (table.starting_with("x_", Some("x")), table.starting_with("c_", Some("c")));
         let coordinates = position_columns(&table)?;
@@ -174,6 +218,9 @@ impl Nodes {
             for (cells, &column) in cells.iter_mut().zip(&categorical) {
                 cells.push(row.text(column)?.to_owned());
             }
+            if let Some(targets) = &mut targets {
+                targets.add(&row, graph as u32)?;
+            }
             if let (Some(positions), Some([x, y, z])) = (&mut positions, coordinates) {
                 positions.push([row.coordinate(x)?, row.coordinate(y)?, row.coordinate(z)?]);
             }
@@ -184,13 +231,15 @@ impl Nodes {
             let detail = format!("graph '{graph}' has no row in {file}; add its nodes, or remove it from {from}");
             return Err(DatasetError::Unusable { root: files.root().to_owned(), detail });
         }
+        let targets = targets.map(|targets| targets.finish(&table, graphs, settings)).transpose()?;
         let name = |&column: &usize| table.columns()[column].clone();
         let continuous = continuous.iter().map(name).zip(values).collect();
         let categorical = categorical.iter().map(name).zip(cells).collect();
         let rows = feature_rows(continuous, categorical, count as usize);
         let mut pointers = vec![0u64];
         of_graph.iter().for_each(|nodes| pointers.push(pointers[pointers.len() - 1] + nodes.len() as u64));
-        Ok(Self { file: table.file().to_owned(), numbers, rows, positions, order: of_graph.concat(), pointers })
+        let order = of_graph.concat();
+        Ok(Self { file: table.file().to_owned(), numbers, rows, positions, order, pointers, targets })
     }
 }
 

@@ -136,6 +136,11 @@ impl Row<'_> {
         }
     }
 
+    /// True if the cell of a column is empty.
+    pub fn is_empty(&self, column: usize) -> bool {
+        self.record.get(column).is_none_or(str::is_empty)
+    }
+
     /// The cell of a column as a finite number.
     pub fn number(&self, column: usize) -> Result<f32, DatasetError> {
         self.finite(column, "a finite number")

@@ -1,4 +1,4 @@
-//! The targets of the graphs: the task by their texts, classes and values.
+//! The targets of graphs or of their nodes: the task by their texts, classes and values.
 
 use super::error::{DatasetError, Origin};
 use super::schema::{Target, Task, numbered};
@@ -7,15 +7,15 @@ use crate::Split;
 /// Most distinct integers of a target that is taken for a class.
 const MOST_INFERRED_CLASSES: usize = 100;
 
-/// The targets as a source has them.
+/// The targets as a source has them, with a row for each graph or node.
 pub(super) struct TargetCells<'a> {
     /// Names of the targets, at least one.
     pub names: Vec<String>,
-    /// For each target, the text of each graph.
+    /// For each target, the text of each row.
     pub cells: Vec<Vec<String>>,
-    /// The set of each graph, if the source assigns it.
+    /// The set of each row's graph, if the source assigns it.
     pub splits: Option<Vec<Split>>,
-    /// The place of each graph.
+    /// The place of each row.
     pub origins: Vec<Origin<'a>>,
     /// The place of the names of the targets.
     pub header: Origin<'a>,
@@ -25,7 +25,7 @@ pub(super) struct TargetCells<'a> {
 pub(super) struct Targets {
     pub task: Task,
     pub targets: Vec<Target>,
-    /// `[num_graphs, number of targets]`.
+    /// `[rows, number of targets]`.
     pub values: Vec<f32>,
     pub splits: Option<Vec<Split>>,
 }

@@ -5,7 +5,7 @@
 
 use super::error::{DatasetError, Origin};
 use super::graph_set::{GraphSet, RawEdge, SortedEdges, expect_few_nodes};
-use super::schema::{Feature, Schema, Target, Task, numbered};
+use super::schema::{Feature, Level, Schema, Target, Task, numbered};
 use super::source_files::SourceFiles;
 
 /// Ending of the file that every dataset of this format has.
@@ -36,6 +36,7 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
         name: name.to_owned(),
         schema: Schema {
             task,
+            level: Level::Graph,
             targets,
             node_features: node_rows.features.clone(),
             edge_features: edge_rows.features.clone(),
@@ -48,6 +49,7 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
         sources: sorted.sources,
         targets: sorted.targets,
         graph_targets,
+        node_targets: Vec::new(),
         splits: None,
         left_out: sorted.left_out,
     })

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::error::{DatasetError, Origin, Place};
 use super::graph_set::GraphSet;
 use super::radius::{EdgeMaker, Radius};
-use super::schema::{Feature, Schema, Task, numbered};
+use super::schema::{Feature, Level, Schema, Task, numbered};
 use super::settings::{SETTINGS, Settings};
 use super::source_files::SourceFiles;
 use super::targets::{TargetCells, split_of};
@@ -152,13 +152,14 @@ impl<'a> Reader<'a> {
         let header = self.origins.first().copied().unwrap_or(Origin { file: SETTINGS, place: Place::File });
         let Self { targets: names, cells, origins, .. } = self;
         let splits = self.split.map(|_| self.splits);
-        let targets =
-            TargetCells { names, cells, splits, origins, header }.parse(self.settings.task.or(default_task))?;
+        let task = self.settings.graph_task()?.or(default_task);
+        let targets = TargetCells { names, cells, splits, origins, header }.parse(task)?;
         let edges = self.edges.finish();
         Ok(GraphSet {
             name: self.settings.name.clone().unwrap_or(root),
             schema: Schema {
                 task: targets.task,
+                level: Level::Graph,
                 targets: targets.targets,
                 node_features: vec![Feature { name: "species".to_owned(), values: Some(species) }],
                 edge_features: edges.features,
@@ -171,6 +172,7 @@ impl<'a> Reader<'a> {
             sources: edges.sources,
             targets: edges.targets,
             graph_targets: targets.values,
+            node_targets: Vec::new(),
             splits: targets.splits,
             left_out: edges.left_out,
         })

@@ -11,7 +11,7 @@ use super::shard;
 use crate::columns::Columns;
 use crate::dataset::{self, GraphSet, source_digest};
 use crate::split::FileSplit;
-use crate::{FeatureSet, Split, StoreError, Vocabulary};
+use crate::{FeatureSet, Level, Split, StoreError, Vocabulary};
 
 /// Version of the readers and of the layout: raised whenever the same source gives another store.
 const READER_VERSION: u32 = 2;
@@ -79,7 +79,11 @@ fn write(set: GraphSet, source_digest: String, folder: &Path) -> Result<Manifest
         let value = format!("{nodes} node features, {edges} edge features, {targets} targets");
         return Err(StoreError::Parameter { name: "schema", value, expected: "at most 65535 columns of each" });
     };
-    let features = FeatureSet::Columns { nodes, edges, targets };
+    let (targets, node_targets) = match set.schema.level {
+        Level::Graph => (targets, 0),
+        Level::Node => (0, targets),
+    };
+    let features = FeatureSet::Columns { nodes, edges, targets, node_targets };
     let options = BuildOptions { features, ..BuildOptions::default() };
     let mut shards = Vec::new();
     let mut columns = Columns::new(features);
@@ -167,5 +171,7 @@ fn append(columns: &mut Columns, set: &GraphSet, graph: usize) {
     }
     columns.row_pointers.extend_from_slice(&rows);
     columns.graph_targets.extend_from_slice(set.targets_of(graph));
+    let targets = columns.features.node_targets();
+    columns.node_targets.extend_from_slice(&set.node_targets[nodes.start * targets..nodes.end * targets]);
     columns.finish_graph(false, 0, graph as u64, 0.0);
 }

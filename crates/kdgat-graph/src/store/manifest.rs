@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::duplicates::Duplicates;
 use super::options::BuildOptions;
-use crate::dataset::Schema;
+use crate::dataset::{Level, Schema};
 use crate::profile::{FOLDS, ProfileLearner};
 use crate::split::FileSplit;
 use crate::{CarProfile, EdgeScaling, FeatureSet, NodeScaling, StoreError, Vocabulary};
@@ -311,10 +311,14 @@ impl Manifest {
     fn check_schema(&self) -> Result<(), String> {
         let (columns, graphs) = (self.features, self.totals.graphs);
         let fits = match (&self.schema, columns) {
-            (Some(schema), FeatureSet::Columns { nodes, edges, targets }) => {
+            (Some(schema), FeatureSet::Columns { nodes, edges, targets, node_targets }) => {
+                let expected = match schema.level {
+                    Level::Graph => (schema.targets.len(), 0),
+                    Level::Node => (0, schema.targets.len()),
+                };
                 schema.node_columns() == usize::from(nodes)
                     && (edges == 0 || schema.edge_columns() == usize::from(edges))
-                    && schema.targets.len() == usize::from(targets)
+                    && expected == (usize::from(targets), usize::from(node_targets))
             }
             (None, columns) => !columns.is_columns(),
             (Some(_), _) => false,

@@ -42,6 +42,7 @@ enum Column {
     Targets,
     RowPointers,
     GraphTargets,
+    NodeTargets,
     Labels,
     AttackFree,
     FrameGaps,
@@ -85,6 +86,7 @@ fn layout(features: FeatureSet) -> Layout {
         (NodeFeatures, "node_features", Dtype::F32, features.stored_node_features(), Rows::Nodes),
         (EdgeFeatures, "edge_features", Dtype::F32, features.edge_features(), Rows::Edges),
         (GraphTargets, "graph_targets", Dtype::F32, features.targets(), Rows::Graphs),
+        (NodeTargets, "node_targets", Dtype::F32, features.node_targets(), Rows::Nodes),
     ];
     let narrow = [
         (Sources, "edge_source", Dtype::U16, 1, Rows::Edges),
@@ -170,6 +172,7 @@ fn content(columns: &Columns, column: Column) -> &[u8] {
         Column::Targets => bytemuck::cast_slice(&columns.targets),
         Column::RowPointers => bytemuck::cast_slice(&columns.row_pointers),
         Column::GraphTargets => bytemuck::cast_slice(&columns.graph_targets),
+        Column::NodeTargets => bytemuck::cast_slice(&columns.node_targets),
         Column::Labels => &columns.labels,
         Column::AttackFree => &columns.attack_free,
         Column::FrameGaps => bytemuck::cast_slice(&columns.frame_gaps),
@@ -284,6 +287,7 @@ impl Shard {
         let edges = self.span(Column::EdgePointers, index, self.edges)?;
         let width = self.features.stored_node_features();
         let (edge_width, targets) = (self.features.edge_features(), self.features.targets());
+        let node_targets = self.features.node_targets();
         Ok(GraphView {
             first_frame: self.column::<u64>(Column::FirstFrames, index..index + 1)[0],
             start_time: self.column::<f64>(Column::StartTimes, index..index + 1)[0],
@@ -293,6 +297,7 @@ impl Shard {
             frames: self.frames_of(index, nodes.clone()),
             edge_features: self.column(Column::EdgeFeatures, edges.start * edge_width..edges.end * edge_width),
             targets_of_graph: self.column(Column::GraphTargets, index * targets..(index + 1) * targets),
+            targets_of_nodes: self.column(Column::NodeTargets, nodes.start * node_targets..nodes.end * node_targets),
             sources: self.column(Column::Sources, edges.clone()),
             targets: self.column(Column::Targets, edges),
             row_pointers: self.column(Column::RowPointers, nodes.start + index..nodes.end + index + 1),

@@ -1,0 +1,193 @@
+//! One layer of a graph network: messages, normalisation, and the pooling of its output.
+
+use kdgat_graph::{Adjacency, Batch, Level};
+use tch::{Kind, Tensor};
+
+use super::attention::Backend;
+use super::fused::edge_messages::edge_message_sum;
+use super::fused::neighbours::neighbour_sum;
+use super::gnn_config::{GnnConfig, GnnKind};
+use super::graph_pooling::GraphPool;
+use super::layers::{BatchNorm, Linear, Mode, matmul_transposed};
+use super::parameters::{Init, Scope};
+use super::virtual_node::VirtualNode;
+use super::{GatConv, ModelError};
+
+/// Input of a layer, which is the output of the one before it.
+#[derive(Debug)]
+pub struct LayerRows {
+    /// `[num_nodes, columns]`: rows of the nodes.
+    pub nodes: Tensor,
+    /// `[num_graphs, columns]`: rows of the virtual nodes; `None` at the first layer, after the last one, and without virtual nodes.
+    pub virtual_nodes: Option<Tensor>,
+}
+
+/// A layer with its normalisation, the pooling of its output, and the virtual node if there is one.
+#[derive(Debug)]
+pub struct GnnLayer {
+    conv: GnnConv,
+    norm: BatchNorm,
+    pool: GraphPool,
+    virtual_node: Option<VirtualNode>,
+}
+
+#[derive(Debug)]
+enum GnnConv {
+    Gin {
+        /// Maps edge features to the columns of the nodes; `None` without edge features.
+        edges: Option<Linear>,
+        first: Linear,
+        inner_norm: BatchNorm,
+        second: Linear,
+    },
+    Gcn {
+        weight: Tensor,
+        bias: Tensor,
+    },
+    Sage {
+        neighbours: Linear,
+        own: Tensor,
+    },
+    Gat(GatConv),
+    Mlp(Linear),
+}
+
+impl GnnLayer {
+    /// Builds layer `index`.
+    pub fn new(scope: &mut Scope, config: &GnnConfig, index: i64) -> Result<Self, ModelError> {
+        let (input, width) = (config.input_columns(index), config.width());
+        let mut convs = scope.sub("convs");
+        let mut conv = convs.sub(index);
+        let conv = match config.kind {
+            GnnKind::Gin => {
+                let edges = match config.edge_features {
+                    0 => None,
+                    features => Some(Linear::new(conv.sub("lin"), features, input)?),
+                };
+                let mut nn = conv.sub("nn");
+                let first = Linear::new(nn.sub("lins").sub(0), input, width)?;
+                let inner_norm = BatchNorm::new(nn.sub("norms").sub(0).sub("module"), width)?;
+                let second = Linear::new(nn.sub("lins").sub(1), width, width)?;
+                GnnConv::Gin { edges, first, inner_norm, second }
+            }
+            GnnKind::Gcn => GnnConv::Gcn {
+                weight: conv.sub("lin").parameter("weight", &[width, input], Init::Glorot)?,
+                bias: conv.parameter("bias", &[width], Init::Constant(0.0))?,
+            },
+            GnnKind::Sage => GnnConv::Sage {
+                neighbours: Linear::new(conv.sub("lin_l"), input, width)?,
+                own: conv.sub("lin_r").parameter("weight", &[width, input], Init::Linear { fan_in: input })?,
+            },
+            GnnKind::Gat => GnnConv::Gat(GatConv::new(conv, input, config.hidden, config.heads)?),
+            GnnKind::Mlp => GnnConv::Mlp(Linear::new(conv.sub("lin"), input, width)?),
+        };
+        let norm = BatchNorm::new(scope.sub("norms").sub(index).sub("module"), width)?;
+        let pool = GraphPool::new(scope.sub("pools").sub(index), config.pooling, width)?;
+        Ok(Self { conv, norm, pool, virtual_node: VirtualNode::new(scope, config, index)? })
+    }
+
+    /// Names of the tensors of layer `index`.
+    pub fn tensor_names(config: &GnnConfig, index: i64) -> Vec<String> {
+        let norm = |path: &str| {
+            ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
+                .map(|name| format!("{path}.module.{name}"))
+        };
+        let conv: &[&str] = match config.kind {
+            GnnKind::Gin => &["nn.lins.0.weight", "nn.lins.0.bias", "nn.lins.1.weight", "nn.lins.1.bias"],
+            GnnKind::Gcn => &["lin.weight", "bias"],
+            GnnKind::Sage => &["lin_l.weight", "lin_l.bias", "lin_r.weight"],
+            GnnKind::Gat => GatConv::TENSORS,
+            GnnKind::Mlp => &["lin.weight", "lin.bias"],
+        };
+        let mut names: Vec<String> = conv.iter().map(|name| format!("convs.{index}.{name}")).collect();
+        if config.edge_features > 0 {
+            names.extend(["weight", "bias"].map(|name| format!("convs.{index}.lin.{name}")));
+        }
+        if config.kind == GnnKind::Gin {
+            names.extend(norm(&format!("convs.{index}.nn.norms.0")));
+        }
+        names.extend(norm(&format!("norms.{index}")));
+        names.extend(GraphPool::tensors(config.pooling).iter().map(|name| format!("pools.{index}.{name}")));
+        names.extend(VirtualNode::tensor_names(config, index));
+        names
+    }
+
+    /// The rows of the layer's output, `[num_nodes, width]`, for the head: pooled, `[num_graphs, width]`, or for outputs of nodes the same.
+    pub fn readout(
+        &self,
+        x: &Tensor,
+        batch: &Batch,
+        config: &GnnConfig,
+        kernel: Backend,
+    ) -> Result<Tensor, ModelError> {
+        match config.level {
+            Level::Graph => self.pool.forward(x, batch, kernel),
+            Level::Node => Ok(x.shallow_clone()),
+        }
+    }
+
+    /// Applies the layer to rows of `input` columns; rows of `width` columns come out.
+    pub fn forward(
+        &self,
+        rows: LayerRows,
+        batch: &Batch,
+        config: &GnnConfig,
+        kernel: Backend,
+        mode: Mode,
+    ) -> Result<LayerRows, ModelError> {
+        let real = batch.real.as_ref().map(|real| &real.nodes);
+        let LayerRows { nodes: x, virtual_nodes: of_graphs } = rows;
+        let x = match &self.virtual_node {
+            Some(virtual_node) => virtual_node.read(&x, of_graphs.as_ref(), batch)?,
+            None => x,
+        };
+        let y = self.conv.forward(&x, batch, kernel, mode)?;
+        let nodes = self.norm.forward(&y, real, config.dropout, kernel, mode)?;
+        let virtual_nodes = match &self.virtual_node {
+            Some(virtual_node) => virtual_node.write(&x, of_graphs.as_ref(), batch, config.dropout, kernel, mode)?,
+            None => None,
+        };
+        Ok(LayerRows { nodes, virtual_nodes })
+    }
+}
+
+impl GnnConv {
+    fn forward(&self, x: &Tensor, batch: &Batch, kernel: Backend, mode: Mode) -> Result<Tensor, ModelError> {
+        let adjacency = &batch.adjacency;
+        Ok(match self {
+            // nn((1 + ε)·x_i + Σ_j m_j) with ε = 0, and m_j = x_j or, with edge features, ReLU(x_j + W e_ji + b).
+            Self::Gin { edges, first, inner_norm, second } => {
+                let real = batch.real.as_ref().map(|real| &real.nodes);
+                let sums = match edges {
+                    None => neighbour_sum(x, adjacency, kernel)?,
+                    Some(edges) => {
+                        let features = batch.edge_attributes.as_ref().ok_or(ModelError::NoEdgeFeatures)?;
+                        edge_message_sum(x, &edges.forward(features, kernel)?, adjacency, kernel)?
+                    }
+                };
+                let hidden = first.forward(&sums, kernel)?;
+                second.forward(&inner_norm.forward(&hidden, real, 0.0, kernel, mode)?, kernel)?
+            }
+            // Σ_j W x_j / √(d_i d_j) + b over the neighbours and the node itself, d counting both.
+            Self::Gcn { weight, bias } => {
+                let scale = degrees(adjacency)?.f_rsqrt()?;
+                let values = matmul_transposed(x, weight, kernel)?.f_mul(&scale)?;
+                neighbour_sum(&values, adjacency, kernel)?.f_mul(&scale)?.f_add(bias)?
+            }
+            // W_l·mean_j x_j + b + W_r·x_i; a node without neighbours has a mean of 0.
+            Self::Sage { neighbours, own } => {
+                let counts = degrees(adjacency)?.f_sub_scalar(1.0)?.f_clamp_min(1.0)?;
+                let mean = neighbour_sum(x, adjacency, kernel)?.f_sub(x)?.f_div(&counts)?;
+                neighbours.forward(&mean, kernel)?.f_add(&matmul_transposed(x, own, kernel)?)?
+            }
+            Self::Gat(conv) => conv.forward(x, adjacency, kernel)?,
+            Self::Mlp(linear) => linear.forward(x, kernel)?,
+        })
+    }
+}
+
+/// Number of incoming edges of each node, itself included, `[num_nodes, 1]`, f32.
+pub(super) fn degrees(adjacency: &Adjacency) -> Result<Tensor, ModelError> {
+    let counts = adjacency.row_pointers.f_diff(1, -1, None::<Tensor>, None::<Tensor>)?;
+    Ok(counts.f_to_kind(Kind::Float)?.f_unsqueeze(1)?)
+}
