@@ -1,4 +1,5 @@
-//! Selection of the graphs of an epoch: all attacks, and normals drawn by difficulty or by a baseline method.
+//! Selection of the graphs of an epoch: all attacks, and normals drawn by difficulty or by a baseline method. A dataset of other graphs
+//! has no attacks, and all of its graphs count as normals.
 
 use super::Schedule;
 use kdgat_base::random::{self, Purpose};
@@ -10,6 +11,8 @@ pub enum Choice {
     Difficulty,
     /// The hardest, in every epoch.
     Hardest,
+    /// The easiest, in every epoch.
+    Easiest,
     /// Random among all.
     Random,
     /// All of them, regardless of the schedule.
@@ -26,6 +29,8 @@ pub struct Sampler {
     /// Position in the store and difficulty, hardest first; in the order given if they are not scored.
     normals: Vec<(u64, f32)>,
     scored: bool,
+    /// True for a dataset of graphs without attacks: an epoch's size is a share of the graphs.
+    is_share: bool,
 }
 
 /// Graphs drawn for an epoch.
@@ -35,7 +40,7 @@ pub struct Selection {
     pub graphs: Vec<u64>,
     /// Number of normals among them.
     pub normals: usize,
-    /// Normals per attack.
+    /// Normals per attack, or share of the graphs.
     pub ratio: f64,
     /// Percentile they were drawn from; `None` unless drawn by difficulty.
     pub percentile: Option<f64>,
@@ -76,6 +81,7 @@ impl Sampler {
             attacks: attacks.to_vec(),
             normals: normals.iter().map(|&graph| (graph, 0.0)).collect(),
             scored: false,
+            is_share: false,
         };
         if let Some(difficulty) = difficulty {
             sampler.rescore(normals, difficulty);
@@ -83,11 +89,21 @@ impl Sampler {
         sampler
     }
 
+    /// Creates a sampler of a share of `graphs` (positions in the store), at least one; the schedule's ratios are shares. Until they are
+    /// scored, graphs are drawn at random.
+    pub fn of_share(choice: Choice, schedule: Schedule, seed: u64, graphs: &[u64]) -> Self {
+        Self { is_share: true, ..Self::new(choice, schedule, seed, &[], graphs, None) }
+    }
+
     /// Replaces the normals and their scores.
     pub fn rescore(&mut self, normals: &[u64], difficulty: &[f32]) {
         self.normals = normals.iter().copied().zip(difficulty.iter().copied()).collect();
-        // Ties are in store order, so the order is unique.
-        self.normals.sort_by(|left, right| right.1.total_cmp(&left.1).then(left.0.cmp(&right.0)));
+        // Ties are in store order, so the order is unique. Other graphs may be stored class by class: there the seed decides.
+        let tie = |graph: u64| {
+            let place = if self.is_share { random::bits(self.seed, Purpose::Curriculum, u64::MAX, graph) } else { 0 };
+            (place, graph)
+        };
+        self.normals.sort_by(|left, right| right.1.total_cmp(&left.1).then_with(|| tie(left.0).cmp(&tie(right.0))));
         self.scored = true;
     }
 
@@ -99,14 +115,18 @@ impl Sampler {
     /// Draws the graphs of an epoch.
     pub fn select(&self, epoch: u64) -> Selection {
         let wanted = self.wanted(epoch);
-        let percentile = (self.choice == Choice::Difficulty).then(|| self.schedule.at(epoch).percentile);
-        let pool = match self.choice {
+        let choice = if self.is_share && !self.scored { Choice::Random } else { self.choice };
+        let percentile = (choice == Choice::Difficulty).then(|| self.schedule.at(epoch).percentile);
+        let pool = match choice {
             Choice::Difficulty => self.at_or_above(self.schedule.at(epoch).percentile),
-            Choice::Hardest => wanted,
+            Choice::Hardest | Choice::Easiest => wanted,
             Choice::Random | Choice::All => self.normals.len(),
         };
         // The hardest come first, so a pool that is too small grows by the next hardest.
-        let mut drawn = self.normals[..pool.max(wanted)].to_vec();
+        let mut drawn = match choice {
+            Choice::Easiest => self.normals[self.normals.len() - wanted..].to_vec(),
+            _ => self.normals[..pool.max(wanted)].to_vec(),
+        };
         if wanted < drawn.len() {
             let key = |&(graph, _): &(u64, f32)| (random::bits(self.seed, Purpose::Curriculum, epoch, graph), graph);
             drawn.select_nth_unstable_by_key(wanted, key);
@@ -119,7 +139,7 @@ impl Sampler {
         Selection {
             graphs,
             normals: wanted,
-            ratio: wanted as f64 / self.attacks.len().max(1) as f64,
+            ratio: wanted as f64 / self.unit().max(1) as f64,
             percentile,
             topped_up: wanted.saturating_sub(pool),
             mean_difficulty: (self.scored && wanted > 0).then(|| sum / wanted as f64),
@@ -152,8 +172,13 @@ impl Sampler {
         if self.choice == Choice::All {
             return self.normals.len();
         }
-        let wanted = self.schedule.at(epoch).ratio * self.attacks.len() as f64;
-        (wanted.round() as usize).min(self.normals.len())
+        let wanted = self.schedule.at(epoch).ratio * self.unit() as f64;
+        (wanted.round() as usize).max(usize::from(self.is_share)).min(self.normals.len())
+    }
+
+    /// Number of graphs that the schedule's ratio refers to.
+    fn unit(&self) -> usize {
+        if self.is_share { self.normals.len() } else { self.attacks.len() }
     }
 
     /// Number of normals at or above the percentile of difficulty (interpolated linearly, as in NumPy).
@@ -233,6 +258,8 @@ mod tests {
         let random = sampler(Choice::Random, 20, 200);
         let drawn: BTreeSet<u64> = (0..10).flat_map(|epoch| normals(&random.select(epoch))).collect();
         assert!(drawn.iter().any(|&graph| graph < 1050), "easy graphs are drawn too: {drawn:?}");
+        let easiest = sampler(Choice::Easiest, 5, 100).select(0);
+        assert_eq!(normals(&easiest), (1000..1005).collect::<Vec<_>>());
         let all = sampler(Choice::All, 5, 100).select(0);
         assert_eq!((all.graphs.len(), all.normals, all.percentile), (105, 100, None));
     }
@@ -245,8 +272,54 @@ mod tests {
         assert!(drawn.len() > 20, "{drawn:?}");
     }
 
+    /// Shares of 100 graphs from 0.2 to all of them after 10 epochs, unscored.
+    fn of_share(choice: Choice, seed: u64) -> Sampler {
+        let schedule = Schedule { start_ratio: 0.2, end_ratio: 1.0, start_percentile: 50.0, max_epochs: 10 };
+        Sampler::of_share(choice, schedule, seed, &(0..100).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_share_of_the_graphs_grows_to_all_of_them() {
+        let difficulty: Vec<f32> = (0..100u8).map(f32::from).collect();
+        for choice in [Choice::Difficulty, Choice::Hardest, Choice::Easiest, Choice::Random] {
+            let mut sampler = of_share(choice, 3);
+            sampler.rescore(&(0..100).collect::<Vec<_>>(), &difficulty);
+            let sizes: Vec<usize> = (0..12).map(|epoch| sampler.select(epoch).graphs.len()).collect();
+            assert_eq!(sizes, [20, 28, 36, 44, 52, 60, 68, 76, 84, 92, 100, 100], "{choice:?}");
+            assert_eq!(sampler.select(1).ratio, 0.28);
+        }
+        let mut easiest = of_share(Choice::Easiest, 3);
+        easiest.rescore(&(0..100).collect::<Vec<_>>(), &difficulty);
+        assert_eq!(easiest.select(0).graphs, (0..20).collect::<Vec<_>>());
+        assert_eq!(easiest.select(0).mean_difficulty, Some(9.5));
+    }
+
+    #[test]
+    fn the_seed_alone_decides_between_equally_difficult_or_unscored_graphs() {
+        let graphs: Vec<u64> = (0..100).collect();
+        for scored in [false, true] {
+            let drawn = |seed| {
+                let mut sampler = of_share(Choice::Easiest, seed);
+                if scored {
+                    sampler.rescore(&graphs, &[1.0; 100]);
+                }
+                sampler.select(0).graphs
+            };
+            assert_eq!(drawn(1), drawn(1));
+            assert_ne!(drawn(1), drawn(2));
+            assert!(drawn(1).iter().any(|&graph| graph > 50), "graphs of the last classes are drawn, too");
+        }
+    }
+
+    #[test]
+    fn a_small_share_has_one_graph() {
+        let schedule = Schedule { start_ratio: 0.01, end_ratio: 1.0, start_percentile: 0.0, max_epochs: 10 };
+        assert_eq!(Sampler::of_share(Choice::Random, schedule, 1, &[5, 7]).select(0).graphs.len(), 1);
+    }
+
     fn any_choice() -> impl Strategy<Value = Choice> {
-        prop_oneof![Just(Choice::Difficulty), Just(Choice::Hardest), Just(Choice::Random), Just(Choice::All)]
+        let by_difficulty = prop_oneof![Just(Choice::Difficulty), Just(Choice::Hardest), Just(Choice::Easiest)];
+        prop_oneof![by_difficulty, Just(Choice::Random), Just(Choice::All)]
     }
 
     proptest! {
@@ -283,6 +356,12 @@ mod tests {
                 let easiest = drawn.iter().map(of).fold(f32::INFINITY, f32::min);
                 let left_out = normals.iter().filter(|graph| !drawn.contains(graph));
                 prop_assert!(left_out.map(of).all(|difficulty| difficulty <= easiest));
+            }
+            if choice == Choice::Easiest {
+                let of = |graph: &u64| difficulty[*graph as usize / 2];
+                let hardest = drawn.iter().map(of).fold(f32::NEG_INFINITY, f32::max);
+                let left_out = normals.iter().filter(|graph| !drawn.contains(graph));
+                prop_assert!(left_out.map(of).all(|difficulty| difficulty >= hardest));
             }
             // A pure function of the epoch: a new sampler draws the same.
             let again = Sampler::new(choice, schedule, seed, &attacks, &normals, Some(&difficulty));
