@@ -12,6 +12,7 @@ use super::curriculum_log::ChoiceLog;
 use super::run::Run;
 use super::setup::Data;
 use super::teacher;
+use super::train::schema;
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{CachePrecision, Config, DifficultyOf, TeacherCache, difficulty_of};
 use crate::curriculum::{
@@ -21,8 +22,8 @@ use crate::distill::foreign::ForeignTargets;
 use crate::distill::frozen::{self, Asked, LoadedModel, TeacherVocabulary};
 use crate::distill::objective::{GraphObjective, TeacherLink};
 use crate::distill::{StoreShape, TargetName, Teacher, TeacherError, TeacherOptions};
-use crate::graph::Store;
 use crate::graph::dataset::GraphSplit;
+use crate::graph::{Store, Task};
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::parameters::NamedTensor;
 use crate::nn::{Architecture, GivenTensors, Gnn, GnnConfig, Scope, TargetScale};
@@ -94,7 +95,10 @@ impl DifficultyModel {
 
 impl GraphCurriculum {
     /// Creates the plan before anything is scored. The batch size leaves the first epoch, the smallest, its minimum number of steps.
-    pub fn new(config: &Config, mut graphs: Graphs) -> Self {
+    ///
+    /// # Errors
+    /// A damaged store.
+    pub fn new(config: &Config, data: &Data, mut graphs: Graphs) -> Result<Self, StageError> {
         let settings = &config.curriculum;
         let schedule = Schedule {
             start_ratio: settings.curriculum_start_share.unwrap_or(1.0),
@@ -103,9 +107,10 @@ impl GraphCurriculum {
             max_epochs: settings.curriculum_epochs.unwrap_or(config.training.max_epochs) as u64,
         };
         let choice = choice(settings.curriculum);
-        let sampler = Sampler::of_share(choice, schedule, config.training.seed, &graphs.training);
+        let classes = classes(&data.store, &graphs.training)?;
+        let sampler = Sampler::of_share(choice, schedule, config.training.seed, &graphs.training, &classes);
         graphs.batch_graphs = training::batch_graphs(config, sampler.epoch_graphs(0));
-        Self { graphs, sampler, of_student: None, choices: None }
+        Ok(Self { graphs, sampler, of_student: None, choices: None })
     }
 
     /// Number of graphs of an epoch in the middle of the run.
@@ -196,6 +201,15 @@ fn describe(config: &Config, of: DifficultyOf) -> String {
             format!("the student's task loss after the first epoch, scored again every {epochs} epochs")
         }
     }
+}
+
+/// Class of each graph; empty for a task without classes.
+fn classes(store: &Store, graphs: &[u64]) -> Result<Vec<u32>, StageError> {
+    if schema(store)?.task != Task::Classification {
+        return Ok(Vec::new());
+    }
+    let class = |&graph: &u64| Ok(store.try_graph(graph)?.targets_of_graph.first().map_or(0, |&class| class as u32));
+    graphs.iter().map(class).collect()
 }
 
 /// Number of nodes of each graph.

@@ -91,7 +91,7 @@ pub fn train(config: &Config) -> Result<Outcome, StageError> {
         let student = GraphObjective { model, task, teacher: start(graphs.teacher_use())?, distillation };
         return run.train(&data, student, architecture, parameters, &mut graphs);
     }
-    let mut plan = GraphCurriculum::new(config, graphs);
+    let mut plan = GraphCurriculum::new(config, &data, graphs)?;
     let usage = plan.graphs().teacher_use_of(plan.typical_epoch_graphs(config.training.max_epochs));
     let mut student = GraphObjective { model, task, teacher: start(usage)?, distillation };
     plan.score(config, &data, difficulty, &mut student, parameters.tensors(), &mut run)?;
