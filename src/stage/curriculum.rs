@@ -20,9 +20,9 @@ use crate::train::objective::ObjectiveError;
 use crate::train::run_directory::RunDirectory;
 
 /// The scores that a run is using; a resumed run reads them back.
-const RUN_SCORES: &str = "last/difficulty.safetensors";
+pub(super) const RUN_SCORES: &str = "last/difficulty.safetensors";
 /// The log of difficulties and of the graphs that epochs chose.
-const CHOICES: &str = "curriculum.csv";
+pub(super) const CHOICES: &str = "curriculum.csv";
 
 /// The batch plan of a curriculum: each epoch has all attacks, and normal graphs chosen by the curriculum.
 pub struct CurriculumEpochs {
@@ -49,10 +49,8 @@ struct Scoring {
 /// The configured scorer, if the curriculum needs one. Called before a run is opened.
 pub fn scorer(config: &Config, data: &Data) -> Result<Option<Scorer>, StageError> {
     match config.curriculum.curriculum {
-        CurriculumKind::Difficulty | CurriculumKind::Static => {
-            Ok(Some(load_scorer(config, &data.dataset.name, data.device)?))
-        }
-        CurriculumKind::Random | CurriculumKind::Off => Ok(None),
+        kind if kind.scores() => Ok(Some(load_scorer(config, &data.dataset.name, data.device)?)),
+        _ => Ok(None),
     }
 }
 
@@ -79,6 +77,17 @@ pub fn load_scorer(config: &Config, dataset: &str, device: Device) -> Result<Sco
     Ok(Scorer::new(model, device, training::attention_kernel(config))?)
 }
 
+/// The configured choice of graphs.
+pub(super) fn choice(kind: CurriculumKind) -> Choice {
+    match kind {
+        CurriculumKind::Difficulty => Choice::Difficulty,
+        CurriculumKind::Static => Choice::Hardest,
+        CurriculumKind::Easiest => Choice::Easiest,
+        CurriculumKind::Random => Choice::Random,
+        CurriculumKind::Off => Choice::All,
+    }
+}
+
 impl CurriculumEpochs {
     /// Creates the plan before anything is scored; the number of graphs per epoch does not depend on the scores. The batch size
     /// leaves the smallest epoch its minimum number of steps.
@@ -92,12 +101,7 @@ impl CurriculumEpochs {
             start_percentile: settings.difficulty_percentile,
             max_epochs: config.training.max_epochs as u64,
         };
-        let choice = match settings.curriculum {
-            CurriculumKind::Difficulty => Choice::Difficulty,
-            CurriculumKind::Static => Choice::Hardest,
-            CurriculumKind::Random => Choice::Random,
-            CurriculumKind::Off => Choice::All,
-        };
+        let choice = choice(settings.curriculum);
         let sampler = Sampler::new(choice, schedule, config.training.seed, &attacks, &normals, None);
         let last_epoch = schedule.max_epochs.saturating_sub(1);
         let smallest = sampler.epoch_graphs(0).min(sampler.epoch_graphs(last_epoch));
@@ -138,7 +142,7 @@ impl CurriculumEpochs {
         scoring.keep()?;
         self.sampler.rescore(&scoring.normals, &scoring.scores.difficulty);
         self.scoring = Some(scoring);
-        self.choices = Some(ChoiceLog::new(run.file(CHOICES), config.training.max_epochs as u64));
+        self.choices = Some(ChoiceLog::of_normals(run.file(CHOICES), config.training.max_epochs as u64));
         Ok(())
     }
 
@@ -169,7 +173,7 @@ impl Scoring {
 }
 
 /// The scores of an interrupted run and their period, unless they are damaged or belong to other data.
-fn read_run_scores(path: &Path, store: &Store) -> Option<(Scores, u64)> {
+pub(super) fn read_run_scores(path: &Path, store: &Store) -> Option<(Scores, u64)> {
     match Scores::read_of_run(path) {
         Ok((scores, period)) if scores.origin.data_digest == store.digest() => Some((scores, period)),
         Ok(_) => None,
@@ -224,14 +228,18 @@ impl BatchPlan for CurriculumEpochs {
     }
 
     fn values(&self, epoch: u64) -> Vec<String> {
-        let selection = self.selection(epoch);
-        let text = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
-        vec![
-            selection.ratio.to_string(),
-            text(selection.percentile),
-            selection.normals.to_string(),
-            selection.topped_up.to_string(),
-            text(selection.mean_difficulty),
-        ]
+        values_of(&self.selection(epoch))
     }
+}
+
+/// Values of the columns of `metrics.csv` for a selection.
+pub(super) fn values_of(selection: &Selection) -> Vec<String> {
+    let text = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+    vec![
+        selection.ratio.to_string(),
+        text(selection.percentile),
+        selection.normals.to_string(),
+        selection.topped_up.to_string(),
+        text(selection.mean_difficulty),
+    ]
 }

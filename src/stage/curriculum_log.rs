@@ -1,4 +1,4 @@
-//! `curriculum.csv`: the difficulties of the normal graphs, and the graphs that some epochs chose.
+//! `curriculum.csv`: the difficulties of the graphs that a curriculum chooses from, and the graphs that some epochs chose.
 
 use std::path::PathBuf;
 
@@ -10,19 +10,26 @@ const BINS: usize = 32;
 /// Maximum number of epochs to write, spread evenly over the run, in addition to the last one.
 const EPOCHS: u64 = 40;
 
-const HEADER: [&str; 5] = ["epoch", "difficulty_low", "difficulty_high", "normals", "chosen"];
+const OF_NORMALS: [&str; 5] = ["epoch", "difficulty_low", "difficulty_high", "normals", "chosen"];
+const OF_GRAPHS: [&str; 5] = ["epoch", "difficulty_low", "difficulty_high", "graphs", "chosen"];
 
 /// Writer of `curriculum.csv`.
 pub struct ChoiceLog {
     path: PathBuf,
     max_epochs: u64,
+    header: [&'static str; 5],
     log: Option<CsvLog>,
 }
 
 impl ChoiceLog {
-    /// Creates the writer; the file is created with the first epoch.
-    pub fn new(path: PathBuf, max_epochs: u64) -> Self {
-        Self { path, max_epochs, log: None }
+    /// Creates the writer for a choice of normal graphs; the file is created with the first epoch.
+    pub fn of_normals(path: PathBuf, max_epochs: u64) -> Self {
+        Self { path, max_epochs, header: OF_NORMALS, log: None }
+    }
+
+    /// Creates the writer for a choice of all training graphs.
+    pub fn of_graphs(path: PathBuf, max_epochs: u64) -> Self {
+        Self { path, max_epochs, header: OF_GRAPHS, log: None }
     }
 
     /// Writes the graphs that an epoch chooses, if the epoch is among those to write. A resumed run replaces its rows.
@@ -33,7 +40,7 @@ impl ChoiceLog {
         let before = |row: &csv::StringRecord| row[0].parse::<u64>().is_ok_and(|found| found < epoch);
         let log = match &mut self.log {
             Some(log) => log,
-            none => none.insert(CsvLog::resume(&self.path, &HEADER, before)?),
+            none => none.insert(CsvLog::resume(&self.path, &self.header, before)?),
         };
         for bin in sampler.distribution(&sampler.select(epoch), BINS) {
             let difficulties = [bin.low, bin.high].map(|difficulty| difficulty.to_string());

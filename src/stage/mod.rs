@@ -17,6 +17,7 @@ mod foreign;
 mod fusion;
 mod fusion_models;
 mod fusion_report;
+mod graph_curriculum;
 mod memory_plan;
 mod node_data;
 mod node_features;

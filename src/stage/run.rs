@@ -120,6 +120,16 @@ impl<'a> Run<'a> {
         self.decided
     }
 
+    /// True if the run has a teacher that reads edge features.
+    pub fn teacher_reads_edge_features(&self) -> bool {
+        self.teacher.as_ref().is_some_and(Architecture::reads_edge_features)
+    }
+
+    /// Shows a line to the user and writes it to the run's log.
+    pub fn line(&mut self, text: &str) {
+        self.console.line(text);
+    }
+
     /// True if the run resumes from a checkpoint.
     pub fn resumes(&self) -> bool {
         self.decided.is_some()
@@ -137,8 +147,7 @@ impl<'a> Run<'a> {
         let mut trainable = Trainable::new(parameters.into_tensors(), self.origin.device)?;
         let vocabulary = Arc::new(data.store.vocabulary().clone());
         let teacher = self.teacher.as_ref();
-        let edge_features =
-            teacher.is_some_and(Architecture::reads_edge_features) || architecture.reads_edge_features();
+        let edge_features = self.teacher_reads_edge_features() || architecture.reads_edge_features();
         let (training_loader, validation_loader) =
             training::loaders(self.config, &data.store, &vocabulary, edge_features, self.origin.device);
         let mut options = self.fit_options(&student);

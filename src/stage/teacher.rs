@@ -102,17 +102,64 @@ pub fn find_for_graphs(
     if !config.distillation.use_kd {
         return Ok(None);
     }
+    let found = by_path_or_registered(config, &data.dataset.name, "graph", &graph_teacher_command(config))?;
+    expect_fitting(config, data, student, split, &found, &TEACHER)?;
+    let asked = if config.distillation.kd_hint_weight > 0.0 { Asked::OutputsAndHints } else { Asked::Outputs };
+    let (architecture, weights) = (found.architecture, found.weights);
+    let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
+    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked }))
+}
+
+/// The role of a trained graph network in a run, for messages.
+struct ModelRole {
+    name: &'static str,
+    flag: &'static str,
+}
+
+const TEACHER: ModelRole = ModelRole { name: "teacher", flag: "--teacher-path" };
+const DIFFICULTY_MODEL: ModelRole = ModelRole { name: "difficulty model", flag: "--difficulty-model" };
+
+/// Loads the graph network at `path` whose task loss is the difficulty of a run's graphs. It must read the same columns as the student and
+/// have the same outputs.
+///
+/// # Errors
+/// Also if it was trained on another division of the graphs: it would choose training graphs by what it learned from this one's test graphs.
+pub fn difficulty_model(
+    config: &Config,
+    path: &Path,
+    data: &Data,
+    student: &GnnConfig,
+    split: &GraphSplit,
+) -> Result<LoadedModel, StageError> {
+    let found = open(path)?;
+    expect_fitting(config, data, student, split, &found, &DIFFICULTY_MODEL)?;
+    Ok(found)
+}
+
+/// The command that trains a teacher on the configured dataset of graphs and fold.
+fn graph_teacher_command(config: &Config) -> String {
     let fold = match config.graphs.fold {
         0 => String::new(),
         fold => format!(" --fold {fold}"),
     };
-    let command = format!("kdgat train --preset gin,teacher{}{fold}", data_flag(config));
-    let found = by_path_or_registered(config, &data.dataset.name, "graph", &command)?;
-    let path = found.path.display();
+    format!("kdgat train --preset gin,teacher{}{fold}", data_flag(config))
+}
+
+/// Refuses a model that is no graph network, reads other columns or has other outputs than the student, or was trained on another
+/// division of the graphs.
+fn expect_fitting(
+    config: &Config,
+    data: &Data,
+    student: &GnnConfig,
+    split: &GraphSplit,
+    found: &LoadedModel,
+    role: &ModelRole,
+) -> Result<(), StageError> {
+    let (path, name, command) = (found.path.display(), role.name, graph_teacher_command(config));
     let Architecture::Graph(architecture) = &found.architecture else {
         let kind = found.architecture.model_name();
         return Err(StageError::Input(format!(
-            "the teacher {path} is a {kind} of CAN windows; train one with {command}"
+            "the {name} {path} is a {kind} of CAN windows; train one with {command}"
         )));
     };
     let columns = |config: &GnnConfig| {
@@ -126,16 +173,12 @@ pub fn find_for_graphs(
     let reads_others = architecture.edge_features != 0 && architecture.edge_features != edges;
     if reads_others || is_alike(architecture) != is_alike(student) {
         return Err(StageError::Input(format!(
-            "the teacher {path} has {}, the data {}; train a teacher on this data with {command}",
+            "the {name} {path} has {}, the data {}; train a teacher on this data with {command}",
             columns(architecture),
             columns(student)
         )));
     }
-    expect_same_division(&found.path, "graphs", &split.origin, &split.test_digest(), &command)?;
-    let asked = if config.distillation.kd_hint_weight > 0.0 { Asked::OutputsAndHints } else { Asked::Outputs };
-    let (architecture, weights) = (found.architecture, found.weights);
-    let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
-    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked }))
+    expect_same_division(&found.path, role, "graphs", &split.origin, &split.test_digest(), &command)
 }
 
 /// Finds the configured teacher of a network for nodes, if any: by path, or the one registered for the dataset. It may have other layers
@@ -170,7 +213,7 @@ pub fn find_for_nodes(
             text(sizes(student))
         )));
     }
-    expect_same_division(&found.path, "nodes", &split.origin, &split.test_digest(), &command)?;
+    expect_same_division(&found.path, &TEACHER, "nodes", &split.origin, &split.test_digest(), &command)?;
     let (architecture, weights) = (found.architecture, found.weights);
     let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
     Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked: Asked::Outputs }))
@@ -214,22 +257,25 @@ fn by_path_or_registered(config: &Config, dataset: &str, kind: &str, command: &s
     retry_on_oom(Meter::new(Device::Cpu), || Ok::<_, StageError>(LoadedModel::registered(&found)?))
 }
 
-/// Refuses a teacher that was trained on another division of the graphs or nodes (`of`) than this run's: `origin`, with the digest of its
+/// Refuses a model that was trained on another division of the graphs or nodes (`of`) than this run's: `origin`, with the digest of its
 /// test set.
 fn expect_same_division(
-    teacher: &Path,
+    model: &Path,
+    role: &ModelRole,
     of: &str,
     origin: &str,
     test_digest: &str,
     command: &str,
 ) -> Result<(), StageError> {
-    let Some((found, found_origin)) = recorded_split(teacher)?.filter(|(found, _)| found != test_digest) else {
+    let Some((found, found_origin)) = recorded_split(model)?.filter(|(found, _)| found != test_digest) else {
         return Ok(());
     };
     Err(StageError::Input(format!(
-        "the teacher {} was trained on another division of the {of} ({found_origin}, test {of} {found}; this run: {origin}, {test_digest}), so \
-         that it may have been trained on {of} that this run tests on; train one with {command}, or name one with --teacher-path",
-        teacher.display()
+        "the {} {} was trained on another division of the {of} ({found_origin}, test {of} {found}; this run: {origin}, {test_digest}), so \
+         that it may have been trained on {of} that this run tests on; train one with {command}, or name one with {}",
+        role.name,
+        model.display(),
+        role.flag
     )))
 }
 

@@ -4,12 +4,13 @@ use serde_json::{Map, json};
 
 use super::StageError;
 use super::foreign;
+use super::graph_curriculum::{DifficultyModel, GraphCurriculum};
 use super::outcome::Outcome;
 use super::run::Run;
 use super::setup::{self, Data};
 use super::teacher::{self, FoundTeacher, TeacherIdentity};
 use super::train_nodes::train_nodes;
-use super::training::{self, Graphs};
+use super::training::{self, Graphs, StagePlan};
 use crate::config::{self, Config, ModelKind, PoolingChoice, Stage, TargetReference};
 use crate::distill::TargetName;
 use crate::distill::foreign::ForeignTargets;
@@ -51,7 +52,15 @@ pub fn train(config: &Config) -> Result<Outcome, StageError> {
             "graphs": [split.training.len(), split.validation.len(), split.test.len()],
         }),
     );
-    let run = Run::open(config, STAGE, data.origin(), identity, inputs)?;
+    let has_curriculum = config::has_graph_curriculum(config);
+    let difficulty = match has_curriculum {
+        true => DifficultyModel::find(config, &data, &architecture, &split, foreign.as_deref())?,
+        false => None,
+    };
+    if has_curriculum {
+        inputs.extend(DifficultyModel::inputs(difficulty.as_ref()));
+    }
+    let mut run = Run::open(config, STAGE, data.origin(), identity, inputs)?;
     let mut graphs = Graphs {
         batch_graphs: training::batch_graphs(config, split.training.len()),
         budget: budget(config, &data.store, &split)?,
@@ -73,12 +82,20 @@ pub fn train(config: &Config) -> Result<Outcome, StageError> {
         };
         Ok::<_, StageError>((parameters, model, distillation))
     })?;
-    let teacher = match foreign {
-        Some(targets) => TeacherLink::from_file(targets),
-        None => teacher::start(config, found, &data, graphs.teacher_use())?,
+    let start = |usage| match foreign {
+        Some(targets) => Ok(TeacherLink::from_file(targets)),
+        None => teacher::start(config, found, &data, usage),
     };
-    let student = GraphObjective::new(model, task, teacher, distillation);
-    run.train(&data, student, Architecture::Graph(architecture), parameters, &mut graphs)
+    let architecture = Architecture::Graph(architecture);
+    if !has_curriculum {
+        let student = GraphObjective::new(model, task, start(graphs.teacher_use())?, distillation);
+        return run.train(&data, student, architecture, parameters, &mut graphs);
+    }
+    let mut plan = GraphCurriculum::new(config, &data, graphs)?;
+    let usage = plan.graphs().teacher_use_of(plan.typical_epoch_graphs(config.training.max_epochs));
+    let mut student = GraphObjective::new(model, task, start(usage)?, distillation);
+    plan.score(config, &data, difficulty, &mut student, parameters.tensors(), &mut run)?;
+    run.train(&data, student, architecture, parameters, &mut plan)
 }
 
 /// The configured limit of nodes and edges per batch.

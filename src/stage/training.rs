@@ -11,8 +11,8 @@ use super::StageError;
 use super::setup::{self, Data};
 use super::teacher::TeacherUse;
 use crate::config::{
-    self, AttentionChoice, CachePrecision, Config, Convolution, FeatureChoice, IdEncoding, KdLoss, MonitorChoice,
-    NodeValidation, Precision, Schedule as ScheduleChoice, Stage,
+    self, AttentionChoice, CachePrecision, Config, Convolution, CurriculumConfig, FeatureChoice, IdEncoding, KdLoss,
+    MonitorChoice, NodeValidation, Precision, Schedule as ScheduleChoice, Stage,
 };
 use crate::distill::losses::LogitLoss;
 use crate::graph::{
@@ -63,6 +63,12 @@ pub fn identity(
         let does_new = |name: &str| config::does_new(config::field(name)?, config, Some(stage));
         fields.retain(|name, _| does_new(name).unwrap_or(hashes || !name.starts_with("id_")));
     }
+    let (mut curriculum, usual) = (json!(config.curriculum), json!(CurriculumConfig::default()));
+    if let Value::Object(fields) = &mut curriculum {
+        // As above.
+        let is_new = |name: &str| matches!(name, "curriculum_start_share" | "curriculum_epochs" | "difficulty_source");
+        fields.retain(|name, value| !is_new(name) || *value != usual[name.as_str()]);
+    }
     let mut content = json!({
         "stage": stage.as_str(),
         "data": dataset.digest,
@@ -76,7 +82,7 @@ pub fn identity(
         "kinds": [json!(training.schedule), json!(training.precision), json!(training.task_loss), json!(distillation.kd_loss)],
         "distillation": [distillation.kd_temperature, distillation.kd_alpha, distillation.kd_vgae_latent_weight,
             distillation.kd_vgae_recon_weight],
-        "curriculum": config.curriculum,
+        "curriculum": curriculum,
     });
     if training.monitor == MonitorChoice::Metric {
         content["monitor"] = json!(training.monitor);

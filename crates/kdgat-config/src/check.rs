@@ -6,7 +6,7 @@ use super::later::before_its_default;
 use super::layer::{field, fields, out_of_range};
 use super::load::Loaded;
 use super::origin::Origin;
-use super::rules::{RULES, Rule, is_one_graph};
+use super::rules::{Rule, is_one_graph, rules};
 use super::table::Field;
 use super::values::*;
 
@@ -184,7 +184,7 @@ fn ignored_flags(loaded: &Loaded, stage: Stage) -> Vec<Problem> {
         matches!(loaded.origin(name), Origin::Flag(_)) && !says_no && !(rule.is_read)(&loaded.config, stage)
     };
     let mut problems: Vec<(&str, Problem)> = Vec::new();
-    for rule in RULES {
+    for rule in rules() {
         for name in rule.fields.iter().filter(|name| given_in_vain(name, rule)) {
             if !problems.iter().any(|(told, _)| told == name) {
                 let problem = Problem::Ignored {

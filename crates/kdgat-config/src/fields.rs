@@ -196,22 +196,32 @@ config_fields! {
         teacher_cache_dir: PathBuf = "stores/targets".into();
     }
 
-    /// The curriculum of `kdgat curriculum`: normal graphs per epoch, and their difficulty.
+    /// Curricula: the graphs of an epoch, chosen by their difficulty. `kdgat curriculum` chooses among the normal graphs, `kdgat train` among
+    /// all training graphs of a dataset of graphs.
     curriculum: CurriculumConfig {
-        /// Choice of the normal graphs of an epoch. Attacks are in every epoch.
+        /// Choice of the graphs of an epoch. Attacks are in every epoch of `kdgat curriculum`.
         curriculum: CurriculumKind = CurriculumKind::Difficulty;
         /// Normal graphs per attack graph in the first epoch.
         curriculum_start_ratio: f64 = 1.0, Above(0.0);
         /// Normal graphs per attack graph at the end: the ratio grows linearly and would reach this value after `max_epochs`.
         curriculum_end_ratio: f64 = 10.0, Above(0.0);
-        /// Percentile of difficulty above which the first epoch draws its normal graphs; it rises linearly to 95.
+        /// Percentile of difficulty above which the first epoch draws its graphs; it rises linearly to 95.
         difficulty_percentile: f64 = 50.0, Between(0.0, 95.0);
-        /// Epochs between two scorings of difficulty; 0 scores once. Set it only if the scoring model is replaced while this one trains.
+        /// Epochs between two scorings of difficulty; 0 scores once. With `kdgat curriculum`, set it only if the scoring model is replaced
+        /// while this one trains.
         difficulty_cache_update: usize = 0;
         /// Graphs per batch when scoring difficulty. Lower it when scoring runs out of memory.
         difficulty_chunk: usize = 500, AtLeast(1.0);
-        /// The VGAE that scores difficulty: a run's folder or a weight file. none: the dataset's registered VGAE teacher.
+        /// The model that scores difficulty: a run's folder or a weight file. For `kdgat curriculum` a VGAE (none: the dataset's registered
+        /// VGAE teacher), for `kdgat train` a graph network, by its task loss.
         difficulty_model: Option<PathBuf> = None;
+        /// Share of the training graphs in the first epoch of `kdgat train`; it grows linearly to all of them. none: every epoch has all
+        /// training graphs.
+        curriculum_start_share: Option<f64> = None, Inside(0.0, 1.0);
+        /// Epochs after which every epoch of `kdgat train` has all training graphs. none: `max_epochs`.
+        curriculum_epochs: Option<usize> = None, AtLeast(1.0);
+        /// Source of the difficulty of graphs that are no CAN windows.
+        difficulty_source: DifficultySource = DifficultySource::Auto;
     }
 
     /// Graphs of other kinds than CAN windows (`kdgat train`): see docs/graphs.md.

@@ -1,7 +1,7 @@
 //! Fields added after 0.1, with the value that older runs imply.
 
 use super::fields::Config;
-use super::rules::RULES;
+use super::rules::rules;
 use super::{Field, Stage};
 
 /// Name of the field, and the value (as text) that older runs imply.
@@ -23,7 +23,7 @@ pub(super) fn before_its_default(field: &Field) -> Option<&'static str> {
 pub fn does_new(field: &Field, config: &Config, stage: Option<Stage>) -> Option<bool> {
     let before = before_its_default(field)?;
     let is_read =
-        |stage| RULES.iter().filter(|rule| rule.fields.contains(&field.name)).all(|rule| (rule.is_read)(config, stage));
+        |stage| rules().filter(|rule| rule.fields.contains(&field.name)).all(|rule| (rule.is_read)(config, stage));
     Some((field.show)(config) != before && stage.is_some_and(is_read))
 }
 

@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 mod check;
+mod curriculum;
 mod error;
 mod fields;
 mod frozen;
@@ -23,6 +24,7 @@ mod text;
 mod values;
 
 pub use check::{Stage, capture_obstacles, check, check_stage};
+pub use curriculum::{DifficultyOf, difficulty_of, has_graph_curriculum};
 pub use error::{ConfigError, Problem};
 pub use fields::*;
 pub use frozen::{CONFIG_KEY, freeze};

@@ -1,6 +1,7 @@
 //! The fields that a stage reads, and under which conditions. A flag that would be ignored is refused with the reason.
 
 use super::check::Stage;
+use super::curriculum;
 use super::fields::Config;
 use super::table::Field;
 use super::values::*;
@@ -38,16 +39,6 @@ const COMPUTING_TEACHER_FIELDS: &[&str] = &[
     "teacher_cache",
     "teacher_cache_precision",
     "teacher_cache_dir",
-];
-
-const CURRICULUM_FIELDS: &[&str] = &[
-    "curriculum",
-    "curriculum_start_ratio",
-    "curriculum_end_ratio",
-    "difficulty_percentile",
-    "difficulty_cache_update",
-    "difficulty_chunk",
-    "difficulty_model",
 ];
 
 /// Fields of graph models and their training, which `kdgat fusion` does not read.
@@ -220,12 +211,14 @@ pub fn may_read(stage: Stage, field: &Field) -> bool {
     }
     let mut configs = [FusionKind::Dqn, FusionKind::Bandit].map(|fusion| eager(stage, fusion)).to_vec();
     if stage == Stage::Train {
-        for (config, model) in configs.iter_mut().zip([ModelKind::Gat, ModelKind::Gin]) {
+        let sources = [DifficultySource::Student, DifficultySource::Auto];
+        for ((config, model), source) in configs.iter_mut().zip([ModelKind::Gat, ModelKind::Gin]).zip(sources) {
             config.model.model = model;
+            config.curriculum.difficulty_source = source;
         }
     }
-    let rules = || RULES.iter().filter(|rule| rule.fields.contains(&field.name));
-    configs.iter().any(|config| rules().all(|rule| (rule.is_read)(config, stage)))
+    let of_field = || rules().filter(|rule| rule.fields.contains(&field.name));
+    configs.iter().any(|config| of_field().all(|rule| (rule.is_read)(config, stage)))
 }
 
 /// A configuration of a stage with every option on that makes it read further fields.
@@ -244,6 +237,7 @@ fn eager(stage: Stage, fusion: FusionKind) -> Config {
     config.distillation.use_teacher_cache = true;
     config.distillation.teacher_cache = TeacherCache::Disk;
     config.curriculum.curriculum = CurriculumKind::Difficulty;
+    config.curriculum.curriculum_start_share = Some(0.5);
     config.fusion.fusion = fusion;
     config
 }
@@ -259,7 +253,11 @@ const fn distilled(fields: &'static [&'static str]) -> Rule {
 }
 
 /// All rules. The first one that fails gives the reason.
-pub const RULES: &[Rule] = &[
+pub fn rules() -> impl Iterator<Item = &'static Rule> {
+    RULES.iter().chain(curriculum::RULES)
+}
+
+const RULES: &[Rule] = &[
     Rule {
         fields: FUSION_FIELDS,
         is_read: |_, stage| stage == Stage::Fusion,
@@ -537,31 +535,5 @@ pub const RULES: &[Rule] = &[
         is_read: |config, _| config.training.device != DeviceChoice::Cpu,
         because: "it applies to GPUs, and device is cpu",
         remedy: "drop it, or use --device cuda",
-    },
-    Rule {
-        fields: CURRICULUM_FIELDS,
-        is_read: |_, stage| stage == Stage::Curriculum,
-        because: "this command has no curriculum",
-        remedy: "use `kdgat curriculum` or drop it",
-    },
-    Rule {
-        fields: &["curriculum_start_ratio", "curriculum_end_ratio"],
-        is_read: |config, _| config.curriculum.curriculum != CurriculumKind::Off,
-        because: "curriculum is none",
-        remedy: "use another --curriculum or drop it",
-    },
-    Rule {
-        fields: &["difficulty_percentile"],
-        is_read: |config, _| config.curriculum.curriculum == CurriculumKind::Difficulty,
-        because: "only the curriculum `difficulty` reads it",
-        remedy: "add --curriculum difficulty or drop it",
-    },
-    Rule {
-        fields: &["difficulty_cache_update", "difficulty_chunk", "difficulty_model"],
-        is_read: |config, _| {
-            matches!(config.curriculum.curriculum, CurriculumKind::Difficulty | CurriculumKind::Static)
-        },
-        because: "this curriculum does not score difficulty",
-        remedy: "add --curriculum difficulty or drop it",
     },
 ];

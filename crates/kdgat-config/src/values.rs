@@ -446,16 +446,27 @@ choices! {
         /// Half precision
         F16 = "f16",
     }
-    /// The choice of normal graphs for an epoch.
+    /// The choice of graphs for an epoch: of the normal ones, or with `kdgat train` of all training graphs.
     CurriculumKind {
         /// Drawn at random above a percentile of difficulty that rises with the epochs
         Difficulty = "difficulty",
         /// The hardest graphs, in every epoch
         Static = "static",
+        /// The easiest graphs, in every epoch (Bengio et al. 2009)
+        Easiest = "easiest",
         /// Drawn at random, without difficulty scores
         Random = "random",
-        /// All normal graphs, whatever the ratio
+        /// All graphs, in every epoch
         Off = "none",
+    }
+    /// The source of the difficulty of graphs that are no CAN windows.
+    DifficultySource {
+        /// The task loss of `difficulty_model` if it is set, else of the teacher if there is one, else of the student itself
+        Auto = "auto",
+        /// The task loss of the student itself: scored after the first epoch, and again every `difficulty_cache_update` epochs
+        Student = "student",
+        /// The number of nodes
+        Size = "size",
     }
     /// The source of memory figures for the batch size.
     MemoryEstimation {
@@ -463,5 +474,12 @@ choices! {
         Measured = "measured",
         /// Computed from the architecture
         Static = "static",
+    }
+}
+
+impl CurriculumKind {
+    /// True if it chooses graphs by their difficulty.
+    pub fn scores(self) -> bool {
+        matches!(self, Self::Difficulty | Self::Static | Self::Easiest)
     }
 }

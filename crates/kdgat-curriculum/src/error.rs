@@ -54,6 +54,9 @@ pub enum CurriculumError {
     /// The scoring model or libtorch failed.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The teacher whose losses are the difficulty failed.
+    #[error(transparent)]
+    Teacher(#[from] ObjectiveError),
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -70,6 +73,7 @@ impl CurriculumError {
             Self::Store(error) => error.is_input(),
             Self::Model(ModelError::Torch(_)) => false,
             Self::Model(_) => true,
+            Self::Teacher(error) => error.is_input(),
             Self::File(error) => error.is_input(),
             Self::Write { source, .. } => files::is_about_the_path(source),
             Self::Interrupted { .. } | Self::Device(_) => false,

@@ -1,7 +1,13 @@
-//! Selection of the graphs of an epoch: all attacks, and normals drawn by difficulty or by a baseline method.
+//! Selection of the graphs of an epoch: all attacks, and normals drawn by difficulty or by a baseline method. A dataset of other graphs
+//! has no attacks, and all of its graphs count as normals.
+
+use std::collections::HashMap;
 
 use super::Schedule;
 use kdgat_base::random::{self, Purpose};
+
+/// Losses of graphs that a network knows by heart are nearly 0: those below this share of the highest are one bin.
+const SMALLEST_OF_HARDEST: f64 = 1e-4;
 
 /// Method that chooses normal graphs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,6 +16,8 @@ pub enum Choice {
     Difficulty,
     /// The hardest, in every epoch.
     Hardest,
+    /// The easiest, in every epoch.
+    Easiest,
     /// Random among all.
     Random,
     /// All of them, regardless of the schedule.
@@ -23,9 +31,23 @@ pub struct Sampler {
     schedule: Schedule,
     seed: u64,
     attacks: Vec<u64>,
-    /// Position in the store and difficulty, hardest first; in the order given if they are not scored.
-    normals: Vec<(u64, f32)>,
+    /// Hardest first; in the order given if they are not scored.
+    normals: Vec<Normal>,
     scored: bool,
+    /// True for a dataset of graphs without attacks: an epoch's size is a share of the graphs.
+    is_share: bool,
+    /// Classes of the graphs of such a dataset; empty if it has none.
+    classes: HashMap<u64, u32>,
+}
+
+/// A graph that an epoch may leave out.
+#[derive(Debug, Clone, Copy)]
+struct Normal {
+    /// Position in the store.
+    graph: u64,
+    difficulty: f32,
+    /// Number by which graphs are ordered: the difficulty, or its quantile within the graph's class.
+    rank: f32,
 }
 
 /// Graphs drawn for an epoch.
@@ -35,7 +57,7 @@ pub struct Selection {
     pub graphs: Vec<u64>,
     /// Number of normals among them.
     pub normals: usize,
-    /// Normals per attack.
+    /// Normals per attack, or share of the graphs.
     pub ratio: f64,
     /// Percentile they were drawn from; `None` unless drawn by difficulty.
     pub percentile: Option<f64>,
@@ -74,8 +96,10 @@ impl Sampler {
             schedule,
             seed,
             attacks: attacks.to_vec(),
-            normals: normals.iter().map(|&graph| (graph, 0.0)).collect(),
+            normals: normals.iter().map(|&graph| Normal { graph, difficulty: 0.0, rank: 0.0 }).collect(),
             scored: false,
+            is_share: false,
+            classes: HashMap::new(),
         };
         if let Some(difficulty) = difficulty {
             sampler.rescore(normals, difficulty);
@@ -83,12 +107,50 @@ impl Sampler {
         sampler
     }
 
+    /// Creates a sampler of a share of `graphs` (positions in the store), at least one; the schedule's ratios are shares. With `classes`,
+    /// one for each graph, difficulty is compared within a class, so that each class has its share: the easiest graphs of all are often
+    /// those of one class. Until they are scored, graphs are drawn at random.
+    pub fn of_share(choice: Choice, schedule: Schedule, seed: u64, graphs: &[u64], classes: &[u32]) -> Self {
+        let classes = graphs.iter().copied().zip(classes.iter().copied()).collect();
+        Self { is_share: true, classes, ..Self::new(choice, schedule, seed, &[], graphs, None) }
+    }
+
     /// Replaces the normals and their scores.
     pub fn rescore(&mut self, normals: &[u64], difficulty: &[f32]) {
-        self.normals = normals.iter().copied().zip(difficulty.iter().copied()).collect();
-        // Ties are in store order, so the order is unique.
-        self.normals.sort_by(|left, right| right.1.total_cmp(&left.1).then(left.0.cmp(&right.0)));
+        let scored = normals.iter().zip(difficulty);
+        self.normals = scored.map(|(&graph, &difficulty)| Normal { graph, difficulty, rank: difficulty }).collect();
+        self.sort();
+        if !self.classes.is_empty() {
+            self.rank_within_classes();
+            self.sort();
+        }
         self.scored = true;
+    }
+
+    /// Sorts by rank, the highest first. Ties are in store order, so the order is unique. Other graphs may be stored class by class: there
+    /// the seed decides.
+    fn sort(&mut self) {
+        let (seed, is_share) = (self.seed, self.is_share);
+        let tie = |graph: u64| {
+            let place = if is_share { random::bits(seed, Purpose::Curriculum, u64::MAX, graph) } else { 0 };
+            (place, graph)
+        };
+        self.normals.sort_by(|left, right| {
+            right.rank.total_cmp(&left.rank).then_with(|| tie(left.graph).cmp(&tie(right.graph)))
+        });
+    }
+
+    /// Sets the ranks of sorted graphs to quantiles within their classes, (i + 1/2) / n for the i-th easiest of n.
+    fn rank_within_classes(&mut self) {
+        let mut sizes: HashMap<u32, u32> = HashMap::new();
+        self.classes.values().for_each(|&class| *sizes.entry(class).or_default() += 1);
+        let mut before = sizes.clone();
+        for normal in &mut self.normals {
+            let class = self.classes.get(&normal.graph).copied().unwrap_or_default();
+            let (Some(left), Some(&size)) = (before.get_mut(&class), sizes.get(&class)) else { continue };
+            *left = left.saturating_sub(1);
+            normal.rank = (f64::from(*left) + 0.5) as f32 / size as f32;
+        }
     }
 
     /// Number of graphs in an epoch.
@@ -99,27 +161,33 @@ impl Sampler {
     /// Draws the graphs of an epoch.
     pub fn select(&self, epoch: u64) -> Selection {
         let wanted = self.wanted(epoch);
-        let percentile = (self.choice == Choice::Difficulty).then(|| self.schedule.at(epoch).percentile);
-        let pool = match self.choice {
+        let choice = if self.is_share && !self.scored { Choice::Random } else { self.choice };
+        let percentile = (choice == Choice::Difficulty).then(|| self.schedule.at(epoch).percentile);
+        let pool = match choice {
             Choice::Difficulty => self.at_or_above(self.schedule.at(epoch).percentile),
-            Choice::Hardest => wanted,
+            Choice::Hardest | Choice::Easiest => wanted,
             Choice::Random | Choice::All => self.normals.len(),
         };
         // The hardest come first, so a pool that is too small grows by the next hardest.
-        let mut drawn = self.normals[..pool.max(wanted)].to_vec();
+        let mut drawn = match choice {
+            Choice::Easiest => self.normals[self.normals.len() - wanted..].to_vec(),
+            _ => self.normals[..pool.max(wanted)].to_vec(),
+        };
         if wanted < drawn.len() {
-            let key = |&(graph, _): &(u64, f32)| (random::bits(self.seed, Purpose::Curriculum, epoch, graph), graph);
+            let key =
+                |normal: &Normal| (random::bits(self.seed, Purpose::Curriculum, epoch, normal.graph), normal.graph);
             drawn.select_nth_unstable_by_key(wanted, key);
             drawn.truncate(wanted);
         }
-        drawn.sort_unstable_by_key(|&(graph, _)| graph);
-        let sum: f64 = drawn.iter().map(|&(_, difficulty)| f64::from(difficulty)).sum();
-        let mut graphs: Vec<u64> = self.attacks.iter().copied().chain(drawn.iter().map(|&(graph, _)| graph)).collect();
+        drawn.sort_unstable_by_key(|normal| normal.graph);
+        let sum: f64 = drawn.iter().map(|normal| f64::from(normal.difficulty)).sum();
+        let mut graphs: Vec<u64> =
+            self.attacks.iter().copied().chain(drawn.iter().map(|normal| normal.graph)).collect();
         graphs.sort_unstable();
         Selection {
             graphs,
             normals: wanted,
-            ratio: wanted as f64 / self.attacks.len().max(1) as f64,
+            ratio: wanted as f64 / self.unit().max(1) as f64,
             percentile,
             topped_up: wanted.saturating_sub(pool),
             mean_difficulty: (self.scored && wanted > 0).then(|| sum / wanted as f64),
@@ -129,16 +197,18 @@ impl Sampler {
     /// Histogram of all normals, and of those in `selection`, by difficulty: `bins` bins of equal ratio between the lowest and the
     /// highest difficulty. Empty without scores.
     pub fn distribution(&self, selection: &Selection, bins: usize) -> Vec<Bin> {
-        let (Some(hardest), Some(easiest)) = (self.normals.first(), self.normals.last()) else { return Vec::new() };
-        if !self.scored || bins == 0 {
+        let difficulties = || self.normals.iter().map(|normal| f64::from(normal.difficulty));
+        if !self.scored || bins == 0 || self.normals.is_empty() {
             return Vec::new();
         }
-        let low = f64::from(easiest.1.max(f32::MIN_POSITIVE));
-        let step = (f64::from(hardest.1).max(low) / low).ln() / bins as f64;
+        let hardest = difficulties().fold(f64::NEG_INFINITY, f64::max);
+        let smallest = if self.is_share { hardest * SMALLEST_OF_HARDEST } else { 0.0 };
+        let low = difficulties().fold(f64::INFINITY, f64::min).max(smallest).max(f64::from(f32::MIN_POSITIVE));
+        let step = (hardest.max(low) / low).ln() / bins as f64;
         let edge = |bin: usize| low * (step * bin as f64).exp();
         let mut found: Vec<Bin> =
             (0..bins).map(|bin| Bin { low: edge(bin), high: edge(bin + 1), normals: 0, chosen: 0 }).collect();
-        for (graph, difficulty) in &self.normals {
+        for Normal { graph, difficulty, .. } in &self.normals {
             let place = (f64::from(*difficulty).max(low) / low).ln() / step.max(f64::MIN_POSITIVE);
             let bin = &mut found[(place as usize).min(bins - 1)];
             bin.normals += 1;
@@ -152,18 +222,23 @@ impl Sampler {
         if self.choice == Choice::All {
             return self.normals.len();
         }
-        let wanted = self.schedule.at(epoch).ratio * self.attacks.len() as f64;
-        (wanted.round() as usize).min(self.normals.len())
+        let wanted = self.schedule.at(epoch).ratio * self.unit() as f64;
+        (wanted.round() as usize).max(usize::from(self.is_share)).min(self.normals.len())
+    }
+
+    /// Number of graphs that the schedule's ratio refers to.
+    fn unit(&self) -> usize {
+        if self.is_share { self.normals.len() } else { self.attacks.len() }
     }
 
     /// Number of normals at or above the percentile of difficulty (interpolated linearly, as in NumPy).
     fn at_or_above(&self, percentile: f64) -> usize {
         let Some(last) = self.normals.len().checked_sub(1) else { return 0 };
         let rank = percentile / 100.0 * last as f64;
-        let ascending = |rank: f64| f64::from(self.normals[last - (rank as usize).min(last)].1);
+        let ascending = |rank: f64| f64::from(self.normals[last - (rank as usize).min(last)].rank);
         let (below, above) = (ascending(rank.floor()), ascending(rank.ceil()));
         let threshold = below + (rank - rank.floor()) * (above - below);
-        self.normals.partition_point(|&(_, difficulty)| f64::from(difficulty) >= threshold)
+        self.normals.partition_point(|normal| f64::from(normal.rank) >= threshold)
     }
 }
 
@@ -233,6 +308,8 @@ mod tests {
         let random = sampler(Choice::Random, 20, 200);
         let drawn: BTreeSet<u64> = (0..10).flat_map(|epoch| normals(&random.select(epoch))).collect();
         assert!(drawn.iter().any(|&graph| graph < 1050), "easy graphs are drawn too: {drawn:?}");
+        let easiest = sampler(Choice::Easiest, 5, 100).select(0);
+        assert_eq!(normals(&easiest), (1000..1005).collect::<Vec<_>>());
         let all = sampler(Choice::All, 5, 100).select(0);
         assert_eq!((all.graphs.len(), all.normals, all.percentile), (105, 100, None));
     }
@@ -245,8 +322,83 @@ mod tests {
         assert!(drawn.len() > 20, "{drawn:?}");
     }
 
+    /// Shares of 100 graphs from 0.2 to all of them after 10 epochs, unscored.
+    fn of_share(choice: Choice, seed: u64) -> Sampler {
+        let schedule = Schedule { start_ratio: 0.2, end_ratio: 1.0, start_percentile: 50.0, max_epochs: 10 };
+        Sampler::of_share(choice, schedule, seed, &(0..100).collect::<Vec<_>>(), &[])
+    }
+
+    #[test]
+    fn a_share_of_the_graphs_grows_to_all_of_them() {
+        let difficulty: Vec<f32> = (0..100u8).map(f32::from).collect();
+        for choice in [Choice::Difficulty, Choice::Hardest, Choice::Easiest, Choice::Random] {
+            let mut sampler = of_share(choice, 3);
+            sampler.rescore(&(0..100).collect::<Vec<_>>(), &difficulty);
+            let sizes: Vec<usize> = (0..12).map(|epoch| sampler.select(epoch).graphs.len()).collect();
+            assert_eq!(sizes, [20, 28, 36, 44, 52, 60, 68, 76, 84, 92, 100, 100], "{choice:?}");
+            assert_eq!(sampler.select(1).ratio, 0.28);
+        }
+        let mut easiest = of_share(Choice::Easiest, 3);
+        easiest.rescore(&(0..100).collect::<Vec<_>>(), &difficulty);
+        assert_eq!(easiest.select(0).graphs, (0..20).collect::<Vec<_>>());
+        assert_eq!(easiest.select(0).mean_difficulty, Some(9.5));
+    }
+
+    #[test]
+    fn the_seed_alone_decides_between_equally_difficult_or_unscored_graphs() {
+        let graphs: Vec<u64> = (0..100).collect();
+        for scored in [false, true] {
+            let drawn = |seed| {
+                let mut sampler = of_share(Choice::Easiest, seed);
+                if scored {
+                    sampler.rescore(&graphs, &[1.0; 100]);
+                }
+                sampler.select(0).graphs
+            };
+            assert_eq!(drawn(1), drawn(1));
+            assert_ne!(drawn(1), drawn(2));
+            assert!(drawn(1).iter().any(|&graph| graph > 50), "graphs of the last classes are drawn, too");
+        }
+    }
+
+    #[test]
+    fn each_class_has_its_share() {
+        // 60 graphs of class 0, all easier than the 40 of class 1.
+        let graphs: Vec<u64> = (0..100).collect();
+        let classes: Vec<u32> = graphs.iter().map(|&graph| u32::from(graph >= 60)).collect();
+        let difficulty: Vec<f32> = (0..100u8).map(f32::from).collect();
+        let schedule = Schedule { start_ratio: 0.2, end_ratio: 1.0, start_percentile: 80.0, max_epochs: 10 };
+        for (choice, first, second) in [
+            (Choice::Easiest, 0..12, 60..68),
+            (Choice::Hardest, 48..60, 92..100),
+            (Choice::Difficulty, 48..60, 92..100),
+        ] {
+            let mut sampler = Sampler::of_share(choice, schedule, 3, &graphs, &classes);
+            sampler.rescore(&graphs, &difficulty);
+            assert_eq!(sampler.select(0).graphs, first.chain(second).collect::<Vec<u64>>(), "{choice:?}");
+            assert_eq!(sampler.select(10).graphs, graphs);
+        }
+    }
+
+    #[test]
+    fn losses_of_nearly_zero_are_one_bin() {
+        let mut sampler = of_share(Choice::Easiest, 1);
+        let difficulty: Vec<f32> = (0..100u8).map(|graph| if graph < 50 { 1e-30 } else { 1.0 }).collect();
+        sampler.rescore(&(0..100).collect::<Vec<_>>(), &difficulty);
+        let bins = sampler.distribution(&sampler.select(0), 8);
+        assert_eq!((bins[0].normals, bins[0].chosen, bins[7].normals), (50, 20, 50), "{bins:?}");
+        assert!((bins[0].low - 1e-4).abs() < 1e-9, "{bins:?}");
+    }
+
+    #[test]
+    fn a_small_share_has_one_graph() {
+        let schedule = Schedule { start_ratio: 0.01, end_ratio: 1.0, start_percentile: 0.0, max_epochs: 10 };
+        assert_eq!(Sampler::of_share(Choice::Random, schedule, 1, &[5, 7], &[]).select(0).graphs.len(), 1);
+    }
+
     fn any_choice() -> impl Strategy<Value = Choice> {
-        prop_oneof![Just(Choice::Difficulty), Just(Choice::Hardest), Just(Choice::Random), Just(Choice::All)]
+        let by_difficulty = prop_oneof![Just(Choice::Difficulty), Just(Choice::Hardest), Just(Choice::Easiest)];
+        prop_oneof![by_difficulty, Just(Choice::Random), Just(Choice::All)]
     }
 
     proptest! {
@@ -283,6 +435,12 @@ mod tests {
                 let easiest = drawn.iter().map(of).fold(f32::INFINITY, f32::min);
                 let left_out = normals.iter().filter(|graph| !drawn.contains(graph));
                 prop_assert!(left_out.map(of).all(|difficulty| difficulty <= easiest));
+            }
+            if choice == Choice::Easiest {
+                let of = |graph: &u64| difficulty[*graph as usize / 2];
+                let hardest = drawn.iter().map(of).fold(f32::NEG_INFINITY, f32::max);
+                let left_out = normals.iter().filter(|graph| !drawn.contains(graph));
+                prop_assert!(left_out.map(of).all(|difficulty| difficulty >= hardest));
             }
             // A pure function of the epoch: a new sampler draws the same.
             let again = Sampler::new(choice, schedule, seed, &attacks, &normals, Some(&difficulty));

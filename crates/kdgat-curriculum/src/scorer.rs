@@ -19,7 +19,7 @@ use kdgat_train::interrupt;
 use kdgat_train::memory::{Meter, by_halves, retry_on_oom};
 
 /// Chunks prefetched while one is scored.
-const CHUNKS_AHEAD: usize = 2;
+pub(super) const CHUNKS_AHEAD: usize = 2;
 
 /// Maximum nodes per chunk of more than one graph: 500 windows of ordinary traffic have fewer. Windows of random IDs have up to
 /// four times as many nodes and would otherwise determine the memory that scoring needs.
@@ -132,7 +132,7 @@ impl Scorer {
 }
 
 /// Splits graphs, in order, into chunks of at most `chunk` graphs and [`CHUNK_NODES`] nodes.
-fn chunks(store: &Store, graphs: &[u64], chunk: usize) -> Result<Vec<Vec<u64>>, StoreError> {
+pub(super) fn chunks(store: &Store, graphs: &[u64], chunk: usize) -> Result<Vec<Vec<u64>>, StoreError> {
     let mut chunks: Vec<Vec<u64>> = Vec::with_capacity(graphs.len().div_ceil(chunk.max(1)));
     let mut nodes = 0;
     for &graph in graphs {

@@ -40,7 +40,7 @@ pub struct Scores {
 /// Identity of the model and the data behind scores.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Digest of the scoring model's weights.
+    /// Digest of the scoring model's weights, or of all that the difficulty depends on besides the data.
     pub model_digest: String,
     /// Digest of the store.
     pub data_digest: String,
@@ -79,16 +79,25 @@ impl Scores {
         graphs: &[u64],
         chunk: usize,
     ) -> Result<Self, CurriculumError> {
+        let compute = || Ok(Self::compute(scorer, store, graphs, chunk)?.difficulty);
+        Self::cached_or(path, Origin::of(scorer, store), graphs, compute)
+    }
+
+    /// Like [`Scores::cached`], for difficulties of any origin: `compute` returns that of each of `graphs`.
+    pub fn cached_or(
+        path: &Path,
+        origin: Origin,
+        graphs: &[u64],
+        compute: impl FnOnce() -> Result<Vec<f32>, CurriculumError>,
+    ) -> Result<Self, CurriculumError> {
         if path.exists() {
             match retry_on_oom(Meter::new(Device::Cpu), || Self::read(path)) {
-                Ok(scores) if scores.origin == Origin::of(scorer, store) && scores.graphs == graphs => {
-                    return Ok(scores);
-                }
+                Ok(scores) if scores.origin == origin && scores.graphs == graphs => return Ok(scores),
                 Ok(_) => tracing::warn!("{}: scores of another model or other graphs; scoring again", path.display()),
                 Err(error) => tracing::warn!("{error}; scoring again"),
             }
         }
-        let scores = Self::compute(scorer, store, graphs, chunk)?;
+        let scores = Self { origin, graphs: graphs.to_vec(), difficulty: compute()? };
         retry_on_oom(Meter::new(Device::Cpu), || scores.write(path))?;
         Ok(scores)
     }

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::graphs::Metric;
 use kdgat_train::run_settings::{Setting, describe, distinguishing};
 
-/// Setting with the digest of the teacher. Each fold has its own teacher, so it does not tell groups apart.
-const TEACHER: &str = "teacher";
+/// Settings with the digests of the teacher and of the difficulty model. Each fold has its own, so they do not tell groups apart.
+const MODELS_OF_FOLD: [&str; 2] = ["teacher", "difficulty_model"];
 /// Beginning of the settings that only a distilled student has.
 const KD: &str = "kd_";
 
@@ -145,7 +145,7 @@ impl Group<'_> {
 
 /// Groups the runs, in the order of their first members.
 pub fn groups(runs: &[RunResult]) -> Vec<Group<'_>> {
-    let settings = |run: &RunResult| run.settings_without(|name| name == TEACHER);
+    let settings = |run: &RunResult| run.settings_without(|name| MODELS_OF_FOLD.contains(&name));
     let mut groups: Vec<Group> = Vec::new();
     for run in runs {
         let is_alike = |group: &&mut Group| {
@@ -260,7 +260,8 @@ struct Pair<'a> {
 /// Compares each group of distilled students with the runs that have the same settings and no teacher, metric by metric. A group
 /// without such runs on one of its folds, with the same seed, has no comparison.
 pub fn comparisons(groups: &[Group<'_>]) -> Vec<Comparison> {
-    let base = |group: &Group| group.runs[0].settings_without(|name| name == TEACHER || name.starts_with(KD));
+    let is_left_out = |name: &str| MODELS_OF_FOLD.contains(&name) || name.starts_with(KD);
+    let base = |group: &Group| group.runs[0].settings_without(is_left_out);
     let mut found = Vec::new();
     for group in groups.iter().filter(|group| group.runs[0].distilled) {
         let settings = base(group);

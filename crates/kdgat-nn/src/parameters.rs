@@ -116,6 +116,11 @@ impl FreshParameters {
     }
 
     /// All tensors created so far, in order of construction.
+    pub fn tensors(&self) -> &[NamedTensor] {
+        &self.tensors
+    }
+
+    /// Returns all tensors created so far, in order of construction.
     pub fn into_tensors(self) -> Vec<NamedTensor> {
         self.tensors
     }

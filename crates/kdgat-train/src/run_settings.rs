@@ -47,6 +47,7 @@ pub fn settings(config: &Value) -> Vec<Setting> {
     } else if config["command"] == "train" {
         // Runs on the folds of one division repeat each other.
         add("graphs", &|name| !matches!(name, "fold" | "folds_file"));
+        found.extend(of_graph_curriculum(sections));
         let file = sections["graphs"]["folds_file"].as_str().and_then(|file| Path::new(file).file_name());
         found.extend(file.map(|name| ("folds_file".to_owned(), Value::from(name.to_string_lossy()))));
     }
@@ -65,6 +66,33 @@ pub fn settings(config: &Value) -> Vec<Setting> {
     }
     for (input, name) in LEARNED_FROM {
         found.extend(inputs[input].as_str().map(|digest| (name.to_owned(), Value::from(short(digest)))));
+    }
+    found
+}
+
+/// The settings of a curriculum on a dataset of graphs. Runs from before there were any had none.
+fn of_graph_curriculum(sections: &Value) -> Vec<Setting> {
+    let fields = &sections["curriculum"];
+    let kind = &fields["curriculum"];
+    if !fields["curriculum_start_share"].is_number() || kind == "none" {
+        return vec![("curriculum".to_owned(), "none".into())];
+    }
+    let mut names = vec!["curriculum", "curriculum_start_share", "curriculum_epochs"];
+    if kind == "difficulty" {
+        names.push("difficulty_percentile");
+    }
+    if kind != "random" {
+        names.push("difficulty_cache_update");
+    }
+    let mut found: Vec<Setting> = names.into_iter().map(|name| (name.to_owned(), fields[name].clone())).collect();
+    if kind != "random" {
+        let of = match fields["difficulty_source"].as_str() {
+            Some(source @ ("student" | "size")) => source,
+            _ if fields["difficulty_model"].is_string() => "model",
+            _ if sections["distillation"]["use_kd"] == true => "teacher",
+            _ => "student",
+        };
+        found.push(("difficulty".to_owned(), of.into()));
     }
     found
 }
@@ -142,6 +170,27 @@ mod tests {
         assert_eq!(one, config(1, "sum"));
         let other = config(0, "mean");
         assert_eq!(describe(&other, &distinguishing(&[&one, &other])), "pooling mean");
+    }
+
+    #[test]
+    fn a_curriculum_of_graphs_is_a_setting() {
+        let config =
+            |curriculum: Value| settings(&json!({ "command": "train", "config": { "curriculum": curriculum } }));
+        // All runs have the field `curriculum`, which means nothing without a share.
+        let without = config(json!({ "curriculum": "difficulty", "curriculum_end_ratio": 10.0 }));
+        assert_eq!(without, config(json!({ "curriculum": "difficulty", "curriculum_start_share": null })));
+        let with = |share: f64, chunk: u64| {
+            config(json!({
+                "curriculum": "easiest", "curriculum_end_ratio": 10.0, "curriculum_start_share": share, "difficulty_chunk": chunk
+            }))
+        };
+        assert_eq!(with(0.5, 1), with(0.5, 2));
+        let told = |one: &[Setting], other: &[Setting]| describe(other, &distinguishing(&[one, other]));
+        assert_eq!(told(&without, &with(0.5, 1)), "curriculum easiest");
+        assert_eq!(told(&with(0.2, 1), &with(0.5, 1)), "curriculum_start_share 0.5");
+        let sized =
+            config(json!({ "curriculum": "easiest", "curriculum_start_share": 0.5, "difficulty_source": "size" }));
+        assert_eq!(told(&with(0.5, 1), &sized), "difficulty size");
     }
 
     #[test]

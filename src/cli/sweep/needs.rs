@@ -12,7 +12,7 @@ use anyhow::Result;
 
 use crate::can::catalogue;
 use crate::cli::exit::UsageError;
-use crate::config::{CurriculumKind, DeviceChoice, ModelKind};
+use crate::config::{DeviceChoice, ModelKind};
 use crate::distill::RegistryError;
 use crate::distill::registry::Registry;
 use crate::graph::dataset;
@@ -113,7 +113,7 @@ pub fn taught_by(task: &Task) -> Vec<ModelKind> {
     {
         models.push(if task.kind == TaskKind::Autoencoder { ModelKind::Vgae } else { config.model.model });
     }
-    let scores = matches!(config.curriculum.curriculum, CurriculumKind::Difficulty | CurriculumKind::Static);
+    let scores = config.curriculum.curriculum.scores();
     if task.kind == TaskKind::Curriculum
         && scores
         && config.curriculum.difficulty_model.is_none()

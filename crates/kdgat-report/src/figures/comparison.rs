@@ -51,10 +51,10 @@ fn family(run: &Run) -> &str {
     if run.fold().is_some() { GRAPH_NETWORKS } else { run.model() }
 }
 
-/// Returns the settings that tell groups apart. Each fold has its own teacher, which is no other setting.
+/// Returns the settings that tell groups apart. Each fold has its own teacher and difficulty model, which are no other settings.
 fn settings(run: &Run) -> Vec<Setting> {
     let mut settings = run_settings::settings(&run.config);
-    settings.retain(|(name, _)| run.fold().is_none() || name != "teacher");
+    settings.retain(|(name, _)| run.fold().is_none() || !matches!(name.as_str(), "teacher" | "difficulty_model"));
     settings
 }
 

@@ -1,4 +1,4 @@
-//! Difficulty of the normal graphs, and the curriculum's choice of them in each epoch.
+//! Difficulty of the graphs that a curriculum chooses from, and its choice of them in each epoch.
 
 use super::{Drawn, Figure};
 use crate::ReportError;
@@ -12,7 +12,31 @@ use crate::html::slug;
 /// Ratio of the highest difficulty to the lowest above which the axis is logarithmic.
 const LOGARITHMIC: f64 = 30.0;
 
-/// A bin of difficulties: the numbers of normal graphs in it and of those that an epoch chose.
+/// Words of a curriculum on CAN windows, or on a dataset of graphs.
+struct Words {
+    /// Column of `curriculum.csv` with the number of graphs.
+    column: &'static str,
+    /// The graphs that are chosen from.
+    graphs: &'static str,
+    /// All of them, in a legend.
+    all: &'static str,
+    difficulty: &'static str,
+}
+
+const OF_WINDOWS: Words = Words {
+    column: "normals",
+    graphs: "normal graphs",
+    all: "all normal",
+    difficulty: "Difficulty is the scoring VGAE's reconstruction error plus 0.1 times its cross entropy of the IDs.",
+};
+const OF_GRAPHS: Words = Words {
+    column: "graphs",
+    graphs: "training graphs",
+    all: "all training graphs",
+    difficulty: "Difficulty is a model's task loss on a graph, or its number of nodes.",
+};
+
+/// A bin of difficulties: the numbers of graphs in it and of those that an epoch chose.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Bin {
     low: f64,
@@ -26,22 +50,24 @@ type Epoch = (f64, Vec<Bin>);
 
 pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
     let what = format!("difficulty and the curriculum's choice of {}", run.name);
-    if run.stage() != "curriculum" {
-        return Ok(Vec::new());
-    }
-    let epochs = epochs(run);
+    let words = match run.stage() {
+        "curriculum" => OF_WINDOWS,
+        _ if run.has_graph_curriculum() => OF_GRAPHS,
+        _ => return Ok(Vec::new()),
+    };
+    let epochs = epochs(run, &words);
     let Some(choices) = run.choices.as_ref().filter(|_| !epochs.is_empty()) else {
         let why = match run.config["config"]["curriculum"]["curriculum"].as_str() {
             Some(kind @ ("random" | "none")) => {
-                format!("graphs are not scored with --curriculum {kind}; use difficulty or static.")
+                format!("graphs are not scored with --curriculum {kind}; use difficulty, static or easiest.")
             }
-            _ => "the run has no curriculum.csv; this version of `kdgat curriculum` writes it.".to_owned(),
+            _ => format!("the run has no curriculum.csv; this version of `kdgat {}` writes it.", run.stage()),
         };
         return Ok(vec![Drawn::missing(what, why)]);
     };
     let sources = vec![choices.path.clone(), run.metrics.path.clone()];
     let mut drawn = Vec::new();
-    let chart = distribution(&epochs);
+    let chart = distribution(&epochs, &words);
     if let Some(svg) = chart.draw()? {
         let axis = if chart.log_x { " Its axis is logarithmic." } else { "" };
         let (first, last) = (&epochs[0], &epochs[epochs.len() - 1]);
@@ -49,17 +75,15 @@ pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
             Figure {
                 slug: slug(&format!("difficulty {}", run.name)),
                 title: format!(
-                    "Difficulty of the normal graphs: {} of {} are chosen in epoch {}, {} in epoch {}",
+                    "Difficulty of the {}: {} of {} are chosen in epoch {}, {} in epoch {}",
+                    words.graphs,
                     chosen(first),
                     first.1.iter().map(|bin| bin.normals).sum::<f64>(),
                     first.0,
                     chosen(last),
                     last.0
                 ),
-                reading: format!(
-                    "Difficulty is the scoring VGAE's reconstruction error plus 0.1 times its cross entropy of the \
-                     IDs.{axis} Easy graphs are on the left."
-                ),
+                reading: format!("{}{axis} Easy graphs are on the left.", words.difficulty),
                 sources: sources.clone(),
                 svg,
             }
@@ -70,9 +94,10 @@ pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
         Figure {
             slug: slug(&format!("choice {}", run.name)),
             title: "Curriculum: share of graphs chosen, by difficulty and epoch".to_owned(),
-            reading: "Dark: most graphs of that difficulty are chosen; light: few. The right column has the number of normal graphs in \
-                      the epoch."
-                .to_owned(),
+            reading: format!(
+                "Dark: most graphs of that difficulty are chosen; light: few. The right column has the number of {} in the epoch.",
+                words.graphs
+            ),
             sources,
             svg: heat_map(&epochs)?,
         }
@@ -85,9 +110,10 @@ fn chosen(epoch: &Epoch) -> f64 {
     epoch.1.iter().map(|bin| bin.chosen).sum()
 }
 
-fn epochs(run: &Run) -> Vec<Epoch> {
+fn epochs(run: &Run, words: &Words) -> Vec<Epoch> {
     let Some(table) = &run.choices else { return Vec::new() };
-    let columns = ["epoch", "difficulty_low", "difficulty_high", "normals", "chosen"].map(|name| table.numbers(name));
+    let columns =
+        ["epoch", "difficulty_low", "difficulty_high", words.column, "chosen"].map(|name| table.numbers(name));
     let [epoch, low, high, normals, chosen] = &columns;
     let mut epochs: Vec<Epoch> = Vec::new();
     for row in 0..table.len() {
@@ -100,7 +126,7 @@ fn epochs(run: &Run) -> Vec<Epoch> {
     epochs
 }
 
-fn distribution(epochs: &[Epoch]) -> LineChart {
+fn distribution(epochs: &[Epoch], words: &Words) -> LineChart {
     let line = |bins: &[Bin], count: fn(&Bin) -> f64| {
         let mut points: Vec<(f64, f64)> = bins.iter().map(|bin| (bin.low, count(bin))).collect();
         points.extend(bins.last().map(|bin| (bin.high, count(bin))));
@@ -108,7 +134,7 @@ fn distribution(epochs: &[Epoch]) -> LineChart {
     };
     let (first, last) = (&epochs[0], &epochs[epochs.len() - 1]);
     let mut series = vec![
-        Series { way: Way::Steps, ..Series::new("all normal", 5, line(&last.1, |bin| bin.normals)) },
+        Series { way: Way::Steps, ..Series::new(words.all, 5, line(&last.1, |bin| bin.normals)) },
         Series { way: Way::Steps, ..Series::new(format!("epoch {}", first.0), 1, line(&first.1, |bin| bin.chosen)) },
     ];
     if last.0 != first.0 {
@@ -120,7 +146,7 @@ fn distribution(epochs: &[Epoch]) -> LineChart {
     let high = bounds().map(|bin| bin.high).fold(0.0, f64::max);
     LineChart {
         x: "difficulty of the graph".to_owned(),
-        y: "normal graphs of that difficulty".to_owned(),
+        y: format!("{} of that difficulty", words.graphs),
         series,
         x_range: (high > low).then_some(low..high),
         log_x: low > 0.0 && high / low > LOGARITHMIC,

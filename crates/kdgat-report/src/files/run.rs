@@ -71,6 +71,11 @@ impl Run {
         if self.trial.is_empty() { self.label.clone() } else { format!("{}; {}", self.label, self.trial) }
     }
 
+    /// True for `kdgat train` with a curriculum.
+    pub fn has_graph_curriculum(&self) -> bool {
+        has_graph_curriculum(&self.config)
+    }
+
     /// Returns the model, `vgae` or `gat`.
     pub fn model(&self) -> &str {
         self.config["config"]["model"]["model"].as_str().unwrap_or("model")
@@ -142,6 +147,14 @@ pub fn read_json(path: &Path) -> Result<Value, ReportError> {
     })
 }
 
+/// True for `kdgat train` with a curriculum.
+fn has_graph_curriculum(config: &Value) -> bool {
+    let curriculum = &config["config"]["curriculum"];
+    config["command"] == "train"
+        && curriculum["curriculum_start_share"].is_number()
+        && curriculum["curriculum"] != "none"
+}
+
 fn label(config: &Value) -> String {
     let model = &config["config"]["model"];
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
@@ -150,7 +163,7 @@ fn label(config: &Value) -> String {
         false => text(&model["model"]).to_uppercase(),
     };
     let mut label = format!("{what} {}", text(&model["size"]));
-    if config["command"] == "curriculum" {
+    if config["command"] == "curriculum" || has_graph_curriculum(config) {
         label += ", curriculum";
     }
     if !text(&model["size"]).starts_with("teacher") {

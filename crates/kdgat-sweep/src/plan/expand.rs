@@ -13,7 +13,7 @@ use super::{metric, shared};
 use crate::SweepError;
 use crate::early::EarlyStopping;
 use crate::state::table::COLUMNS;
-use kdgat_config::{self, Config, CurriculumKind, Sources, nearest};
+use kdgat_config::{self, Config, Sources, nearest};
 
 /// Sources of configuration besides the sweep file.
 #[derive(Clone, Debug, Default)]
@@ -309,7 +309,7 @@ impl Expansion<'_> {
     /// Rejects a curriculum teacher without a difficulty model: trained teachers stay out of the user's registry, so the task
     /// cannot read its difficulty model from there either.
     fn refuse_registry(&self, task: &Task) -> Result<(), SweepError> {
-        let scores = matches!(task.config.curriculum.curriculum, CurriculumKind::Difficulty | CurriculumKind::Static);
+        let scores = task.config.curriculum.curriculum.scores();
         let given = task.config.curriculum.difficulty_model.is_some()
             || task.inputs.iter().any(|input| input.field == "difficulty_model");
         if task.registers() && task.kind == TaskKind::Curriculum && scores && !given {

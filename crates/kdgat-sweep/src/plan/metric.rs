@@ -3,7 +3,7 @@
 use super::file::{Direction, StepCommand, SweepFile};
 use crate::early::EarlyStopping;
 use kdgat_config::nearest;
-use kdgat_curriculum::CURRICULUM_COLUMNS;
+use kdgat_curriculum::{CURRICULUM_COLUMNS, GRAPH_CURRICULUM_COLUMNS};
 use kdgat_distill::objective;
 use kdgat_evaluate::metrics::METRICS;
 use kdgat_train::metrics::metrics_header;
@@ -137,9 +137,12 @@ fn columns(command: StepCommand) -> Vec<String> {
         StepCommand::Evaluate => return Vec::new(),
     };
     let mut columns = metrics_header(parts);
-    if command == StepCommand::Curriculum {
-        columns.extend(CURRICULUM_COLUMNS.iter().map(|&column| column.to_owned()));
-    }
+    let of_curriculum: &[&str] = match command {
+        StepCommand::Curriculum => CURRICULUM_COLUMNS,
+        StepCommand::Train => GRAPH_CURRICULUM_COLUMNS,
+        _ => &[],
+    };
+    columns.extend(of_curriculum.iter().map(|&column| column.to_owned()));
     columns
 }
 
@@ -161,6 +164,7 @@ mod tests {
             ("val_hint_kd", "normal"),
             ("parameters", "normal"),
             ("curriculum_ratio", "curriculum"),
+            ("curriculum_share", "train"),
             ("val_reward", "fusion"),
             ("val_accuracy", "train"),
             ("val_mean_absolute_error", "train"),
