@@ -14,7 +14,7 @@ use kdgat::distill::frozen::{self, Asked, TeacherVocabulary};
 use kdgat::distill::objective::{GraphObjective, TeacherLink};
 use kdgat::distill::{CacheMode, CacheOptions, StoreShape, Teacher, TeacherOptions, Weights};
 use kdgat::graph::store::open_or_build_graphs;
-use kdgat::graph::{AssembleOptions, Store, Task, assemble};
+use kdgat::graph::{AssembleOptions, Level, Store, Task, assemble};
 use kdgat::nn::attention::Backend;
 use kdgat::nn::{Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, Scope, target_scale};
 use kdgat::train::objective::{Objective, Part};
@@ -67,6 +67,8 @@ fn store(folder: &Path, task: Task) -> Arc<Store> {
 fn architecture(store: &Store, graphs: &[u64], kind: GnnKind, pooling: Pooling) -> GnnConfig {
     let schema = store.schema().unwrap();
     GnnConfig {
+        level: Level::Graph,
+        virtual_node: false,
         kind,
         node_features: schema.node_columns() as i64,
         edge_features: if kind == GnnKind::Gin { schema.edge_columns() as i64 } else { 0 },
@@ -157,7 +159,7 @@ fn difficulty_is_the_task_loss_and_depends_neither_on_chunks_nor_on_who_computes
                 short_profiles: false,
             };
             let batch = assemble(&store, &graphs, &options).unwrap();
-            let mut objective = GraphObjective { model, task, teacher: TeacherLink::new(None, 1), distillation: None };
+            let mut objective = GraphObjective::new(model, task, TeacherLink::new(None, 1), None);
             objective.receive(&batch).unwrap();
             let loss = tch::no_grad(|| objective.validation_loss(&batch, &Part::whole(&batch))).unwrap().total;
             let mean = whole.iter().map(|&value| f64::from(value)).sum::<f64>() / graphs.len() as f64;

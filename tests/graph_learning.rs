@@ -413,6 +413,8 @@ fn nodes_are_classified_by_a_teacher_and_its_student() {
         assert!(said.contains(reason), "{said} lacks {reason}");
     };
     refused(&["--pooling", "mean", "--use-kd", "false"], "pooling would be ignored");
+    let curriculum = ["--curriculum-start-share", "0.5", "--use-kd", "false"];
+    refused(&curriculum, "a curriculum chooses graphs by a loss of theirs, and the targets are of nodes");
     fs::write(place.path().join("outputs.csv"), "graph_id,logit_a,logit_b\n").unwrap();
     refused(&["--targets-file", "outputs.csv"], "has a row for each graph, and the targets are of nodes");
     // A teacher of graphs is no teacher of nodes.

@@ -142,6 +142,11 @@ fn gnn_config(
             "pooling would be ignored: the targets are of nodes, whose own rows the head reads; drop --pooling".into(),
         ));
     }
+    if schema.level == Level::Node && config::has_graph_curriculum(config) {
+        return Err(StageError::Input(
+            "a curriculum chooses graphs by a loss of theirs, and the targets are of nodes; drop --curriculum-start-share".into(),
+        ));
+    }
     let kind = match model.model {
         ModelKind::Gcn => GnnKind::Gcn,
         ModelKind::Sage => GnnKind::Sage,

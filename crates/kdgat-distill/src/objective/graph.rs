@@ -21,10 +21,14 @@ use kdgat_train::options::Monitor;
 
 /// A graph network in training, with or without a teacher.
 pub struct GraphObjective {
-    model: Gnn,
-    task: Task,
-    teacher: TeacherLink,
-    distillation: Option<GraphDistillation>,
+    /// The student.
+    pub model: Gnn,
+    /// The task that it learns.
+    pub task: Task,
+    /// The source of the teacher's targets.
+    pub teacher: TeacherLink,
+    /// The distillation loss; `None` without a teacher.
+    pub distillation: Option<GraphDistillation>,
     /// `[num_graphs + 1]`: number of nodes with targets before each graph of the batch received last; empty if graphs have the targets.
     known_nodes: Arc<Vec<u64>>,
 }
