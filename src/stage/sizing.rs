@@ -26,7 +26,7 @@ use crate::train::trainable::Trainable;
 /// The file with a run's memory budget, by component.
 pub(super) const BUDGET: &str = "memory_budget.json";
 /// Largest share of the available host memory to plan for: other programs may need more memory later.
-pub(super) const SHARE_OF_AVAILABLE: f64 = 0.9;
+const SHARE_OF_AVAILABLE: f64 = 0.9;
 /// Graphs at a time below which steps are slow and batch norm has few samples, so another setting is better.
 const FEW_GRAPHS: usize = 32;
 
@@ -73,6 +73,16 @@ pub struct Decided {
 pub(super) fn waiting_batches(config: &Config, graphs_for_gpu: bool) -> usize {
     let workers = training::loader_workers(config, graphs_for_gpu);
     workers * (config.training.prefetch_batches / workers).max(1)
+}
+
+/// Memory of a device to plan for, in bytes: the safety factor's share of the limit and, of host memory, not more than other programs leave.
+pub(super) fn planned_bytes(config: &Config, device: Device, limit: &Limit) -> f64 {
+    let target = config.memory.safety_factor * limit.bytes as f64;
+    if device != Device::Cpu {
+        return target;
+    }
+    let in_use = Meter::new(Device::Cpu).read().current_bytes;
+    target.min(SHARE_OF_AVAILABLE * (memory::available_bytes() + in_use) as f64)
 }
 
 /// A budget, and the number of graphs that it allows.
@@ -294,14 +304,8 @@ impl Sizing<'_> {
         Ok(gpu_limit(memory.gpu_memory_limit.map(|size| size.0), free))
     }
 
-    /// The memory to plan for, in bytes.
     fn target_bytes(&self, limit: &Limit) -> f64 {
-        let target = self.config.memory.safety_factor * limit.bytes as f64;
-        if self.data.device != Device::Cpu {
-            return target;
-        }
-        let in_use = Meter::new(Device::Cpu).read().current_bytes;
-        target.min(SHARE_OF_AVAILABLE * (memory::available_bytes() + in_use) as f64)
+        planned_bytes(self.config, self.data.device, limit)
     }
 
     fn worst(&self, graphs: &[u64]) -> WorstBatches {

@@ -5,6 +5,7 @@ mod folds;
 mod graph_set;
 #[cfg(feature = "parquet")]
 mod parquet_table;
+mod periodic;
 mod radius;
 pub mod schema;
 mod settings;
