@@ -240,7 +240,8 @@ fn mebibytes_after(said: &str, text: &str) -> f64 {
 fn the_peak_is_predicted() {
     let (place, _) = workplace(400);
     // One batch waits in the loader's queue, or none if steps are fast: activations are far larger.
-    let shape = ["--layers", "3", "--batch-size", "32", "--max-epochs", "3", "--prefetch-batches", "1", "--num-workers", "1"];
+    let shape =
+        ["--layers", "3", "--batch-size", "32", "--max-epochs", "3", "--prefetch-batches", "1", "--num-workers", "1"];
     let machine = ["--data", "chains", "--device", "cpu", "--threads", "1"];
     for (name, model) in [
         ("teacher", &["--preset", "gin,teacher", "--hidden", "96"][..]),
@@ -261,7 +262,13 @@ fn the_peak_is_predicted() {
         let most = mebibytes_after(&plan, "batches of 32 graphs");
         assert!(most >= planned, "{name}: the bound is below the expectation: {plan}");
     }
-    let without = place.success(&[&["memory", "plan", "--data", "chains", "--preset", "gat,student"][..], &["--teachers-dir", "none", "--use-kd"]].concat());
+    let without = place.success(
+        &[
+            &["memory", "plan", "--data", "chains", "--preset", "gat,student"][..],
+            &["--teachers-dir", "none", "--use-kd"],
+        ]
+        .concat(),
+    );
     assert!(without.contains("that of the presets: none is registered"), "{without}");
     let size = ["memory", "plan", "--preset", "gin,student", "--graphs", "1000000", "--nodes", "20", "--edges", "60"];
     let said = place.success(&[&size[..], &["--memory-limit", "8GiB"]].concat());

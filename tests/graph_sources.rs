@@ -179,8 +179,7 @@ fn several_files_are_one_dataset_with_a_split_and_classes() {
 #[test]
 fn periodic_frames_have_the_neighbours_of_another_program() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parity");
-    let golden: serde_json::Value =
-        serde_json::from_slice(&fs::read(folder.join("periodic.json")).unwrap()).unwrap();
+    let golden: serde_json::Value = serde_json::from_slice(&fs::read(folder.join("periodic.json")).unwrap()).unwrap();
     let set = dataset::read(&folder.join("periodic.xyz")).unwrap();
     let frames = golden["edges"].as_array().unwrap();
     assert_eq!((set.num_graphs(), golden["cutoff"].as_f64()), (frames.len(), Some(5.0)));
@@ -229,9 +228,17 @@ fn bad_frames_are_named_with_their_line() {
     assert_error("H 0.757", "H inf", &["water.xyz, line 4: 'inf', expected a finite coordinate"]);
     assert_error("pos:R:3", "pos:X:3", &["water.xyz, line 2: type 'X' of property 'pos'"]);
     assert_error("pbc=\"F F F\"", "pbc=\"T T F\"", &["water.xyz, line 2: no Lattice, expected a Lattice"]);
-    assert_error("pbc=\"F F F\"", "Lattice=\"9 0 0\"", &["water.xyz, line 2: Lattice '9 0 0', expected nine finite numbers"]);
+    assert_error(
+        "pbc=\"F F F\"",
+        "Lattice=\"9 0 0\"",
+        &["water.xyz, line 2: Lattice '9 0 0', expected nine finite numbers"],
+    );
     let tiny = "Lattice=\"1e-3 0 0 0 1e-3 0 0 0 1e-3\"";
-    assert_error("pbc=\"F F F\"", tiny, &["water.xyz, line 2: graph 1 has millions of periodic images within cutoff 5"]);
+    assert_error(
+        "pbc=\"F F F\"",
+        tiny,
+        &["water.xyz, line 2: graph 1 has millions of periodic images within cutoff 5"],
+    );
     assert_error("-76.400", "much", &["water.xyz, line 2: 'Energy' has 'much', expected a finite number"]);
     assert_error(
         "Energy",

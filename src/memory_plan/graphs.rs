@@ -110,11 +110,9 @@ impl GraphPlan {
             line(text, &format!("batches of {size} graphs{fits}"), bytes);
         }
         let _ = match self.fitting {
-            None => writeln!(
-                text,
-                "\nnot even one graph at a time fits: raise {}, or use a smaller model",
-                self.limit_flag
-            ),
+            None => {
+                writeln!(text, "\nnot even one graph at a time fits: raise {}, or use a smaller model", self.limit_flag)
+            }
             Some(graphs) if graphs >= self.wanted.min(self.graphs) => {
                 writeln!(text, "\nwithin this memory: --batch-size {}", self.wanted)
             }

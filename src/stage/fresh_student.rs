@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::distill::frozen::{self, Asked, TeacherVocabulary};
 use crate::distill::objective::{GraphObjective, TeacherLink};
 use crate::distill::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights};
-use crate::graph::{Loader, Vocabulary};
+use crate::graph::Loader;
 use crate::memory::probe::Probe;
 use crate::nn::parameters::Role;
 use crate::nn::{Architecture, FreshParameters, Gnn, GnnConfig, Scope};
@@ -133,8 +133,7 @@ fn random_teacher(config: &Config, device: Device, architecture: &GnnConfig) -> 
         layer_slots: config.distillation.teacher_layer_slots,
         ..TeacherOptions::new(device)
     };
-    let teacher =
-        Teacher::start(model.map_err(TeacherError::from)?, weights, &options, &StoreShape::default())?;
+    let teacher = Teacher::start(model.map_err(TeacherError::from)?, weights, &options, &StoreShape::default())?;
     Ok((TeacherLink::new(Some(teacher), config.distillation.teacher_burst), bytes as f64))
 }
 

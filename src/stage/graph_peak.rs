@@ -154,7 +154,8 @@ impl ExpectedPeak {
     /// One line for the user.
     pub fn line(&self, max_epochs: u64) -> String {
         let Peak { announced, waiting, .. } = self.peak;
-        let first = if self.epochs < max_epochs { format!(" of the first {} epochs", self.epochs) } else { String::new() };
+        let first =
+            if self.epochs < max_epochs { format!(" of the first {} epochs", self.epochs) } else { String::new() };
         format!(
             "memory: expected peak{first} {}: {} on {:.0} nodes and {:.0} edges takes {}, {} batches take {}, the rest {}",
             gibibytes(self.peak.bytes()),

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use tch::Device;
-
 use super::fresh_student::AlwaysBytes;
 use super::graph_peak::{self, CachePlace, CachedTargets, ExpectedPeak, Forecaster, Question, Settings, record_bytes};
 use super::memory_plan::{assumed_graph_teacher, device_limit};
@@ -35,46 +33,35 @@ pub fn plan_graphs(config: &Config) -> Result<String, StageError> {
         None => planned_teacher(config, data, architecture, split)?,
     };
     let of_teacher = teacher.as_ref().map(|teacher| &teacher.architecture);
-    let mut graphs = batch_plan(config, &data.store, split)?;
+    let graphs = batch_plan(config, &data.store, split)?;
     let target_bytes = record_bytes(config, of_teacher)? * (graphs.training.len() + graphs.validation.len()) as f64;
-    let mut options = training::fit_options(config, data.device);
     let targets = match of_teacher {
         Some(_) => CachedTargets::planned(config, target_bytes),
         None => CachedTargets { place: CachePlace::Nowhere, complete: false },
     };
-    let question = |graphs, options| Question {
+    let options = training::fit_options(config, data.device);
+    let question = Question {
         config,
         data,
         architecture,
         teacher: of_teacher,
         foreign: foreign.as_ref(),
-        graphs,
-        options,
+        graphs: &graphs,
+        options: &options,
         targets,
     };
-
-    // The largest batch that fits, as a training finds it.
-    let mut budget = graph_peak::budget(&question(&graphs, &options))?;
+    let mut budget = graph_peak::budget(&question)?;
     if targets.place == CachePlace::Memory && !on_gpu {
         budget.add("targets yet to be cached", Moment::Always, target_bytes);
     }
     let limit = device_limit(config, on_gpu);
     let planned_bytes = planned_bytes(config, data.device, &limit);
-    let worst = WorstBatches::new(graphs.training.iter().map(|&graph| {
-        let view = data.store.graph(graph);
-        (view.num_nodes() as u64, (view.num_edges() + view.num_nodes()) as u64)
-    }));
+    let worst = worst_batches(data, &graphs);
     let wanted = graphs.batch_graphs.min(graphs.training.len()).max(1);
     let fitting = budget.largest_batch(&worst, planned_bytes, wanted);
-    let is_fixed = !config.training.optimize_batch_size;
-    match fitting {
-        Some(fitting) if is_fixed && fitting < wanted => options.micro_batch_graphs = Some(fitting),
-        Some(fitting) if !is_fixed => graphs.batch_graphs = fitting,
-        _ => {}
-    }
-    let expected = match on_gpu || fitting.is_none() {
-        true => None,
-        false => expected(&question(&graphs, &options), options.max_epochs)?,
+    let expected = match fitting {
+        Some(fitting) if !on_gpu => expected(question, fitting)?,
+        _ => None,
     };
     let plan = GraphPlan {
         what: what(&opened, teacher.as_ref(), &graphs),
@@ -85,13 +72,21 @@ pub fn plan_graphs(config: &Config) -> Result<String, StageError> {
         graphs: graphs.training.len(),
         wanted,
         fitting,
-        is_fixed,
+        is_fixed: !config.training.optimize_batch_size,
         safety_factor: config.memory.safety_factor,
         planned_bytes,
         limit,
         limit_flag: if on_gpu { "--gpu-memory-limit" } else { "--memory-limit" },
     };
     Ok(plan.describe())
+}
+
+/// The worst batches of the training graphs; layers add a self-loop to each node.
+fn worst_batches(data: &Data, graphs: &Graphs) -> WorstBatches {
+    WorstBatches::new(graphs.training.iter().map(|&graph| {
+        let view = data.store.graph(graph);
+        (view.num_nodes() as u64, (view.num_edges() + view.num_nodes()) as u64)
+    }))
 }
 
 /// A teacher to plan with.
@@ -153,16 +148,23 @@ fn what(opened: &Opened, teacher: Option<&PlannedTeacher>, graphs: &Graphs) -> V
     lines
 }
 
-/// The expected peak of the run, and of the same run with other settings.
-fn expected(question: &Question, max_epochs: u64) -> Result<Option<Expected>, StageError> {
-    let forecaster = Forecaster::measure(*question)?;
+/// The expected peak of the run with so many graphs at a time, and of the same run with other settings.
+fn expected(question: Question, fitting: usize) -> Result<Option<Expected>, StageError> {
+    let (mut graphs, mut options) = (question.graphs.clone(), question.options.clone());
+    // As in a training: the batch is smaller, or it goes through the model in parts.
+    if question.config.training.optimize_batch_size {
+        graphs.batch_graphs = fitting;
+    } else if fitting < graphs.batch_graphs.min(graphs.training.len()) {
+        options.micro_batch_graphs = Some(fitting);
+    }
+    let forecaster = Forecaster::measure(Question { graphs: &graphs, options: &options, ..question })?;
     let settings = forecaster.settings();
     let Some(found) = forecaster.expected(&settings) else { return Ok(None) };
-    let others = other_settings(question, &settings).into_iter().filter_map(|(name, settings)| {
+    let others = other_settings(&question, &settings).into_iter().filter_map(|(name, settings)| {
         let other = forecaster.expected(&settings)?;
         Some(Row::new(name, other.peak.bytes()))
     });
-    Ok(Some(Expected { at: place(&found, max_epochs), rows: rows(&found), others: others.collect() }))
+    Ok(Some(Expected { at: place(&found, options.max_epochs), rows: rows(&found), others: others.collect() }))
 }
 
 fn place(found: &ExpectedPeak, max_epochs: u64) -> String {

@@ -159,7 +159,9 @@ impl<'a> Run<'a> {
         };
         let recomputes = sizing.settle(&mut student, &mut trainable, plan, &mut options)?;
         let expected = match &architecture {
-            Architecture::Graph(architecture) => self.expected_peak(data, architecture, &student, plan.graphs(), &options)?,
+            Architecture::Graph(architecture) => {
+                self.expected_peak(data, architecture, &student, plan.graphs(), &options)?
+            }
             _ => None,
         };
         let training_loader = if options.records_steps { training_loader.padding() } else { training_loader };

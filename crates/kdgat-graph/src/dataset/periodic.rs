@@ -116,18 +116,15 @@ impl Cell {
                 if squared <= cutoff * cutoff {
                     match atom.node == image.node {
                         true => found.own_images += 1,
-                        false => pairs.push(Neighbour {
-                            target: atom.node,
-                            source: image.node,
-                            length: squared.sqrt(),
-                        }),
+                        false => {
+                            pairs.push(Neighbour { target: atom.node, source: image.node, length: squared.sqrt() })
+                        }
                     }
                 }
             }
             // The nearest image of each source.
-            pairs[begin..].sort_unstable_by(|one, other| {
-                one.source.cmp(&other.source).then(one.length.total_cmp(&other.length))
-            });
+            pairs[begin..]
+                .sort_unstable_by(|one, other| one.source.cmp(&other.source).then(one.length.total_cmp(&other.length)));
             let before = pairs.len();
             let mut last = None;
             let mut kept = begin;
@@ -212,7 +209,8 @@ fn reciprocals([a, b, c]: [Vector; 3]) -> Option<[Vector; 3]> {
     let volume = dot(a, cross(b, c));
     let largest = [a, b, c].iter().map(|&vector| dot(vector, vector).sqrt()).product::<f64>();
     let is_flat = volume.abs() <= SMALLEST_VOLUME * largest;
-    (!is_flat && volume.is_finite()).then(|| [cross(b, c), cross(c, a), cross(a, b)].map(|vector| scaled(vector, 1.0 / volume)))
+    (!is_flat && volume.is_finite())
+        .then(|| [cross(b, c), cross(c, a), cross(a, b)].map(|vector| scaled(vector, 1.0 / volume)))
 }
 
 /// The axis with the largest extent.

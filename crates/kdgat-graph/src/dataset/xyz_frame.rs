@@ -185,9 +185,8 @@ fn cell(frame: &Frame<'_, '_>) -> Result<Option<Cell>, DatasetError> {
     let is_periodic = match (pbc, lattice) {
         (None, None) => return Ok(None),
         (None, Some(_)) => [true; 3],
-        (Some(pair), _) => periodic_axes(pair).ok_or_else(|| {
-            frame.comment.error(format!("pbc '{}'", pair.value), "T or F for each of three axes")
-        })?,
+        (Some(pair), _) => periodic_axes(pair)
+            .ok_or_else(|| frame.comment.error(format!("pbc '{}'", pair.value), "T or F for each of three axes"))?,
     };
     if is_periodic == [false; 3] {
         return Ok(None);
@@ -229,7 +228,8 @@ fn periodic_axes(Pair { value, .. }: &Pair) -> Option<[bool; 3]> {
 
 /// The words of a list, whatever separates them.
 fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|letter: char| letter.is_whitespace() || matches!(letter, ',' | '[' | ']')).filter(|word| !word.is_empty())
+    text.split(|letter: char| letter.is_whitespace() || matches!(letter, ',' | '[' | ']'))
+        .filter(|word| !word.is_empty())
 }
 
 /// The pairs of a comment line.

@@ -198,7 +198,8 @@ mod tests {
         let found = peak(&batches, &Pass { burst: 3, visits, ..PLAIN }).unwrap();
         assert_eq!((found.work, found.bytes()), (Work::Visit, 1000.0 + 60.0 + 5.0 + 6.0 + 50.0));
         let gate = Some(Gate { share: 0.5, graphs: 4.0 });
-        let with_gate = peak(&batches, &Pass { burst: 3, visits: Some(Visits { copies: 2.0, gate }), ..PLAIN }).unwrap();
+        let with_gate =
+            peak(&batches, &Pass { burst: 3, visits: Some(Visits { copies: 2.0, gate }), ..PLAIN }).unwrap();
         assert_eq!(with_gate.bytes() - found.bytes(), 4.0, "four of ten graphs of the first batch");
         let cached = peak(&batches, &Pass { burst: 3, ..PLAIN }).unwrap();
         assert_eq!((cached.work, cached.batch), (Work::Step, 2));

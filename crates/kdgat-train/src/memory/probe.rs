@@ -97,8 +97,7 @@ impl Probe<'_> {
         self.restoring(|probe| {
             let meter = Meter::new(probe.device);
             let mut adam = super::retry_on_oom(meter, || Adam::new(probe.trainable, probe.adam))?;
-            let runner =
-                super::retry_on_oom(meter, || StepRunner::new(probe.trainable, probe.device, probe.precision));
+            let runner = super::retry_on_oom(meter, || StepRunner::new(probe.trainable, probe.device, probe.precision));
             let mut runner = runner?;
             runner.begin_with(micro_batch.map_or_else(MicroBatch::default, MicroBatch::at_most));
             let mut samples = Vec::new();
