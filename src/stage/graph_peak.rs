@@ -17,10 +17,14 @@ use crate::distill::foreign::ForeignTargets;
 use crate::distill::frozen::{self, TeacherVocabulary};
 use crate::distill::objective::TeacherLink;
 use crate::distill::{Precision, TeacherError};
-use crate::memory::budget::{Linear, MemoryBudget, Shape, gibibytes};
+use crate::memory::Meter;
+use crate::memory::budget::{
+    BATCH_DATA, Component, Linear, MemoryBudget, Moment, OTHER, Shape, TEACHER_WEIGHTS, gibibytes,
+};
 use crate::memory::forecast::{self, BatchBytes, CacheBlocks, Gate, Pass, Peak, Visits, Work};
 use crate::memory::probe::Sample;
 use crate::nn::{Architecture, GnnConfig};
+use crate::torch::allocator::Phase;
 use crate::train::fit::{BatchPlan, FitOptions};
 
 /// Graphs of all epochs that are looked at together: shuffling them takes about a second.
@@ -51,8 +55,15 @@ pub struct Question<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CachedTargets {
     pub place: CachePlace,
-    /// True if all are cached before the first epoch.
+    /// Graphs whose targets are cached before the first epoch.
+    pub filled: u64,
+    /// True if these are all.
     pub complete: bool,
+}
+
+impl CachedTargets {
+    /// No cache.
+    pub const NONE: Self = Self { place: CachePlace::Nowhere, filled: 0, complete: false };
 }
 
 /// Storage of cached targets.
@@ -66,12 +77,9 @@ pub enum CachePlace {
 impl CachedTargets {
     /// The place that a teacher's link reports.
     pub fn of(link: &TeacherLink) -> Self {
-        let place = match link.cache() {
-            None => CachePlace::Nowhere,
-            Some(cache) if cache.kind == "ram" => CachePlace::Memory,
-            Some(_) => CachePlace::Disk,
-        };
-        Self { place, complete: link.keeps_all() }
+        let Some(cache) = link.cache() else { return Self::NONE };
+        let place = if cache.kind == "ram" { CachePlace::Memory } else { CachePlace::Disk };
+        Self { place, filled: cache.filled_graphs, complete: link.keeps_all() }
     }
 
     /// The place that a training would choose for targets of this many bytes, none of which are cached yet.
@@ -83,7 +91,7 @@ impl CachedTargets {
             TeacherCache::Auto if bytes <= teacher::cache_memory_bytes(config) as f64 => CachePlace::Memory,
             TeacherCache::Auto => CachePlace::Disk,
         };
-        Self { place, complete: false }
+        Self { place, ..Self::NONE }
     }
 }
 
@@ -97,7 +105,25 @@ pub struct Settings {
     pub targets: CachedTargets,
 }
 
-impl Question<'_> {
+impl<'a> Question<'a> {
+    /// A training that is about to start, with this teacher's architecture and the link to it.
+    pub fn of_training(
+        config: &'a Config,
+        data: &'a Data,
+        architecture: &'a GnnConfig,
+        teacher: Option<&'a Architecture>,
+        link: &'a TeacherLink,
+        graphs: &'a Graphs,
+        options: &'a FitOptions,
+    ) -> Self {
+        let teacher = match teacher {
+            Some(Architecture::Graph(teacher)) => Some(teacher),
+            _ => None,
+        };
+        let (foreign, targets) = (link.file(), CachedTargets::of(link));
+        Self { config, data, architecture, teacher, foreign, graphs, options, targets }
+    }
+
     /// The settings of the training.
     pub fn settings(&self) -> Settings {
         Settings {
@@ -232,13 +258,28 @@ impl Sizes {
     }
 }
 
-/// The budget of the worst batches, measured as before a training.
+/// The budget of the worst batches, measured as for other trainings, but without filling the teacher's cache: of batches whose targets are
+/// cached in part, the other graphs are copied, a whole burst at a time.
 ///
 /// # Errors
 /// If not even one graph fits, or the store is damaged.
 pub fn budget(question: &Question) -> Result<MemoryBudget, StageError> {
+    let before = Meter::new(question.data.device).read();
     let sizes = Sizes::of(question.data)?;
-    Ok(FreshStudent::new(question)?.probe(question, &|graph| sizes.of_graph(graph), false).measure()?)
+    let mut fresh = FreshStudent::new(question)?;
+    let mut budget = fresh.probe(question, &|graph| sizes.of_graph(graph), false).measure()?;
+    // A training's own student and teacher may be in memory already.
+    let of_teacher = before.phase_bytes(Phase::Teacher);
+    let of_others = before.current_bytes.saturating_sub(of_teacher);
+    for (name, bytes) in [(TEACHER_WEIGHTS, of_teacher), (OTHER, of_others)] {
+        let found = budget.components.iter_mut().filter(|component| component.name == name);
+        found.for_each(|component| component.bytes.fixed = (component.bytes.fixed - bytes as f64).max(0.0));
+    }
+    let data = budget.components.iter().find(|component| component.name == BATCH_DATA).map(|component| component.bytes);
+    if let Some(bytes) = data.filter(|_| question.teacher.is_some() && question.targets.filled > 0) {
+        budget.components.push(Component { name: "batches cached in part", moment: Moment::Visit, bytes });
+    }
+    Ok(budget)
 }
 
 impl<'a> Forecaster<'a> {
@@ -349,7 +390,7 @@ impl<'a> Forecaster<'a> {
 
     /// The circumstances of a training epoch, with targets of so many graphs already cached by the run.
     fn pass(&self, settings: &Settings, epoch: u64, cached: u64) -> Pass {
-        let CachedTargets { place, complete } = settings.targets;
+        let CachedTargets { place, filled, complete } = settings.targets;
         let has_teacher = self.question.teacher.is_some();
         let is_cached = complete || (epoch > 0 && place != CachePlace::Nowhere);
         let graphs = self.question.graphs;
@@ -357,7 +398,7 @@ impl<'a> Forecaster<'a> {
         let cache = CacheBlocks {
             record_bytes: self.record_bytes,
             block_bytes: CACHE_BLOCK_BYTES,
-            before: if is_cached { all } else { cached },
+            before: if is_cached { all } else { filled + cached },
             most: all,
         };
         // Once all targets are cached, the weights are dropped: they can be read from their file again.
@@ -368,7 +409,12 @@ impl<'a> Forecaster<'a> {
             always,
             waiting: settings.waiting,
             burst: if has_teacher && !is_cached { settings.burst } else { 1 },
-            visits: (has_teacher && !is_cached).then_some(Visits { copies: if half { 2.0 } else { 1.0 }, gate }),
+            visits: (has_teacher && !is_cached).then_some(Visits {
+                copies: if half { 2.0 } else { 1.0 },
+                // Of batches that are cached in part, the others go through the teacher.
+                selected: if filled > 0 { 1.0 - filled as f64 / all.max(1) as f64 } else { 0.0 },
+                gate,
+            }),
             cache: (has_teacher && place == CachePlace::Memory).then_some(cache),
         }
     }

@@ -37,7 +37,7 @@ pub fn plan_graphs(config: &Config) -> Result<String, StageError> {
     let target_bytes = record_bytes(config, of_teacher)? * (graphs.training.len() + graphs.validation.len()) as f64;
     let targets = match of_teacher {
         Some(_) => CachedTargets::planned(config, target_bytes),
-        None => CachedTargets { place: CachePlace::Nowhere, complete: false },
+        None => CachedTargets::NONE,
     };
     let options = training::fit_options(config, data.device);
     let question = Question {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::StageError;
-use super::graph_peak::{CachedTargets, Forecaster, Question};
+use super::graph_peak::{Forecaster, Question};
 use super::outcome::Outcome;
 use super::resume;
 use super::setup::{Data, Origin};
@@ -200,21 +200,8 @@ impl<'a> Run<'a> {
         if data.device.is_cuda() {
             return Ok(None);
         }
-        let teacher = match &self.teacher {
-            Some(Architecture::Graph(teacher)) => Some(teacher),
-            _ => None,
-        };
-        let link = student.teacher();
-        let question = Question {
-            config: self.config,
-            data,
-            architecture,
-            teacher,
-            foreign: link.file(),
-            graphs,
-            options,
-            targets: CachedTargets::of(link),
-        };
+        let (teacher, link) = (self.teacher.as_ref(), student.teacher());
+        let question = Question::of_training(self.config, data, architecture, teacher, link, graphs, options);
         let expected = match Forecaster::measure(question) {
             Ok(forecaster) => forecaster.expected(&forecaster.settings()),
             Err(error) if memory::is_out_of_memory(&error) => {

@@ -4,6 +4,7 @@ use serde::Serialize;
 use tch::Device;
 
 use super::StageError;
+use super::graph_peak::{self, Question};
 use super::setup::Data;
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, MemoryEstimation, Residency};
@@ -331,21 +332,19 @@ impl Sizing<'_> {
         if !measures || self.config.memory.memory_estimation == MemoryEstimation::Static {
             return self.closed_form(student, plan, options, checkpointing, self.burst(student, plan.graphs()));
         }
-        let graphs = &plan.graphs().training;
-        let size_of = |graph| self.size_of(graph);
-        let probe = Probe {
-            objective: student,
-            trainable,
-            loader: self.loader,
-            graphs,
-            size_of: &size_of,
-            cap: plan.graphs().batch_graphs,
-            waiting_batches: waiting_batches(self.config, self.data.device.is_cuda()),
-            adam: options.adam,
-            precision: options.precision,
-            device: self.data.device,
+        let measured = match self.architecture {
+            // Not by the teacher itself, whose cache would be filled in part.
+            Architecture::Graph(architecture)
+                if self.data.device == Device::Cpu && !student.teacher().keeps_all() =>
+            {
+                let (teacher, link, graphs) = (self.teacher, student.teacher(), plan.graphs());
+                let question =
+                    Question::of_training(self.config, self.data, architecture, teacher, link, graphs, options);
+                graph_peak::budget(&question)
+            }
+            _ => self.probe(student, trainable, plan, options),
         };
-        match probe.measure() {
+        match measured {
             Ok(mut budget) => {
                 if options.records_steps {
                     budget.record_steps();
@@ -358,8 +357,32 @@ impl Sizing<'_> {
                 tracing::warn!("no batch could be measured ({error}); estimating the budget from the architecture");
                 self.closed_form(student, plan, options, checkpointing, self.burst(student, plan.graphs()))
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         }
+    }
+
+    /// Measures the budget in steps of the student itself.
+    fn probe(
+        &self,
+        student: &mut impl Student,
+        trainable: &mut Trainable,
+        plan: &impl StagePlan,
+        options: &FitOptions,
+    ) -> Result<MemoryBudget, StageError> {
+        let size_of = |graph| self.size_of(graph);
+        let probe = Probe {
+            objective: student,
+            trainable,
+            loader: self.loader,
+            graphs: &plan.graphs().training,
+            size_of: &size_of,
+            cap: plan.graphs().batch_graphs,
+            waiting_batches: waiting_batches(self.config, self.data.device.is_cuda()),
+            adam: options.adam,
+            precision: options.precision,
+            device: self.data.device,
+        };
+        Ok(probe.measure()?)
     }
 
     /// Adds the memory of targets that will be cached later; those cached so far are already counted.

@@ -48,6 +48,8 @@ impl CacheBlocks {
 pub struct Visits {
     /// Copies of each batch's targets during a visit: those that are returned, and rows of the cache.
     pub copies: f64,
+    /// Share of the announced batches' tensors that is copied, because some of their graphs are cached and the others are selected.
+    pub selected: f64,
     /// The test before the first visit, if this pass has it.
     pub gate: Option<Gate>,
 }
@@ -143,7 +145,7 @@ pub fn peak(batches: &[BatchBytes], pass: &Pass) -> Option<Peak> {
             targets,
             activations,
         };
-        let visit = pass.visits.map(|Visits { copies, gate }| {
+        let visit = pass.visits.map(|Visits { copies, selected, gate }| {
             let (batch, activations) = largest(|batch| batch.visit);
             let of_gate = gate.filter(|_| start == 0).map_or(0.0, |Gate { share, graphs }| {
                 let first = &announced[0];
@@ -153,7 +155,7 @@ pub fn peak(batches: &[BatchBytes], pass: &Pass) -> Option<Peak> {
                 batch,
                 work: Work::Visit,
                 cached: cached(graphs_before),
-                announced: (announced.len(), data + of_gate),
+                announced: (announced.len(), (1.0 + selected) * data + of_gate),
                 targets: copies * targets,
                 activations,
                 ..step
@@ -194,13 +196,16 @@ mod tests {
     #[test]
     fn a_visit_has_the_whole_burst_and_no_activations_of_the_student() {
         let batches = [batch(10.0, 40.0), batch(20.0, 40.0), batch(30.0, 45.0), batch(5.0, 40.0)];
-        let visits = Some(Visits { copies: 2.0, gate: None });
+        let visits = Some(Visits { copies: 2.0, selected: 0.0, gate: None });
         let found = peak(&batches, &Pass { burst: 3, visits, ..PLAIN }).unwrap();
         assert_eq!((found.work, found.bytes()), (Work::Visit, 1000.0 + 60.0 + 5.0 + 6.0 + 50.0));
         let gate = Some(Gate { share: 0.5, graphs: 4.0 });
         let with_gate =
-            peak(&batches, &Pass { burst: 3, visits: Some(Visits { copies: 2.0, gate }), ..PLAIN }).unwrap();
+            peak(&batches, &Pass { burst: 3, visits: Some(Visits { copies: 2.0, selected: 0.0, gate }), ..PLAIN }).unwrap();
         assert_eq!(with_gate.bytes() - found.bytes(), 4.0, "four of ten graphs of the first batch");
+        let partly = Some(Visits { copies: 2.0, selected: 0.5, gate: None });
+        let partly = peak(&batches, &Pass { burst: 3, visits: partly, ..PLAIN }).unwrap();
+        assert_eq!(partly.bytes() - found.bytes(), 30.0, "half of the burst is copied");
         let cached = peak(&batches, &Pass { burst: 3, ..PLAIN }).unwrap();
         assert_eq!((cached.work, cached.batch), (Work::Step, 2));
     }

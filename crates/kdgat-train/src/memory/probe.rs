@@ -10,7 +10,8 @@ use kdgat_torch::allocator::{self, Phase};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::budget::{
-    BATCH_DATA, Component, LOADER_QUEUE, Linear, MemoryBudget, Method, Moment, Shape, TARGETS, TEACHER_ACTIVATIONS,
+    BATCH_DATA, Component, LOADER_QUEUE, Linear, MemoryBudget, Method, Moment, OTHER, Shape, TARGETS,
+    TEACHER_ACTIVATIONS, TEACHER_WEIGHTS,
 };
 use super::{Activity, Meter, MicroBatch, set_activity};
 use crate::fit::FitError;
@@ -197,8 +198,8 @@ impl Probe<'_> {
             ("parameters", parameters),
             ("gradients", gradients),
             ("optimiser states", optimizer),
-            ("teacher's weights", teacher),
-            ("other", other),
+            (TEACHER_WEIGHTS, teacher),
+            (OTHER, other),
         ];
         let component = |(name, bytes)| Component { name, moment: Moment::Always, bytes: Linear::fixed(bytes) };
         Ok((samples, always.into_iter().map(component).collect()))
