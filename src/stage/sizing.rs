@@ -334,9 +334,7 @@ impl Sizing<'_> {
         }
         let measured = match self.architecture {
             // Not by the teacher itself, whose cache would be filled in part.
-            Architecture::Graph(architecture)
-                if self.data.device == Device::Cpu && !student.teacher().keeps_all() =>
-            {
+            Architecture::Graph(architecture) if self.data.device == Device::Cpu && !student.teacher().keeps_all() => {
                 let (teacher, link, graphs) = (self.teacher, student.teacher(), plan.graphs());
                 let question =
                     Question::of_training(self.config, self.data, architecture, teacher, link, graphs, options);

@@ -201,7 +201,8 @@ mod tests {
         assert_eq!((found.work, found.bytes()), (Work::Visit, 1000.0 + 60.0 + 5.0 + 6.0 + 50.0));
         let gate = Some(Gate { share: 0.5, graphs: 4.0 });
         let with_gate =
-            peak(&batches, &Pass { burst: 3, visits: Some(Visits { copies: 2.0, selected: 0.0, gate }), ..PLAIN }).unwrap();
+            peak(&batches, &Pass { burst: 3, visits: Some(Visits { copies: 2.0, selected: 0.0, gate }), ..PLAIN })
+                .unwrap();
         assert_eq!(with_gate.bytes() - found.bytes(), 4.0, "four of ten graphs of the first batch");
         let partly = Some(Visits { copies: 2.0, selected: 0.5, gate: None });
         let partly = peak(&batches, &Pass { burst: 3, visits: partly, ..PLAIN }).unwrap();
