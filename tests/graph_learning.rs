@@ -273,6 +273,55 @@ fn batches_are_limited_by_nodes_and_edges() {
     assert!(said.contains("has 8 nodes and 14 edges, more than the 9 edges allowed for a batch"), "{said}");
 }
 
+/// MiB after a text, as in `expected peak 12.5 MiB`.
+fn mebibytes_after(said: &str, text: &str) -> f64 {
+    let after = said.split_once(text).unwrap_or_else(|| panic!("no '{text}' in {said}")).1;
+    let mut words = after.split_whitespace();
+    let number = words.next().unwrap().parse().unwrap();
+    assert!(words.next().unwrap().starts_with("MiB"), "{said}");
+    number
+}
+
+/// The plan and the training expect the same peak, and the training measures it, for a teacher, its student, and a student alone.
+#[test]
+fn the_peak_is_predicted() {
+    let (place, _) = workplace(400);
+    // One batch waits in the loader's queue, or none if steps are fast: activations are far larger.
+    let shape =
+        ["--layers", "3", "--batch-size", "32", "--max-epochs", "3", "--prefetch-batches", "1", "--num-workers", "1"];
+    let machine = ["--data", "chains", "--device", "cpu", "--threads", "1"];
+    for (name, model) in [
+        ("teacher", &["--preset", "gin,teacher", "--hidden", "96"][..]),
+        ("student", &["--preset", "gin,student", "--hidden", "64", "--offload-teacher", "--teacher-burst", "2"]),
+        ("hints", &["--preset", "sage,student", "--hidden", "64", "--use-kd", "--kd-hint-weight", "0.1"]),
+        ("alone", &["--preset", "mlp,student", "--hidden", "64", "--use-kd", "false", "--batch-nodes", "150"]),
+    ] {
+        let settings = [model, &shape, &machine].concat();
+        let plan = place.success(&[&["memory", "plan"][..], &settings].concat());
+        let planned = mebibytes_after(&plan, "expected peak of tensors");
+        let said = place.success(&[&["train", "--run-dir", name][..], &settings].concat());
+        assert_eq!(mebibytes_after(&said, "memory: expected peak"), planned, "{name}: {plan}\n{said}");
+        let summary = fs::read_to_string(place.path().join(name).join("summary.json")).unwrap();
+        let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+        let bytes = |field: &str| summary[field].as_f64().unwrap();
+        let ratio = bytes("expected_peak_memory_bytes") / bytes("peak_memory_bytes");
+        assert!((0.97..1.12).contains(&ratio), "{name}: {ratio}\n{plan}\n{said}");
+        let most = mebibytes_after(&plan, "batches of 32 graphs");
+        assert!(most >= planned, "{name}: the bound is below the expectation: {plan}");
+    }
+    let without = place.success(
+        &[
+            &["memory", "plan", "--data", "chains", "--preset", "gat,student"][..],
+            &["--teachers-dir", "none", "--use-kd"],
+        ]
+        .concat(),
+    );
+    assert!(without.contains("that of the presets: none is registered"), "{without}");
+    let size = ["memory", "plan", "--preset", "gin,student", "--graphs", "1000000", "--nodes", "20", "--edges", "60"];
+    let said = place.success(&[&size[..], &["--memory-limit", "8GiB"]].concat());
+    assert!(said.contains("recommended: --batch-size 128") && said.contains("teacher's weights"), "{said}");
+}
+
 #[test]
 fn a_run_may_monitor_the_metric_of_its_task() {
     let (place, _) = workplace(120);

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -176,6 +177,43 @@ fn several_files_are_one_dataset_with_a_split_and_classes() {
     assert_refused(folder.path(), &["b.EXTXYZ: no frame"]);
 }
 
+/// Frames with periodic boundaries have the neighbours that ASE finds, each with its nearest image; further images are counted.
+#[test]
+fn periodic_frames_have_the_neighbours_of_another_program() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parity");
+    let golden: serde_json::Value = serde_json::from_slice(&fs::read(folder.join("periodic.json")).unwrap()).unwrap();
+    let set = dataset::read(&folder.join("periodic.xyz")).unwrap();
+    let frames = golden["edges"].as_array().unwrap();
+    assert_eq!((set.num_graphs(), golden["cutoff"].as_f64()), (frames.len(), Some(5.0)));
+    let (mut repeated, mut own) = (0, 0);
+    for (graph, frame) in frames.iter().enumerate() {
+        let mut nearest: BTreeMap<(u32, u32), f64> = BTreeMap::new();
+        for edge in frame.as_array().unwrap() {
+            let [target, source] = [0, 1].map(|end| edge[end].as_u64().unwrap() as u32);
+            if target == source {
+                own += 1;
+                continue;
+            }
+            let length = edge[2].as_f64().unwrap();
+            let shortest = nearest.entry((target, source)).or_insert(f64::INFINITY);
+            repeated += u64::from(shortest.is_finite());
+            *shortest = shortest.min(length);
+        }
+        let edges = set.edge_pointers[graph] as usize..set.edge_pointers[graph + 1] as usize;
+        let found: Vec<(u32, u32)> = edges.clone().map(|edge| (set.targets[edge], set.sources[edge])).collect();
+        assert_eq!(found, nearest.keys().copied().collect::<Vec<_>>(), "frame {graph}");
+        // Sixteen Gaussians from 0 to the cutoff.
+        for (edge, length) in edges.zip(nearest.values()) {
+            for (centre, found) in (0u8..).zip(&set.edge_features[16 * edge..16 * (edge + 1)]) {
+                let expected = (-0.5 * (length * 3.0 - f64::from(centre)).powi(2)).exp();
+                assert!((f64::from(*found) - expected).abs() < 1e-5, "frame {graph}: {found} {expected}");
+            }
+        }
+    }
+    assert!(repeated > 0 && own > 0);
+    assert_eq!((set.left_out.repeated, set.left_out.self_loops), (repeated, own));
+}
+
 #[test]
 fn bad_frames_are_named_with_their_line() {
     let folder = tempfile::tempdir().unwrap();
@@ -191,9 +229,18 @@ fn bad_frames_are_named_with_their_line() {
     assert_error("3\n", "0\n", &["water.xyz, line 1: a frame of 0 atoms"]);
     assert_error("H 0.757", "H inf", &["water.xyz, line 4: 'inf', expected a finite coordinate"]);
     assert_error("pos:R:3", "pos:X:3", &["water.xyz, line 2: type 'X' of property 'pos'"]);
-    assert_error("pbc=\"F F F\"", "pbc=\"T T F\"", &["water.xyz, line 2: pbc=\"T T F\"", "not supported yet"]);
-    let lattice = "Lattice=\"9 0 0 0 9 0 0 0 9\"";
-    assert_error("pbc=\"F F F\"", lattice, &["water.xyz, line 2: a Lattice without pbc", "not supported yet"]);
+    assert_error("pbc=\"F F F\"", "pbc=\"T T F\"", &["water.xyz, line 2: no Lattice, expected a Lattice"]);
+    assert_error(
+        "pbc=\"F F F\"",
+        "Lattice=\"9 0 0\"",
+        &["water.xyz, line 2: Lattice '9 0 0', expected nine finite numbers"],
+    );
+    let tiny = "Lattice=\"1e-3 0 0 0 1e-3 0 0 0 1e-3\"";
+    assert_error(
+        "pbc=\"F F F\"",
+        tiny,
+        &["water.xyz, line 2: graph 1 has millions of periodic images within cutoff 5"],
+    );
     assert_error("-76.400", "much", &["water.xyz, line 2: 'Energy' has 'much', expected a finite number"]);
     assert_error(
         "Energy",

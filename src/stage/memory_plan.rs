@@ -8,15 +8,18 @@ use super::setup::{self, Data};
 use super::sizing::waiting_batches;
 use super::{StageError, teacher, training};
 use crate::config::{self, Config, Convolution, DeviceChoice, ModelKind, Sources, Stage};
-use crate::graph::{CarProfile, EdgeScaling, FeatureSet, NodeScaling, Split};
+use crate::graph::{CarProfile, EdgeScaling, FeatureSet, Level, NodeScaling, Split};
 use crate::memory::budget::WorstBatches;
-use crate::memory::limits::{gpu_limit, host_limit};
+use crate::memory::limits::{Limit, gpu_limit, host_limit};
 use crate::memory_plan::plan::{Question, recommend};
-use crate::nn::{Architecture, GatConfig, InputConfig, NodeGnnConfig, NodeGnnKind, VgaeConfig};
+use crate::nn::{Architecture, GatConfig, GnnConfig, GnnKind, InputConfig, NodeGnnConfig, NodeGnnKind, VgaeConfig};
 use crate::torch::device;
 
 /// Number of CAN IDs assumed without a dataset.
 const ASSUMED_IDS: i64 = 256;
+/// Node features and outputs of graph networks assumed without a dataset.
+const ASSUMED_FEATURES: i64 = 16;
+const ASSUMED_OUTPUTS: i64 = 2;
 
 /// The size of a dataset that need not exist.
 #[derive(Debug, Clone, Copy)]
@@ -31,12 +34,16 @@ pub struct PlannedSize {
 pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String, StageError> {
     let stage = match config.model.model {
         _ if size.is_none() && config::is_one_graph(config) => return super::plan_nodes(config, None),
+        _ if size.is_none() && setup::is_graph_dataset(config) => return super::plan_graphs(config),
         ModelKind::Vgae => Stage::Autoencoder,
         ModelKind::Gat => Stage::Normal,
         ModelKind::Dqn => return Err(no_plan()),
-        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp | ModelKind::Appnp => {
-            return Err(no_plan_of_graphs());
+        // The error names what --data must be.
+        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp if size.is_none() => {
+            return super::plan_graphs(config);
         }
+        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp => Stage::Train,
+        ModelKind::Appnp => return Err(no_plan_of_graphs()),
     };
     let Planned { student, teacher, graphs, validation_nodes, on_gpu } = match size {
         Some(size) => Planned {
@@ -49,17 +56,7 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         None => of_dataset(config, stage)?,
     };
     let wanted = super::training::batch_graphs(config, graphs.count).min(graphs.count).max(1);
-    let limit = match on_gpu {
-        true => {
-            let gpu = match config.training.device {
-                DeviceChoice::Cuda(index) => Device::Cuda(index),
-                DeviceChoice::Auto | DeviceChoice::Cpu => Device::Cuda(0),
-            };
-            let free = device::device_memory(gpu).ok().map(|memory| memory.free_bytes);
-            gpu_limit(config.memory.gpu_memory_limit.map(|size| size.0), free)
-        }
-        false => host_limit(config.memory.memory_limit.map(|size| size.0)),
-    };
+    let limit = device_limit(config, on_gpu);
     let precision = config.training.precision.to_string();
     let question = Question {
         student: &student,
@@ -79,6 +76,19 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         nodes_per_graph: graphs.nodes / graphs.count.max(1) as f64,
     };
     Ok(recommend(&question)?.describe(&question))
+}
+
+/// The memory limit of the training device.
+pub(super) fn device_limit(config: &Config, on_gpu: bool) -> Limit {
+    if !on_gpu {
+        return host_limit(config.memory.memory_limit.map(|size| size.0));
+    }
+    let gpu = match config.training.device {
+        DeviceChoice::Cuda(index) => Device::Cuda(index),
+        DeviceChoice::Auto | DeviceChoice::Cpu => Device::Cuda(0),
+    };
+    let free = device::device_memory(gpu).ok().map(|memory| memory.free_bytes);
+    gpu_limit(config.memory.gpu_memory_limit.map(|size| size.0), free)
 }
 
 /// The inputs of a plan.
@@ -121,6 +131,7 @@ fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
         Stage::Autoencoder => Architecture::Vgae(vgae_config(config, &data)?),
         Stage::Normal | Stage::Curriculum => Architecture::Gat(gat_config(config, &data)?),
         Stage::Fusion => return Err(no_plan()),
+        // Its datasets have a plan of their own.
         Stage::Train => return Err(no_plan_of_graphs()),
     };
     // The error for a missing teacher names the command that trains it.
@@ -166,6 +177,23 @@ pub(super) fn assumed_node_teacher(config: &Config, student: &NodeGnnConfig) -> 
     Ok(NodeGnnConfig::new(NodeGnnKind::Sage, [student.node_features, hidden, model.layers as i64, student.outputs]))
 }
 
+/// The teacher of a graph network that the presets have, for the student's data with so many features of an edge.
+pub(super) fn assumed_graph_teacher(student: &GnnConfig, edge_features: i64) -> Result<GnnConfig, StageError> {
+    let presets = vec!["gin".to_owned(), "teacher".to_owned()];
+    let preset = config::load(&Sources { presets, ..Sources::default() });
+    let model = preset.map_err(|error| StageError::Input(error.to_string()))?.config.model;
+    Ok(GnnConfig {
+        kind: GnnKind::Gin,
+        edge_features,
+        hidden: model.hidden.first().copied().unwrap_or(0) as i64,
+        layers: model.layers as i64,
+        heads: 1,
+        dropout: model.dropout,
+        embedding_columns: 0,
+        ..student.clone()
+    })
+}
+
 /// The node input of the configured model, with an identity scaling: the scaling does not affect memory.
 fn assumed_input(config: &Config) -> InputConfig {
     let features = setup::feature_set(config);
@@ -180,8 +208,8 @@ fn no_plan() -> StageError {
 }
 
 fn no_plan_of_graphs() -> StageError {
-    let text = "a memory plan is made for models of CAN windows and for one large graph (--data, or --nodes with --columns); for other graphs \
-                `kdgat train` measures its memory when it starts";
+    let text = "appnp is for the nodes of one large graph (--data, or --nodes with --columns); for many graphs use --preset gin,student or \
+                another model";
     StageError::Input(text.into())
 }
 
@@ -211,9 +239,31 @@ fn assumed(config: &Config) -> Result<Architecture, StageError> {
             edge_scaling,
             input: assumed_input(config),
         }),
+        ModelKind::Gin => assumed_graph_network(config, GnnKind::Gin),
+        ModelKind::Gcn => assumed_graph_network(config, GnnKind::Gcn),
+        ModelKind::Sage => assumed_graph_network(config, GnnKind::Sage),
+        ModelKind::Mlp => assumed_graph_network(config, GnnKind::Mlp),
         ModelKind::Dqn => return Err(no_plan()),
-        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp | ModelKind::Appnp => {
-            return Err(no_plan_of_graphs());
-        }
+        ModelKind::Appnp => return Err(no_plan_of_graphs()),
+    })
+}
+
+/// The configured graph network, with assumed numbers of features and outputs.
+fn assumed_graph_network(config: &Config, kind: GnnKind) -> Architecture {
+    Architecture::Graph(GnnConfig {
+        kind,
+        node_features: ASSUMED_FEATURES,
+        edge_features: 0,
+        hidden: config.model.hidden.first().copied().unwrap_or(0) as i64,
+        layers: config.model.layers as i64,
+        heads: 1,
+        outputs: ASSUMED_OUTPUTS,
+        embedding_columns: 0,
+        level: Level::Graph,
+        pooling: training::pooling(config),
+        virtual_node: config.graphs.virtual_node,
+        dropout: config.model.dropout,
+        target_scales: Vec::new(),
+        input: InputConfig::default(),
     })
 }

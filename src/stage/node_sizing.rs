@@ -4,14 +4,14 @@
 use tch::Device;
 
 use super::StageError;
-use super::sizing::{BUDGET, SHARE_OF_AVAILABLE, WrittenBudget, waiting_batches};
+use super::sizing::{self, BUDGET, WrittenBudget, waiting_batches};
 use crate::config::Config;
 use crate::distill::objective::Student;
 use crate::graph::Loader;
+use crate::memory;
 use crate::memory::budget::{MemoryBudget, Moment, Shape, WorstBatches, gibibytes};
 use crate::memory::limits::{Limit, host_limit};
 use crate::memory::probe::Probe;
-use crate::memory::{self, Meter};
 use crate::train::fit::FitOptions;
 use crate::train::run_directory::RunDirectory;
 use crate::train::trainable::Trainable;
@@ -169,9 +169,7 @@ impl NodeSizing<'_> {
     }
 }
 
-/// Host memory to plan for: the safety factor's share of the limit, and not more than other programs leave.
+/// Host memory to plan for, in bytes.
 pub fn planned_bytes(config: &Config, limit: &Limit) -> f64 {
-    let in_use = Meter::new(Device::Cpu).read().current_bytes;
-    let available = SHARE_OF_AVAILABLE * (memory::available_bytes() + in_use) as f64;
-    (config.memory.safety_factor * limit.bytes as f64).min(available)
+    sizing::planned_bytes(config, Device::Cpu, limit)
 }

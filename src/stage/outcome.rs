@@ -21,6 +21,9 @@ pub struct Outcome {
     pub best: Option<Value>,
     pub last: Option<Value>,
     pub peak_memory_bytes: u64,
+    /// The peak that was predicted before the first epoch, if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_peak_memory_bytes: Option<u64>,
     pub data_wait_share: f64,
     pub teacher_wait_share: f64,
     pub optimizer_share: f64,
@@ -50,6 +53,7 @@ impl Outcome {
             best: summary.best.as_ref().map(EpochMetrics::json),
             last: summary.last.as_ref().map(EpochMetrics::json),
             peak_memory_bytes: summary.peak_memory_bytes,
+            expected_peak_memory_bytes: None,
             data_wait_share: summary.data_wait_share,
             teacher_wait_share: summary.teacher_wait_share,
             optimizer_share: summary.optimizer_share,
@@ -101,8 +105,12 @@ impl Outcome {
             Some(_) => format!(", for the teacher {}", percent(self.teacher_wait_share)),
             None => String::new(),
         };
+        let expected = self.expected_peak_memory_bytes.map_or(String::new(), |expected| {
+            let error = 100.0 * (expected as f64 / self.peak_memory_bytes.max(1) as f64 - 1.0);
+            format!(" (expected {}, {error:+.1} %)", mebibytes(expected))
+        });
         console.line(&format!(
-            "  peak memory of tensors {}; waiting for data {}{for_teacher}, optimiser {} of the time",
+            "  peak memory of tensors {}{expected}; waiting for data {}{for_teacher}, optimiser {} of the time",
             mebibytes(self.peak_memory_bytes),
             percent(self.data_wait_share),
             percent(self.optimizer_share),

@@ -6,22 +6,25 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::StageError;
+use super::graph_peak::{Forecaster, Question};
 use super::outcome::Outcome;
 use super::resume;
 use super::setup::{Data, Origin};
 use super::sizing::{Decided, Sizing};
 use super::teacher::{self, TeacherIdentity};
-use super::training::{self, StagePlan};
+use super::training::{self, Graphs, StagePlan};
 use crate::config::{self, Config, MonitorChoice, Stage};
 use crate::distill::Teacher;
 use crate::distill::objective::Student;
 use crate::distill::registry::Registry;
-use crate::graph::{ForeignCounts, Loader, Vocabulary};
-use crate::memory::{Meter, retry_on_oom};
-use crate::nn::{Architecture, FreshParameters, ModelDescription};
+use crate::graph::{ForeignCounts, Level, Loader, Vocabulary};
+use crate::memory::limits::host_limit;
+use crate::memory::{self, Meter, retry_on_oom};
+use crate::nn::{Architecture, FreshParameters, GnnConfig, ModelDescription};
 use crate::train::checkpoint;
 use crate::train::console::{Console, Heading};
 use crate::train::fit::{BEST, BatchPlan, Ending, Fit, FitOptions, LAST, fit};
+use crate::train::panel::MemoryPlan;
 use crate::train::run_directory::RunDirectory;
 use crate::train::state::Position;
 use crate::train::trainable::Trainable;
@@ -61,6 +64,8 @@ pub struct Prepared {
     pub amounts: String,
     /// Further lines for the user.
     pub notes: Vec<String>,
+    /// The predicted peak of tensors, in bytes, if there is a prediction.
+    pub expected_peak_bytes: Option<u64>,
     /// Makes lines for the user at the end of the training.
     pub closing: Box<dyn Fn() -> Vec<String>>,
 }
@@ -162,6 +167,15 @@ impl<'a> Run<'a> {
             console: &mut self.console,
         };
         let recomputes = sizing.settle(&mut student, &mut trainable, plan, &mut options)?;
+        let expected = match &architecture {
+            // A curriculum chooses the graphs of an epoch while it trains; targets of nodes are cached by node.
+            Architecture::Graph(architecture)
+                if architecture.level == Level::Graph && !config::has_graph_curriculum(self.config) =>
+            {
+                self.expected_peak(data, architecture, &student, plan.graphs(), &options)?
+            }
+            _ => None,
+        };
         let training_loader = if options.records_steps { training_loader.padding() } else { training_loader };
         // Deviations from a profile include unknown IDs.
         let has_profile = architecture.input().profile.is_some();
@@ -180,9 +194,39 @@ impl<'a> Run<'a> {
             batch_graphs: graphs.batch_graphs,
             amounts,
             notes: foreign_ids.iter().map(ForeignCounts::text).collect(),
+            expected_peak_bytes: expected,
             closing: Box::new(Vec::new),
         };
         self.fit(student, trainable, plan, prepared)
+    }
+
+    /// Predicts the peak of a training on graphs, and prints it. `None` on a GPU, or if there is no memory to measure steps.
+    fn expected_peak(
+        &mut self,
+        data: &Data,
+        architecture: &GnnConfig,
+        student: &impl Student,
+        graphs: &Graphs,
+        options: &FitOptions,
+    ) -> Result<Option<u64>, StageError> {
+        if data.device.is_cuda() {
+            return Ok(None);
+        }
+        let (teacher, link) = (self.teacher.as_ref(), student.teacher());
+        let question = Question::of_training(self.config, data, architecture, teacher, link, graphs, options);
+        let expected = match Forecaster::measure(question) {
+            Ok(forecaster) => forecaster.expected(&forecaster.settings()),
+            Err(error) if memory::is_out_of_memory(&error) => {
+                self.console.note(&format!("memory: the peak cannot be predicted: {error}"));
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        let Some(expected) = expected else { return Ok(None) };
+        self.console.line(&expected.line(options.max_epochs));
+        let limit = host_limit(self.config.memory.memory_limit.map(|size| size.0));
+        self.console.plan_memory(MemoryPlan { limit_bytes: limit.bytes, expected_bytes: expected.bytes() });
+        Ok(Some(expected.bytes()))
     }
 
     /// The settings of the training loop for this student.
@@ -249,7 +293,8 @@ impl<'a> Run<'a> {
         let digest =
             retry_on_oom(Meter::new(self.origin.device), || Ok::<_, StageError>(trainable.digest(is_deployed)?))?;
         let path = self.directory.path().to_owned();
-        let outcome = Outcome::new(path, &summary, num_parameters, digest, teacher_summary, self.inputs.clone());
+        let mut outcome = Outcome::new(path, &summary, num_parameters, digest, teacher_summary, self.inputs.clone());
+        outcome.expected_peak_memory_bytes = prepared.expected_peak_bytes;
         self.console.finish();
         if summary.ending != Ending::Interrupted {
             // The summary is written last: a folder with a summary is completely finished.

@@ -4,6 +4,7 @@ use serde::Serialize;
 use tch::Device;
 
 use super::StageError;
+use super::graph_peak::{self, Question};
 use super::setup::Data;
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, MemoryEstimation, Residency};
@@ -26,7 +27,7 @@ use crate::train::trainable::Trainable;
 /// The file with a run's memory budget, by component.
 pub(super) const BUDGET: &str = "memory_budget.json";
 /// Largest share of the available host memory to plan for: other programs may need more memory later.
-pub(super) const SHARE_OF_AVAILABLE: f64 = 0.9;
+const SHARE_OF_AVAILABLE: f64 = 0.9;
 /// Graphs at a time below which steps are slow and batch norm has few samples, so another setting is better.
 const FEW_GRAPHS: usize = 32;
 
@@ -73,6 +74,16 @@ pub struct Decided {
 pub(super) fn waiting_batches(config: &Config, graphs_for_gpu: bool) -> usize {
     let workers = training::loader_workers(config, graphs_for_gpu);
     workers * (config.training.prefetch_batches / workers).max(1)
+}
+
+/// Memory of a device to plan for, in bytes: the safety factor's share of the limit and, of host memory, not more than other programs leave.
+pub(super) fn planned_bytes(config: &Config, device: Device, limit: &Limit) -> f64 {
+    let target = config.memory.safety_factor * limit.bytes as f64;
+    if device != Device::Cpu {
+        return target;
+    }
+    let in_use = Meter::new(Device::Cpu).read().current_bytes;
+    target.min(SHARE_OF_AVAILABLE * (memory::available_bytes() + in_use) as f64)
 }
 
 /// A budget, and the number of graphs that it allows.
@@ -294,14 +305,8 @@ impl Sizing<'_> {
         Ok(gpu_limit(memory.gpu_memory_limit.map(|size| size.0), free))
     }
 
-    /// The memory to plan for, in bytes.
     fn target_bytes(&self, limit: &Limit) -> f64 {
-        let target = self.config.memory.safety_factor * limit.bytes as f64;
-        if self.data.device != Device::Cpu {
-            return target;
-        }
-        let in_use = Meter::new(Device::Cpu).read().current_bytes;
-        target.min(SHARE_OF_AVAILABLE * (memory::available_bytes() + in_use) as f64)
+        planned_bytes(self.config, self.data.device, limit)
     }
 
     fn worst(&self, graphs: &[u64]) -> WorstBatches {
@@ -327,21 +332,17 @@ impl Sizing<'_> {
         if !measures || self.config.memory.memory_estimation == MemoryEstimation::Static {
             return self.closed_form(student, plan, options, checkpointing, self.burst(student, plan.graphs()));
         }
-        let graphs = &plan.graphs().training;
-        let size_of = |graph| self.size_of(graph);
-        let probe = Probe {
-            objective: student,
-            trainable,
-            loader: self.loader,
-            graphs,
-            size_of: &size_of,
-            cap: plan.graphs().batch_graphs,
-            waiting_batches: waiting_batches(self.config, self.data.device.is_cuda()),
-            adam: options.adam,
-            precision: options.precision,
-            device: self.data.device,
+        let measured = match self.architecture {
+            // Not by the teacher itself, whose cache would be filled in part.
+            Architecture::Graph(architecture) if self.data.device == Device::Cpu && !student.teacher().keeps_all() => {
+                let (teacher, link, graphs) = (self.teacher, student.teacher(), plan.graphs());
+                let question =
+                    Question::of_training(self.config, self.data, architecture, teacher, link, graphs, options);
+                graph_peak::budget(&question)
+            }
+            _ => self.probe(student, trainable, plan, options),
         };
-        match probe.measure() {
+        match measured {
             Ok(mut budget) => {
                 if options.records_steps {
                     budget.record_steps();
@@ -354,8 +355,32 @@ impl Sizing<'_> {
                 tracing::warn!("no batch could be measured ({error}); estimating the budget from the architecture");
                 self.closed_form(student, plan, options, checkpointing, self.burst(student, plan.graphs()))
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         }
+    }
+
+    /// Measures the budget in steps of the student itself.
+    fn probe(
+        &self,
+        student: &mut impl Student,
+        trainable: &mut Trainable,
+        plan: &impl StagePlan,
+        options: &FitOptions,
+    ) -> Result<MemoryBudget, StageError> {
+        let size_of = |graph| self.size_of(graph);
+        let probe = Probe {
+            objective: student,
+            trainable,
+            loader: self.loader,
+            graphs: &plan.graphs().training,
+            size_of: &size_of,
+            cap: plan.graphs().batch_graphs,
+            waiting_batches: waiting_batches(self.config, self.data.device.is_cuda()),
+            adam: options.adam,
+            precision: options.precision,
+            device: self.data.device,
+        };
+        Ok(probe.measure()?)
     }
 
     /// Adds the memory of targets that will be cached later; those cached so far are already counted.

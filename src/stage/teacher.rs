@@ -447,14 +447,12 @@ pub fn node_shape(graph: &NodeGraph, used: Option<Vec<u64>>) -> StoreShape {
 
 /// Memory for the activations of all nodes at one layer: 1/4 of what is free; beyond it they lie in a file in `folder`.
 pub fn activation_place(config: &Config, folder: &Path) -> Result<ActivationPlace, StageError> {
-    let limit = memory::limits::host_limit(config.memory.memory_limit.map(|size| size.0));
     std::fs::create_dir_all(folder).map_err(|source| StageError::File {
         path: folder.to_owned(),
         action: "create",
         source,
     })?;
-    let memory_bytes = memory::available_bytes().min(limit.bytes) / CACHE_SHARE_OF_FREE_MEMORY;
-    Ok(ActivationPlace { memory_bytes, folder: folder.to_owned() })
+    Ok(ActivationPlace { memory_bytes: cache_memory_bytes(config), folder: folder.to_owned() })
 }
 
 fn teacher_options(
@@ -466,12 +464,7 @@ fn teacher_options(
 ) -> TeacherOptions {
     let settings = &config.distillation;
     TeacherOptions {
-        residency: match settings.residency() {
-            ResidencyChoice::Resident => Residency::Resident,
-            ResidencyChoice::Forward => Residency::Forward,
-            ResidencyChoice::Layer => Residency::Layer,
-            ResidencyChoice::Auto => Residency::Auto,
-        },
+        residency: residency(config),
         layer_slots: settings.teacher_layer_slots,
         cache: cache_options(config, found, dataset),
         burst: settings.teacher_burst,
@@ -481,10 +474,25 @@ fn teacher_options(
     }
 }
 
+/// The configured residency of the teacher's weights.
+pub fn residency(config: &Config) -> Residency {
+    match config.distillation.residency() {
+        ResidencyChoice::Resident => Residency::Resident,
+        ResidencyChoice::Forward => Residency::Forward,
+        ResidencyChoice::Layer => Residency::Layer,
+        ResidencyChoice::Auto => Residency::Auto,
+    }
+}
+
+/// Host memory in bytes that the automatic choices allow for cached targets and for a teacher's activations.
+pub fn cache_memory_bytes(config: &Config) -> u64 {
+    let limit = memory::limits::host_limit(config.memory.memory_limit.map(|size| size.0));
+    memory::available_bytes().min(limit.bytes) / CACHE_SHARE_OF_FREE_MEMORY
+}
+
 /// The configured options for caching this teacher's targets.
 pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIdentity) -> CacheOptions {
     let settings = &config.distillation;
-    let limit = memory::limits::host_limit(config.memory.memory_limit.map(|size| size.0));
     let digest = &found.weights.digest()[..12];
     let precision = match settings.teacher_cache_precision {
         CachePrecision::F32 => Precision::F32,
@@ -506,7 +514,7 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
         precision,
         path: Some(settings.teacher_cache_dir.join(name)),
         unit: if matches!(found.architecture, Architecture::Nodes(_)) { "nodes" } else { "graphs" },
-        ram_budget_bytes: memory::available_bytes().min(limit.bytes) / CACHE_SHARE_OF_FREE_MEMORY,
+        ram_budget_bytes: cache_memory_bytes(config),
         architecture: found.architecture.to_json().to_string(),
         features: match (&found.vocabulary, fanouts) {
             (TeacherVocabulary::Hidden, _) => "IDs hidden".to_owned(),

@@ -1,6 +1,9 @@
 //! Trains a network on graphs of any kind: a teacher alone, or a student that learns from a teacher or from a file with its outputs.
 
+use std::sync::Arc;
+
 use serde_json::{Map, json};
+use tch::Device;
 
 use super::StageError;
 use super::foreign;
@@ -20,21 +23,81 @@ use crate::graph::dataset::{FoldOptions, GraphSplit};
 use crate::graph::{BatchBudget, GraphSize, Level, Schema, Store, Task};
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::{
-    Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, ModelError, Pooling, Scope, TargetScale,
-    target_scale,
+    Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, ModelError, Scope, TargetScale, target_scale,
 };
 
 const STAGE: Stage = Stage::Train;
+
+/// An opened dataset of graphs, and the network to train on it.
+pub(super) struct Opened {
+    pub data: Data,
+    pub split: GraphSplit,
+    /// A file with a teacher's outputs.
+    pub foreign: Option<Arc<ForeignTargets>>,
+    pub architecture: GnnConfig,
+}
+
+/// Opens the configured dataset of graphs and divides it.
+///
+/// # Errors
+/// Data that cannot be read, or a model that does not fit them.
+pub(super) fn open(config: &Config) -> Result<Opened, StageError> {
+    let data = setup::open_graphs(config)?;
+    let split = GraphSplit::of(&data.store, &fold_options(config))?;
+    let foreign = foreign::find(config, &data)?;
+    let architecture = gnn_config(config, &data, &split, foreign.as_deref())?;
+    Ok(Opened { data, split, foreign, architecture })
+}
+
+/// The batch plan of a training on the graphs of this division.
+///
+/// # Errors
+/// If a graph alone exceeds the limit of nodes and edges per batch.
+pub(super) fn batch_plan(config: &Config, store: &Store, split: &GraphSplit) -> Result<Graphs, StageError> {
+    Ok(Graphs {
+        batch_graphs: training::batch_graphs(config, split.training.len()),
+        budget: budget(config, store, split)?,
+        packed: true,
+        training: split.training.clone(),
+        validation: split.validation.clone(),
+        seed: config.training.seed,
+        shuffle: training::shuffle(config),
+    })
+}
+
+/// A student with new parameters, and its distillation.
+pub(super) struct NewStudent {
+    pub parameters: FreshParameters,
+    pub model: Gnn,
+    pub distillation: Option<GraphDistillation>,
+}
+
+impl NewStudent {
+    /// Makes a student of a teacher with this architecture, of a file with a teacher's outputs, or of neither.
+    pub fn new(
+        config: &Config,
+        device: Device,
+        architecture: &GnnConfig,
+        teacher: Option<&Architecture>,
+        foreign: Option<&ForeignTargets>,
+    ) -> Result<Self, StageError> {
+        let mut parameters = FreshParameters::new(config.training.seed, device);
+        let model = Gnn::new(Scope::root(&mut parameters), architecture, training::attention_kernel(config))?;
+        let distillation = match (teacher, foreign) {
+            (Some(teacher), _) => Some(distillation(config, teacher, &mut parameters, architecture)?),
+            (None, Some(targets)) => Some(foreign_distillation(config, targets, architecture)),
+            (None, None) => None,
+        };
+        Ok(Self { parameters, model, distillation })
+    }
+}
 
 /// Runs `kdgat train`.
 pub fn train(config: &Config) -> Result<Outcome, StageError> {
     if config::is_one_graph(config) {
         return train_nodes(config);
     }
-    let data = setup::open_graphs(config)?;
-    let split = GraphSplit::of(&data.store, &fold_options(config))?;
-    let foreign = foreign::find(config, &data)?;
-    let architecture = gnn_config(config, &data, &split, foreign.as_deref())?;
+    let Opened { data, split, foreign, architecture } = open(config)?;
     let (found, identity) = match &foreign {
         Some(targets) => (None, Some(TeacherIdentity { digest: targets.digest().to_owned(), architecture: None })),
         None => {
@@ -61,26 +124,12 @@ pub fn train(config: &Config) -> Result<Outcome, StageError> {
         inputs.extend(DifficultyModel::inputs(difficulty.as_ref()));
     }
     let mut run = Run::open(config, STAGE, data.origin(), identity, inputs)?;
-    let mut graphs = Graphs {
-        batch_graphs: training::batch_graphs(config, split.training.len()),
-        budget: budget(config, &data.store, &split)?,
-        packed: true,
-        training: split.training,
-        validation: split.validation,
-        seed: config.training.seed,
-        shuffle: training::shuffle(config),
-    };
+    let mut graphs = batch_plan(config, &data.store, &split)?;
 
     let task = schema(&data.store)?.task;
-    let (parameters, model, distillation) = retry_on_oom(Meter::new(data.device), || {
-        let mut parameters = FreshParameters::new(config.training.seed, data.device);
-        let model = Gnn::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
-        let distillation = match (&found, &foreign) {
-            (Some(found), _) => Some(distillation(config, &found.architecture, &mut parameters, &architecture)?),
-            (None, Some(targets)) => Some(foreign_distillation(config, targets, &architecture)),
-            (None, None) => None,
-        };
-        Ok::<_, StageError>((parameters, model, distillation))
+    let NewStudent { parameters, model, distillation } = retry_on_oom(Meter::new(data.device), || {
+        let teacher = found.as_ref().map(|found| &found.architecture);
+        NewStudent::new(config, data.device, &architecture, teacher, foreign.as_deref())
     })?;
     let start = |usage| match foreign {
         Some(targets) => Ok(TeacherLink::from_file(targets)),
@@ -173,12 +222,7 @@ fn gnn_config(
         outputs: foreign::outputs(schema) as i64,
         embedding_columns: foreign.and_then(|targets| targets.columns(TargetName::Embedding)).unwrap_or(0) as i64,
         level: schema.level,
-        pooling: match config.graphs.pooling {
-            PoolingChoice::Sum => Pooling::Sum,
-            PoolingChoice::Mean => Pooling::Mean,
-            PoolingChoice::Max => Pooling::Max,
-            PoolingChoice::Attention => Pooling::Attention,
-        },
+        pooling: training::pooling(config),
         virtual_node: config.graphs.virtual_node,
         dropout: model.dropout,
         target_scales: match (schema.task, config.graphs.target_reference) {

@@ -132,6 +132,7 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
         batch_graphs: plan.batch_nodes,
         amounts: amounts(&seeds, &split),
         notes,
+        expected_peak_bytes: None,
         closing: Box::new(move || read_rows.iter().filter_map(|rows| node_features::summary(rows)).collect()),
     };
     run.fit(student, trainable, &mut plan, prepared)

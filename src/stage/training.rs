@@ -12,7 +12,7 @@ use super::setup::{self, Data};
 use super::teacher::TeacherUse;
 use crate::config::{
     self, AttentionChoice, CachePrecision, Config, Convolution, CurriculumConfig, FeatureChoice, IdEncoding, KdLoss,
-    MonitorChoice, NodeValidation, Precision, Schedule as ScheduleChoice, Stage,
+    MonitorChoice, NodeValidation, PoolingChoice, Precision, Schedule as ScheduleChoice, Stage,
 };
 use crate::distill::losses::LogitLoss;
 use crate::graph::{
@@ -21,7 +21,7 @@ use crate::graph::{
 };
 use crate::memory;
 use crate::nn::attention::Backend;
-use crate::nn::{DatasetIdentity, IdHash, InputConfig};
+use crate::nn::{DatasetIdentity, IdHash, InputConfig, Pooling};
 use crate::torch::device;
 use crate::train::fit::{BatchPlan, FitOptions};
 use crate::train::optimizer::AdamOptions;
@@ -400,6 +400,16 @@ pub fn hints(config: &Config) -> bool {
 /// True if training steps use the fused kernels.
 pub fn computes_fused(config: &Config, on_gpu: bool) -> bool {
     !on_gpu && config.model.attention != AttentionChoice::Composed && config.training.precision == Precision::Single
+}
+
+/// The configured pooling of nodes.
+pub fn pooling(config: &Config) -> Pooling {
+    match config.graphs.pooling {
+        PoolingChoice::Sum => Pooling::Sum,
+        PoolingChoice::Mean => Pooling::Mean,
+        PoolingChoice::Max => Pooling::Max,
+        PoolingChoice::Attention => Pooling::Attention,
+    }
 }
 
 /// The configured implementation of attention.

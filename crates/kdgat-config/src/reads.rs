@@ -161,7 +161,7 @@ pub const EXPORT_EXAMPLES: Reads =
 /// Accepts the flags of the training that is planned.
 pub const PLAN: Reads = Reads {
     command: "memory plan",
-    sections: &["data", "nodes", "model", "training", "distillation", "memory"],
+    sections: &["data", "graphs", "nodes", "model", "training", "distillation", "memory"],
     fields: &[],
 };
 

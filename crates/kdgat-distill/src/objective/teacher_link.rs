@@ -9,6 +9,7 @@ use kdgat_train::objective::{ObjectiveError, Part, TargetSource};
 use kdgat_train::timeline::Span;
 use tch::{Device, TchError, Tensor};
 
+use crate::cache::CacheSummary;
 use crate::foreign::ForeignTargets;
 use crate::targets::Per;
 use crate::{StepReport, TargetName, TargetRows, Teacher, TeacherError};
@@ -105,6 +106,21 @@ impl TeacherLink {
     pub fn memory_cache_bytes(&self) -> u64 {
         let cache = self.teacher.as_ref().and_then(Teacher::cache).filter(|cache| cache.kind == "ram");
         cache.map_or(0, |cache| cache.bytes)
+    }
+
+    /// The file with a teacher's outputs, if targets come from one.
+    pub fn file(&self) -> Option<&Arc<ForeignTargets>> {
+        self.file.as_ref().map(|file| &file.targets)
+    }
+
+    /// State of the teacher's cache, if it has one.
+    pub fn cache(&self) -> Option<CacheSummary> {
+        self.teacher.as_ref().and_then(Teacher::cache)
+    }
+
+    /// True if all targets are cached and the teacher no longer computes.
+    pub fn keeps_all(&self) -> bool {
+        self.teacher.as_ref().is_some_and(Teacher::keeps_all)
     }
 
     /// Digest of the teacher's weights, or of the file with its outputs.

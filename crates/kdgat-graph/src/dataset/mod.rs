@@ -6,6 +6,7 @@ mod graph_set;
 mod node_target_table;
 #[cfg(feature = "parquet")]
 mod parquet_table;
+mod periodic;
 mod radius;
 pub mod schema;
 mod settings;

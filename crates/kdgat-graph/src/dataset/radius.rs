@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 
 use super::error::{DatasetError, Origin};
 use super::graph_set::{Edges, LeftOut, MOST_EDGES};
+use super::periodic::{Cell, NoEdges};
 use super::schema::Feature;
 
 /// Options of edges made from positions.
@@ -59,17 +60,42 @@ impl EdgeMaker {
         Self { radius, edges }
     }
 
-    /// Adds a graph by the positions of its nodes.
+    /// Adds a graph by the positions of its nodes. In a cell, the nearest image of a node makes its edge; further ones and those of the
+    /// node itself are counted as left out.
     ///
     /// # Errors
-    /// More edges than a store can number.
-    pub fn add(&mut self, positions: &[[f64; 3]], graph: &str, origin: Origin<'_>) -> Result<(), DatasetError> {
+    /// More edges than a store can number, or a cell far smaller than the cutoff.
+    pub fn add(
+        &mut self,
+        positions: &[[f64; 3]],
+        cell: Option<&Cell>,
+        graph: &str,
+        origin: Origin<'_>,
+    ) -> Result<(), DatasetError> {
         let cutoff = self.radius.cutoff;
-        let Some(near) = neighbours(positions, cutoff, MOST_EDGES) else {
-            let found = format!("graph {graph} has more than {MOST_EDGES} edges with cutoff {cutoff}");
-            let expected = format!("at most {MOST_EDGES}: set a smaller `cutoff`, or remove the graph");
-            return Err(origin.error(found, expected));
+        let found = match cell {
+            None => neighbours(positions, cutoff, MOST_EDGES).ok_or(NoEdges::TooManyEdges),
+            Some(cell) => cell.neighbours(positions, cutoff, MOST_EDGES).map(|found| {
+                self.edges.left_out.repeated += found.further_images;
+                self.edges.left_out.self_loops += found.own_images;
+                found.near
+            }),
         };
+        let near = found.map_err(|reason| match reason {
+            NoEdges::TooManyEdges => {
+                let found = format!("graph {graph} has more than {MOST_EDGES} edges with cutoff {cutoff}");
+                let expected = format!("at most {MOST_EDGES}: set a smaller `cutoff`, or remove the graph");
+                origin.error(found, expected)
+            }
+            NoEdges::TooManyImages => origin.error(
+                format!("graph {graph} has millions of periodic images within cutoff {cutoff}"),
+                "a smaller `cutoff`, or a larger Lattice: are both in Å?",
+            ),
+            NoEdges::FarAtom => origin.error(
+                format!("graph {graph} has an atom more than a hundred million cells from the origin"),
+                "positions near the cell of Lattice",
+            ),
+        })?;
         for Neighbour { target, source, length } in near {
             self.edges.targets.push(target);
             self.edges.sources.push(source);
@@ -87,10 +113,10 @@ impl EdgeMaker {
 
 /// A node near another one.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Neighbour {
-    target: u32,
-    source: u32,
-    length: f64,
+pub(super) struct Neighbour {
+    pub target: u32,
+    pub source: u32,
+    pub length: f64,
 }
 
 /// All ordered pairs of different nodes at most `cutoff` apart, by target, then by source; `None` if there are more than `most`.
@@ -185,9 +211,9 @@ mod tests {
     fn edges_of_several_graphs_follow_each_other() {
         let mut maker = EdgeMaker::new(Radius { cutoff: 2.0, basis: 3 });
         let origin = Origin::line("a.xyz", 7);
-        maker.add(&[[0.0; 3], [0.0; 3]], "1", origin).unwrap();
-        maker.add(&[[9.0; 3]], "2", origin).unwrap();
-        maker.add(&[[0.0; 3], [0.0, 2.0, 0.0], [0.0, 4.1, 0.0]], "3", origin).unwrap();
+        maker.add(&[[0.0; 3], [0.0; 3]], None, "1", origin).unwrap();
+        maker.add(&[[9.0; 3]], None, "2", origin).unwrap();
+        maker.add(&[[0.0; 3], [0.0, 2.0, 0.0], [0.0, 4.1, 0.0]], None, "3", origin).unwrap();
         let edges = maker.finish();
         assert_eq!(edges.pointers, [0, 2, 2, 4]);
         assert_eq!((edges.sources, edges.targets), (vec![1, 0, 1, 0], vec![0, 1, 0, 1]));
@@ -202,7 +228,7 @@ mod tests {
     fn a_graph_with_too_many_edges_is_refused() {
         let mut maker = EdgeMaker::new(Radius { cutoff: 1e3, basis: 2 });
         let positions: Vec<[f64; 3]> = (0..30_000).map(|node| [f64::from(node) * 1e-3, 0.0, 0.0]).collect();
-        let error = maker.add(&positions, "large", Origin::line("a.xyz", 7)).unwrap_err().to_string();
+        let error = maker.add(&positions, None, "large", Origin::line("a.xyz", 7)).unwrap_err().to_string();
         let expected = "a.xyz, line 7: graph large has more than 65535 edges with cutoff 1000, expected at most 65535: set a smaller";
         assert!(error.contains(expected), "{error}");
         assert!(maker.finish().sources.is_empty());

@@ -299,7 +299,7 @@ fn made_edges(
     for (graph, id) in graphs.ids.iter().enumerate() {
         let rows = &nodes.order[nodes.pointers[graph] as usize..nodes.pointers[graph + 1] as usize];
         let of_graph: Vec<[f64; 3]> = rows.iter().map(|&row| positions[row as usize]).collect();
-        maker.add(&of_graph, id, Origin { file: &graphs.file, place: graphs.places[graph] })?;
+        maker.add(&of_graph, None, id, Origin { file: &graphs.file, place: graphs.places[graph] })?;
     }
     Ok(maker.finish())
 }

@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         let species = &mut self.species;
         self.atoms.extend(frame.species.iter().map(|name| species.number(name)));
         self.pointers.push(self.atoms.len() as u64);
-        self.edges.add(&frame.positions, &id, frame.comment)?;
+        self.edges.add(&frame.positions, frame.cell.as_ref(), &id, frame.comment)?;
         self.origins.push(frame.comment);
         self.ids.push(id);
         Ok(())

@@ -8,6 +8,7 @@ use std::str::Lines;
 
 use super::error::{DatasetError, Origin};
 use super::graph_set::expect_few_nodes;
+use super::periodic::Cell;
 
 /// Columns of a frame without `Properties`.
 const PLAIN: &str = "species:S:1:pos:R:3";
@@ -21,6 +22,8 @@ pub(super) struct Frame<'file, 'text> {
     pub species: Vec<&'text str>,
     /// Position of each atom.
     pub positions: Vec<[f64; 3]>,
+    /// The periodic axes; `None` without any.
+    pub cell: Option<Cell>,
 }
 
 /// A key of a comment line and its value.
@@ -68,8 +71,9 @@ impl<'file, 'text> Frames<'file, 'text> {
         };
         let comment_origin = self.origin();
         let pairs = pairs(comment).map_err(|found| comment_origin.error(found, "key=value pairs"))?;
-        let mut frame = Frame { comment: comment_origin, pairs, species: Vec::new(), positions: Vec::new() };
-        refuse_periodic(&frame)?;
+        let mut frame =
+            Frame { comment: comment_origin, pairs, species: Vec::new(), positions: Vec::new(), cell: None };
+        frame.cell = cell(&frame)?;
         let layout = Layout::of(&frame)?;
         for atom in 0..atoms {
             let Some(line) = self.next_line() else {
@@ -175,29 +179,57 @@ impl Layout {
     }
 }
 
-/// Refuses a frame with periodic boundaries: `pbc` with a T, or a lattice without `pbc`.
-fn refuse_periodic(frame: &Frame<'_, '_>) -> Result<(), DatasetError> {
-    let found = match (frame.pair_in_any_case("pbc"), frame.pair_in_any_case("Lattice")) {
-        (None, None) => return Ok(()),
-        (None, Some(_)) => "a Lattice without pbc".to_owned(),
-        (Some(Pair { value, .. }), _) => {
-            let is_separator = |letter: char| letter.is_whitespace() || letter == ',';
-            let mut is_periodic = false;
-            for axis in value.split(is_separator).filter(|axis| !axis.is_empty()) {
-                match axis.to_ascii_lowercase().as_str() {
-                    "t" | "true" | "1" => is_periodic = true,
-                    "f" | "false" | "0" => {}
-                    _ => return Err(frame.comment.error(format!("pbc '{value}'"), "T or F for each axis")),
-                }
-            }
-            if !is_periodic {
-                return Ok(());
-            }
-            format!("pbc=\"{value}\"")
-        }
+/// The periodic axes of a frame: those of `pbc` with a T, or all of a `Lattice` without `pbc`. `None` without any.
+fn cell(frame: &Frame<'_, '_>) -> Result<Option<Cell>, DatasetError> {
+    let (pbc, lattice) = (frame.pair_in_any_case("pbc"), frame.pair_in_any_case("Lattice"));
+    let is_periodic = match (pbc, lattice) {
+        (None, None) => return Ok(None),
+        (None, Some(_)) => [true; 3],
+        (Some(pair), _) => periodic_axes(pair)
+            .ok_or_else(|| frame.comment.error(format!("pbc '{}'", pair.value), "T or F for each of three axes"))?,
     };
-    let expected = "no periodic boundaries: they are not supported yet (molecules in a box can have pbc=\"F F F\")";
-    Err(frame.comment.error(found, expected))
+    if is_periodic == [false; 3] {
+        return Ok(None);
+    }
+    let Some(lattice) = lattice else {
+        let expected = "a Lattice with the three vectors of the cell beside pbc with a T";
+        return Err(frame.comment.error("no Lattice", expected));
+    };
+    let error = |expected| frame.comment.error(format!("Lattice '{}'", lattice.value), expected);
+    let numbers: Vec<f64> = words(&lattice.value).filter_map(|word| word.parse().ok()).collect();
+    let is_sound = numbers.len() == words(&lattice.value).count() && numbers.iter().all(|number| number.is_finite());
+    let ([a, b, c], []) = numbers.as_chunks::<3>() else {
+        return Err(error("nine finite numbers: the three vectors of the cell, one after the other"));
+    };
+    if !is_sound {
+        return Err(error("nine finite numbers: the three vectors of the cell, one after the other"));
+    }
+    let vectors: Vec<[f64; 3]> =
+        [*a, *b, *c].into_iter().zip(is_periodic).filter_map(|(vector, periodic)| periodic.then_some(vector)).collect();
+    match Cell::new(&vectors) {
+        Some(cell) => Ok(Some(cell)),
+        None => Err(error("vectors of the periodic axes that do not lie in a plane or on a line")),
+    }
+}
+
+/// Whether each axis is periodic, from a flag for each or one for all; `None` for anything else.
+fn periodic_axes(Pair { value, .. }: &Pair) -> Option<[bool; 3]> {
+    let flag = |word: &str| match word.to_ascii_lowercase().as_str() {
+        "t" | "true" | "1" => Some(true),
+        "f" | "false" | "0" => Some(false),
+        _ => None,
+    };
+    match words(value).map(flag).collect::<Option<Vec<bool>>>()?[..] {
+        [all] => Some([all; 3]),
+        [x, y, z] => Some([x, y, z]),
+        _ => None,
+    }
+}
+
+/// The words of a list, whatever separates them.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|letter: char| letter.is_whitespace() || matches!(letter, ',' | '[' | ']'))
+        .filter(|word| !word.is_empty())
 }
 
 /// The pairs of a comment line.
@@ -299,6 +331,21 @@ mod tests {
     }
 
     #[test]
+    fn periodic_axes_have_their_vectors() {
+        let cell = |comment: &str| read(&format!("1\n{comment}\nH 0 0 0\n")).unwrap().remove(0).cell;
+        let lattice = "Lattice=\"2 0 0 0 3 0 0 0 4\"";
+        let (x, y, z) = ([2.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 4.0]);
+        assert_eq!(cell(lattice), Cell::new(&[x, y, z]));
+        assert_eq!(cell(&format!("pbc=T {lattice}")), Cell::new(&[x, y, z]));
+        assert_eq!(cell(&format!("{lattice} pbc=\"T F true\"")), Cell::new(&[x, z]));
+        assert_eq!(cell("lattice=[[2, 0, 0], [0, 3, 0], [0, 0, 4]] pbc=[false, true, false]"), Cell::new(&[y]));
+        // The vector of an axis that is not periodic is not used.
+        assert_eq!(cell("Lattice=\"2 0 0 0 0 0 0 0 0\" pbc=\"1 0 0\""), Cell::new(&[x]));
+        assert_eq!(cell(&format!("{lattice} pbc=\"F F F\"")), None);
+        assert_eq!(cell("name=a"), None);
+    }
+
+    #[test]
     fn bad_frames_are_named_with_their_line() {
         for (text, expected) in [
             ("H 0 0 0\n", "a.xyz, line 1: 'H 0 0 0', expected the number of atoms"),
@@ -323,12 +370,13 @@ mod tests {
             ("1\nProperties=species:S:1:pos:R:2\nH 0 0\n", "line 2: pos:R:2 in Properties"),
             ("1\nProperties=pos:R:3\n0 0 0\n", "expected species:S:1 and pos:R:3"),
             ("1\nname=\"a\nH 0 0 0\n", "line 2: no closing \""),
-            ("1\nLattice=\"1 0 0 0 1 0 0 0 1\"\nH 0 0 0\n", "line 2: a Lattice without pbc"),
-            (
-                "1\npbc=\"F F T\"\nH 0 0 0\n",
-                "line 2: pbc=\"F F T\", expected no periodic boundaries: they are not supported yet",
-            ),
-            ("1\npbc=[true, false, false]\nH 0 0 0\n", "not supported yet"),
+            ("1\nLattice=\"1 0 0 0 1 0 0 0\"\nH 0 0 0\n", "line 2: Lattice '1 0 0 0 1 0 0 0', expected nine"),
+            ("1\nLattice=\"1 0 0 0 1 0 0 0 1 1\"\nH 0 0 0\n", "expected nine finite numbers"),
+            ("1\nLattice=\"1 0 0 0 1 0 0 0 inf\"\nH 0 0 0\n", "expected nine finite numbers"),
+            ("1\nLattice=\"1 0 0 0 x 1 0 0 0 1\"\nH 0 0 0\n", "expected nine finite numbers"),
+            ("1\nLattice=\"1 0 0 0 1 0 1 1 0\"\nH 0 0 0\n", "do not lie in a plane"),
+            ("1\npbc=\"F F T\"\nH 0 0 0\n", "line 2: no Lattice, expected a Lattice with the three vectors"),
+            ("1\npbc=\"T F\"\nH 0 0 0\n", "line 2: pbc 'T F', expected T or F for each of three axes"),
             ("1\npbc=maybe\nH 0 0 0\n", "line 2: pbc 'maybe', expected T or F"),
         ] {
             let error = read(text).err().unwrap_or_default();

@@ -132,6 +132,10 @@ pub const BATCH_DATA: &str = "batch data";
 pub const TARGETS: &str = "targets";
 /// Name of the component for a teacher's forward.
 pub const TEACHER_ACTIVATIONS: &str = "teacher's activations";
+/// Name of the component for a teacher's weights.
+pub const TEACHER_WEIGHTS: &str = "teacher's weights";
+/// Name of the component for measured memory of no other component.
+pub const OTHER: &str = "other";
 /// Graphs per teacher forward to plan for when the teacher halves its batches; it could halve them down to a single graph.
 const TEACHER_GRAPHS: f64 = 8.0;
 /// Name of the component for loaded batches that wait for the training loop.

@@ -5,6 +5,7 @@
 
 mod activity;
 pub mod budget;
+pub mod forecast;
 mod gpu;
 pub mod limits;
 mod meter;

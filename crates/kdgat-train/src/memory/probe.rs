@@ -5,15 +5,17 @@
 
 use kdgat_graph::{Batch, Loader};
 use kdgat_nn::parameters::Role;
-use kdgat_torch::allocator::Phase;
+use kdgat_torch as torch;
+use kdgat_torch::allocator::{self, Phase};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::budget::{
-    BATCH_DATA, Component, LOADER_QUEUE, Linear, MemoryBudget, Method, Moment, Shape, TARGETS, TEACHER_ACTIVATIONS,
+    BATCH_DATA, Component, LOADER_QUEUE, Linear, MemoryBudget, Method, Moment, OTHER, Shape, TARGETS,
+    TEACHER_ACTIVATIONS, TEACHER_WEIGHTS,
 };
-use super::{Activity, Meter, set_activity};
+use super::{Activity, Meter, MicroBatch, set_activity};
 use crate::fit::FitError;
-use crate::objective::Objective;
+use crate::objective::{Objective, Part};
 use crate::optimizer::{Adam, AdamOptions};
 use crate::step::{StepOptions, StepRunner};
 use crate::trainable::Trainable;
@@ -46,14 +48,24 @@ pub struct Probe<'a> {
 }
 
 /// Bytes measured on one batch.
-struct Sample {
-    shape: Shape,
-    data: f64,
-    targets: f64,
-    visit: f64,
-    step: f64,
-    update: f64,
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Size of the batch.
+    pub shape: Shape,
+    /// Bytes of its tensors.
+    pub data: f64,
+    /// Bytes of a teacher's targets.
+    pub targets: f64,
+    /// Peak of a teacher's forward, beside the batch and its targets.
+    pub visit: f64,
+    /// Peak of forward and backward, or of a validation's forward, beside the batch and its targets.
+    pub step: f64,
+    /// Peak of the optimiser's update; 0 in validation.
+    pub update: f64,
 }
+
+/// Chooses the next batch to measure, given the samples so far; `None` ends the measurement.
+pub type NextBatch<'a> = dyn FnMut(&[Sample]) -> Option<Vec<u64>> + 'a;
 
 impl Probe<'_> {
     /// Measures batches and fits the budget of the training.
@@ -69,6 +81,69 @@ impl Probe<'_> {
     /// # Errors
     /// Those of [`measure`](Self::measure).
     pub fn measure_up_to(mut self, largest: usize) -> Result<MemoryBudget, FitError> {
+        let (samples, always) = self.restoring(|probe| probe.samples(largest))?;
+        Ok(self.budget(&samples, always))
+    }
+
+    /// Measures a training step on each batch that `next` returns, with at most `micro_batch` graphs at a time. The first batch is
+    /// measured twice, because the first step also allocates what later steps reuse.
+    ///
+    /// # Errors
+    /// If a batch does not fit, or anything else fails.
+    pub fn measure_each(
+        mut self,
+        micro_batch: Option<usize>,
+        next: &mut NextBatch<'_>,
+    ) -> Result<Vec<Sample>, FitError> {
+        self.restoring(|probe| {
+            let meter = Meter::new(probe.device);
+            let mut adam = super::retry_on_oom(meter, || Adam::new(probe.trainable, probe.adam))?;
+            let runner = super::retry_on_oom(meter, || StepRunner::new(probe.trainable, probe.device, probe.precision));
+            let mut runner = runner?;
+            runner.begin_with(micro_batch.map_or_else(MicroBatch::default, MicroBatch::at_most));
+            let mut samples = Vec::new();
+            while let Some(graphs) = next(&samples) {
+                let rounds = if samples.is_empty() { 2 } else { 1 };
+                let mut measured = None;
+                for _ in 0..rounds {
+                    probe.objective.source_mut().forget();
+                    let start = meter.read().current_bytes;
+                    let batch = probe.load(&graphs)?;
+                    measured = Some(probe.sample(meter, &runner, &mut adam, &batch, start)?);
+                }
+                samples.extend(measured);
+            }
+            probe.objective.source_mut().forget();
+            Ok(samples)
+        })
+    }
+
+    /// Measures the validation of a batch.
+    ///
+    /// # Errors
+    /// If the batch does not fit, or anything else fails.
+    pub fn measure_validation(mut self, graphs: &[u64]) -> Result<Sample, FitError> {
+        self.restoring(|probe| {
+            let meter = Meter::new(probe.device);
+            let start = meter.read().current_bytes;
+            let batch = probe.load(graphs)?;
+            let received = probe.receive(meter, &batch, start)?;
+            meter.reset_peak();
+            let before = meter.read().current_bytes;
+            let losses = torch::recover(|| {
+                let _phase = allocator::enter_phase(Phase::Activations);
+                let whole = Part::whole(&batch);
+                tch::no_grad(|| probe.objective.validation_loss(&batch, &whole)).map_err(FitError::Objective)
+            })?;
+            let step = difference(meter.read().peak_bytes, before);
+            drop(losses);
+            probe.objective.source_mut().forget();
+            Ok(Sample { step, ..received })
+        })
+    }
+
+    /// Does `work`, then restores weights, running statistics and gradients.
+    fn restoring<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, FitError>) -> Result<T, FitError> {
         set_activity(Activity::Probe);
         let meter = Meter::new(self.device);
         let kept: Vec<(Tensor, Tensor)> = super::retry_on_oom(meter, || {
@@ -77,15 +152,14 @@ impl Probe<'_> {
             let copies = tensors.map(|tensor| Ok((tensor.shallow_clone(), tensor.f_detach_copy()?)));
             tch::no_grad(|| copies.collect::<Result<_, FitError>>())
         })?;
-        let outcome = self.samples(largest);
+        let outcome = work(self);
         for (mut tensor, before) in kept {
             super::retry_on_oom(meter, || Ok::<_, FitError>(tch::no_grad(|| tensor.f_copy_(&before))?))?;
         }
         super::retry_on_oom(meter, || Ok::<_, FitError>(self.trainable.zero_gradients()?))?;
         meter.release_kept();
         set_activity(Activity::Setup);
-        let (samples, always) = outcome?;
-        Ok(self.budget(&samples, always))
+        outcome
     }
 
     fn samples(&mut self, largest: usize) -> Result<(Vec<Sample>, Vec<Component>), FitError> {
@@ -124,8 +198,8 @@ impl Probe<'_> {
             ("parameters", parameters),
             ("gradients", gradients),
             ("optimiser states", optimizer),
-            ("teacher's weights", teacher),
-            ("other", other),
+            (TEACHER_WEIGHTS, teacher),
+            (OTHER, other),
         ];
         let component = |(name, bytes)| Component { name, moment: Moment::Always, bytes: Linear::fixed(bytes) };
         Ok((samples, always.into_iter().map(component).collect()))
@@ -162,32 +236,43 @@ impl Probe<'_> {
         batch: &Batch,
         start: u64,
     ) -> Result<Sample, FitError> {
-        // Drops the targets of the last batch or of an attempt that ran out of memory.
-        self.objective.source_mut().forget();
-        self.trainable.zero_gradients()?;
-        let with_batch = meter.read().current_bytes;
-        self.objective.source_mut().announce(std::slice::from_ref(batch)).map_err(FitError::Objective)?;
-        meter.reset_peak();
-        self.objective.receive(batch).map_err(FitError::Objective)?;
-        let received = meter.read();
+        let received = self.receive(meter, batch, start)?;
+        let before_step = meter.read().current_bytes;
         meter.reset_peak();
         let options = StepOptions { seed: 0, scale: 1.0, accumulates: false };
         let losses = runner.once(self.objective, self.trainable, batch, options)?;
-        let after_step = meter.read();
+        let step_peak = meter.read().peak_bytes;
         drop(losses);
         meter.reset_peak();
         let before_update = meter.read().current_bytes;
         let _norm = adam.step(self.trainable, 0.0)?;
         let update_peak = meter.read().peak_bytes;
+        Ok(Sample {
+            step: difference(step_peak, before_step),
+            update: difference(update_peak, before_update),
+            ..received
+        })
+    }
+
+    /// Announces a batch and receives its targets; `start` is the memory in use before the batch was loaded.
+    fn receive(&mut self, meter: Meter, batch: &Batch, start: u64) -> Result<Sample, FitError> {
+        // Drops the targets of the last batch or of an attempt that ran out of memory.
+        self.objective.source_mut().forget();
+        self.trainable.zero_gradients()?;
+        let with_batch = meter.read().current_bytes;
+        // Before the announcement: the teacher's thread begins at once.
+        meter.reset_peak();
+        self.objective.source_mut().announce(std::slice::from_ref(batch)).map_err(FitError::Objective)?;
+        self.objective.receive(batch).map_err(FitError::Objective)?;
+        let received = meter.read();
         let (nodes, edges) = (batch.num_nodes() as f64, batch.adjacency.num_edges() as f64);
-        let difference = |larger: u64, smaller: u64| larger.saturating_sub(smaller) as f64;
         Ok(Sample {
             shape: Shape { graphs: batch.num_graphs() as f64, nodes, edges },
             data: difference(with_batch, start),
             targets: difference(received.current_bytes, with_batch),
             visit: difference(received.peak_bytes, received.current_bytes.max(with_batch)),
-            step: difference(after_step.peak_bytes, received.current_bytes),
-            update: difference(update_peak, before_update),
+            step: 0.0,
+            update: 0.0,
         })
     }
 
@@ -217,6 +302,10 @@ impl Probe<'_> {
         add("optimiser's update", Moment::Update, Linear::fixed(update));
         MemoryBudget { method: Method::Measured, components }
     }
+}
+
+fn difference(larger: u64, smaller: u64) -> f64 {
+    larger.saturating_sub(smaller) as f64
 }
 
 fn bytes_of(tensor: &Tensor) -> f64 {
