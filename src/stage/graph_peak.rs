@@ -32,7 +32,7 @@ const GRAPHS_LOOKED_AT: usize = 10_000_000;
 /// Batches measured because the expected peak is theirs, one after the other as estimates become better.
 const REFINEMENTS: usize = 3;
 /// Bytes of a block of targets cached in memory.
-const CACHE_BLOCK_BYTES: f64 = (1 << 20) as f64;
+pub const CACHE_BLOCK_BYTES: f64 = (1 << 20) as f64;
 /// The test of a teacher whose targets are cached, as [`Teacher`](crate::distill::Teacher) makes it.
 const GATE: Gate = Gate { share: 0.5, graphs: 64.0 };
 

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use super::fresh_student::AlwaysBytes;
-use super::graph_peak::{self, CachePlace, CachedTargets, ExpectedPeak, Forecaster, Question, Settings, record_bytes};
+use super::graph_peak::{
+    self, CACHE_BLOCK_BYTES, CachePlace, CachedTargets, ExpectedPeak, Forecaster, Question, Settings, record_bytes,
+};
 use super::memory_plan::{assumed_graph_teacher, device_limit};
 use super::setup::Data;
 use super::sizing::planned_bytes;
@@ -58,7 +60,9 @@ pub fn plan_graphs(config: &Config) -> Result<String, StageError> {
     };
     let mut budget = graph_peak::budget(&question)?;
     if targets.place == CachePlace::Memory && !on_gpu {
-        budget.add("targets yet to be cached", Moment::Always, target_bytes);
+        // The cache grows by whole blocks.
+        let blocks = (target_bytes / CACHE_BLOCK_BYTES).ceil();
+        budget.add("targets yet to be cached", Moment::Always, blocks * CACHE_BLOCK_BYTES);
     }
     let limit = device_limit(config, on_gpu);
     let planned_bytes = planned_bytes(config, data.device, &limit);
