@@ -12,7 +12,7 @@ use kdgat::graph::assemble::assemble;
 use kdgat::graph::columns::Columns;
 use kdgat::graph::profile::deviations as feature;
 use kdgat::graph::profile::rules::Rule;
-use kdgat::graph::profile::{DEVIATIONS, ProfileLearner};
+use kdgat::graph::profile::{DEVIATIONS, PROFILE_VERSION, ProfileLearner};
 use kdgat::graph::{CarProfile, FeatureSet, GraphStream, Split, Store};
 use kdgat::nn::attention::Backend;
 use proptest::prelude::*;
@@ -89,7 +89,8 @@ fn a_profile_knows_gaps_and_bytes() {
     assert_eq!(profile.problem(), None);
     let json = serde_json::to_string(&profile).unwrap();
     assert_eq!(serde_json::from_str::<CarProfile>(&json).unwrap(), profile);
-    let other = json.replace("\"version\":1", "\"version\":99");
+    let version = format!("\"version\":{PROFILE_VERSION}");
+    let other = json.replace(&version, "\"version\":99");
     let other: CarProfile = serde_json::from_str(&other).unwrap();
     assert!(other.problem().unwrap().contains("version 99"), "{:?}", other.problem());
 }
