@@ -134,10 +134,12 @@ pub fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// Loss columns of a run's `metrics.csv`, as text, row by row.
+/// Loss columns of a run's `metrics.csv`, as text, row by row. The run may still be writing: its last row counts once it has ended.
 pub fn loss_columns(run: &Path) -> Vec<Vec<String>> {
     let path = run.join("metrics.csv");
-    let mut reader = csv::Reader::from_path(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let complete = text.rfind('\n').map_or("", |end| &text[..=end]);
+    let mut reader = csv::Reader::from_reader(complete.as_bytes());
     let header = reader.headers().unwrap().clone();
     let not_a_loss = ["graphs_per_second", "peak_memory_bytes", "seconds"];
     let kept: Vec<usize> = (0..header.len()).filter(|&column| !not_a_loss.contains(&&header[column])).collect();
