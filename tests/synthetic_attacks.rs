@@ -54,7 +54,7 @@ fn each_attack_free_log_gets_a_log_for_each_kind() {
     let drives = ["drive-1", "drive-2"];
     let expected: BTreeSet<String> = drives
         .iter()
-        .flat_map(|drive| SyntheticKind::VISIBLE.map(|kind| format!("{drive}-{kind}.csv.gz")))
+        .flat_map(|drive| SyntheticKind::ADDED.map(|kind| format!("{drive}-{kind}.csv.gz")))
         .chain(["synthetic.json".to_owned()])
         .collect();
     assert_eq!(contents(&target).into_keys().collect::<BTreeSet<_>>(), expected);

@@ -7,9 +7,9 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::{StageError, setup};
-use crate::can::synthetic::{SYNTHETIC_VERSION, SourceBlock, SyntheticOptions};
+use crate::can::synthetic::{SYNTHETIC_VERSION, SourceBlock, SyntheticKind, SyntheticOptions};
 use crate::can::{CanError, Dataset, Role, SourceFile, ensure_synthetic, has_synthetic};
-use crate::config::Config;
+use crate::config::{Config, FeatureChoice};
 use crate::graph::Validation;
 use crate::graph::division::{LogFacts, LogUse, attack_free_uses};
 use crate::graph::split::blocks_of;
@@ -20,7 +20,7 @@ const FOLDER: &str = "synthetic";
 
 /// Adds the synthetic attacks of a dataset; writes them on first use.
 pub fn add(dataset: Dataset, config: &Config) -> Result<Dataset, StageError> {
-    let (options, start) = (SyntheticOptions::default(), Instant::now());
+    let (options, start) = (options(config), Instant::now());
     let folder = folder(&dataset, &options, config)?;
     let format = setup::build_options(config).format;
     let uses = uses(&dataset, config)?;
@@ -42,13 +42,22 @@ pub fn add(dataset: Dataset, config: &Config) -> Result<Dataset, StageError> {
 
 /// Adds the synthetic attacks of a dataset if they exist and its logs have not changed; `None` otherwise. Writes nothing.
 pub fn add_existing(dataset: Dataset, config: &Config) -> Result<Option<Dataset>, StageError> {
-    let options = SyntheticOptions::default();
+    let options = options(config);
     let folder = folder(&dataset, &options, config)?;
     let format = setup::build_options(config).format;
     let uses = uses(&dataset, config)?;
     let divide = |log: &SourceFile, frames| blocks(config, &uses, log, frames);
     let exists = has_synthetic(&dataset, &options, format, &divide, &folder)?;
     Ok(if exists { Some(dataset.with_synthetic(&folder)?) } else { None })
+}
+
+/// The kinds of attack that the configured features can show.
+fn options(config: &Config) -> SyntheticOptions {
+    let default = SyntheticOptions::default();
+    match config.data.features {
+        FeatureChoice::Profile => SyntheticOptions { kinds: SyntheticKind::FOR_PROFILES.to_vec(), ..default },
+        _ => default,
+    }
 }
 
 /// Use of each attack-free training log, by its path.

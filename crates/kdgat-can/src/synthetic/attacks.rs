@@ -46,9 +46,19 @@ impl SyntheticKind {
         Self::Fuzzing,
     ];
 
-    /// The kinds that leave traces in single windows, which are the default. Most suppressions look like usual traffic: training windows
-    /// labelled as such attacks mainly teach false alarms.
-    pub const VISIBLE: [Self; 7] = [
+    /// The kinds that add frames, which are the default. A masquerade with plausible payloads and most suppressions look like usual
+    /// traffic: training windows labelled as such attacks mainly teach false alarms.
+    pub const ADDED: [Self; 6] = [
+        Self::Injection,
+        Self::SpoofingPlausible,
+        Self::SpoofingImplausible,
+        Self::Flooding,
+        Self::Replay,
+        Self::Fuzzing,
+    ];
+
+    /// The kinds for models that know the car's profile, whose relations between signals also show masquerades.
+    pub const FOR_PROFILES: [Self; 7] = [
         Self::Injection,
         Self::SpoofingPlausible,
         Self::SpoofingImplausible,

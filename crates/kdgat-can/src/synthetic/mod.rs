@@ -60,7 +60,7 @@ pub struct SyntheticOptions {
 
 impl Default for SyntheticOptions {
     fn default() -> Self {
-        Self { seed: 1, share: 0.5, event_share: 0.5, most_frames: 2_000_000, kinds: SyntheticKind::VISIBLE.to_vec() }
+        Self { seed: 1, share: 0.5, event_share: 0.5, most_frames: 2_000_000, kinds: SyntheticKind::ADDED.to_vec() }
     }
 }
 
