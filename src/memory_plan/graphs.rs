@@ -27,7 +27,7 @@ impl Row {
 /// The peak that is expected of the batches that will occur.
 #[derive(Debug, Clone)]
 pub struct Expected {
-    /// Where it is.
+    /// Moment and batch of the peak.
     pub at: String,
     /// Its components.
     pub rows: Vec<Row>,

@@ -235,7 +235,7 @@ fn other_settings(question: &Question, settings: &Settings) -> Vec<(String, Sett
     others
 }
 
-/// What is on disk, with its bytes.
+/// Files of the training, with their bytes.
 fn files(
     data: &Data,
     architecture: &GnnConfig,

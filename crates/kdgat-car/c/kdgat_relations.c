@@ -52,26 +52,21 @@ static signal_means means_of(const of_node *node, const uint8_t place[2])
     return means;
 }
 
-/* The frames of an ID; none if the window has no frame of it. */
-static of_node node_of(const kdgat_window_state *window, const kdgat_graph *graph, uint32_t id)
+/* The frames of a node. */
+static of_node frames_of(const kdgat_window_state *window, uint32_t node)
 {
     const kdgat_order *const order = &window->order;
-    of_node node = {window->frames, order->by_source, 0u};
-    uint32_t low = 0, high = graph->num_nodes;
+    const uint32_t first = order->first[node];
+    const of_node frames = {window->frames, &order->by_source[first], (uint32_t)order->first[node + 1u] - first};
+    return frames;
+}
 
-    while (low < high) {
-        const uint32_t middle = (low + high) / 2u;
-        if (graph->can_id[middle] < id) {
-            low = middle + 1u;
-        } else {
-            high = middle;
-        }
-    }
-    if (low < graph->num_nodes && graph->can_id[low] == id) {
-        node.positions = &order->by_source[order->first[low]];
-        node.number = (uint32_t)order->first[low + 1u] - order->first[low];
-    }
-    return node;
+/* The frames of an ID; none if the window has no frame of it. */
+static of_node frames_of_id(const kdgat_window_state *window, const kdgat_graph *graph, uint32_t id)
+{
+    const uint32_t node = kdgat_place_of(graph, id);
+    const of_node none = {window->frames, window->order.by_source, 0u};
+    return node < graph->num_nodes && graph->can_id[node] == id ? frames_of(window, node) : none;
 }
 
 /* A value in a range or at most its width outside. Beyond that, a bit has changed that never did in training. */
@@ -91,7 +86,7 @@ static double disagreement(const kdgat_window_state *window, const kdgat_graph *
 
     for (i = 0; i < relation->num_partners; i++) {
         const kdgat_partner *const partner = &kdgat_partners[relation->first_partner + i];
-        const of_node other = node_of(window, graph, partner->id);
+        const of_node other = frames_of_id(window, graph, partner->id);
         const double slope = (double)partner->slope, error = (double)partner->error;
         signal_means by;
         double change, residual;
@@ -112,7 +107,7 @@ static double disagreement(const kdgat_window_state *window, const kdgat_graph *
 float kdgat_disagreement(const kdgat_window_state *window, const kdgat_graph *graph, uint32_t node)
 {
     const uint32_t id = graph->can_id[node];
-    const of_node own = node_of(window, graph, id);
+    const of_node own = frames_of(window, node);
     float most = -1.0f;
     uint32_t low = 0, high = KDGAT_RELATIONS;
 

@@ -22,8 +22,7 @@ uint16_t kdgat_vocabulary_row(uint32_t id)
     return (uint16_t)(low < KDGAT_VOCABULARY - 1u && kdgat_vocabulary[low] == id ? low + 1u : 0u);
 }
 
-/* Position of the first node whose ID is not below id. */
-static uint32_t place_of(const kdgat_graph *graph, uint32_t id)
+uint32_t kdgat_place_of(const kdgat_graph *graph, uint32_t id)
 {
     uint32_t low = 0, high = graph->num_nodes;
     while (low < high) {
@@ -40,7 +39,7 @@ static uint32_t place_of(const kdgat_graph *graph, uint32_t id)
 /* Adds a node unless there is one with this ID. */
 static void add_node(kdgat_graph *graph, uint32_t id)
 {
-    const uint32_t node = place_of(graph, id);
+    const uint32_t node = kdgat_place_of(graph, id);
     if (node == graph->num_nodes || graph->can_id[node] != id) {
         memmove(&graph->can_id[node + 1u], &graph->can_id[node], (graph->num_nodes - node) * sizeof graph->can_id[0]);
         graph->can_id[node] = id;
@@ -70,7 +69,7 @@ static void find_nodes(kdgat_window_state *state, kdgat_graph *graph)
         graph->sends[node] = 0;
     }
     for (at = 0; at < KDGAT_WINDOW_FRAMES; at++) {
-        order->node[at] = (uint16_t)place_of(graph, frames[at].id);
+        order->node[at] = (uint16_t)kdgat_place_of(graph, frames[at].id);
     }
     for (at = 0; at < KDGAT_WINDOW; at++) {
         graph->sends[order->node[at]] = 1;

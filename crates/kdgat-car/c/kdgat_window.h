@@ -53,6 +53,9 @@ void kdgat_deviations(const kdgat_window_state *window, const kdgat_calibration_
 float kdgat_disagreement(const kdgat_window_state *window, const kdgat_graph *graph, uint32_t node);
 #endif
 
+/* Position of the first node of the graph whose ID is not below id. */
+uint32_t kdgat_place_of(const kdgat_graph *graph, uint32_t id);
+
 /* Returns 1 if the graph has an edge from source to target. */
 int kdgat_has_edge(const kdgat_graph *graph, const kdgat_order *order, uint16_t source, uint16_t target);
 

@@ -149,7 +149,7 @@ fn argmax(values: &[f64]) -> usize {
     (0..values.len()).max_by(|&one, &other| values[one].total_cmp(&values[other]).then(other.cmp(&one))).unwrap_or(0)
 }
 
-/// What always predicting the most frequent class, or the mean, of the training set gives: the simplest baseline.
+/// Results of always predicting the most frequent class, or the mean, of the training set: the simplest baseline.
 pub fn baseline(schema: &Schema, training: &[Vec<f64>], test: &[Vec<f64>]) -> Tested {
     let outputs = match schema.task {
         Task::Classification => {

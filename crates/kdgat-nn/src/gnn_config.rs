@@ -58,7 +58,7 @@ pub struct GnnConfig {
     /// Columns of the embedding of a graph that the model predicts besides its outputs; 0: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub embedding_columns: i64,
-    /// What the outputs belong to: graphs, or their nodes.
+    /// Owner of the outputs: graphs, or their nodes.
     #[serde(default, skip_serializing_if = "Level::is_graph")]
     pub level: Level,
     /// Pooling of nodes to a graph's row; not used for outputs of nodes.

@@ -25,7 +25,7 @@ impl Task {
     }
 }
 
-/// What the targets belong to.
+/// The owner of targets: a graph or a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -81,7 +81,7 @@ impl Feature {
 pub struct Schema {
     /// The task.
     pub task: Task,
-    /// What the targets belong to.
+    /// Owner of the targets: the graph or its nodes.
     #[serde(default, skip_serializing_if = "Level::is_graph")]
     pub level: Level,
     /// The targets; one for classification.

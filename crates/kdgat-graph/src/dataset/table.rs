@@ -80,7 +80,7 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
     })
 }
 
-/// What has the targets: by the task, else nodes if the table of graphs has no target and that of nodes has one.
+/// The owner of the targets: by the task, else nodes if the table of graphs has no target and that of nodes has one.
 fn level_of(files: &SourceFiles, settings: &Settings, graphs: &TableFile) -> Result<Level, DatasetError> {
     if let Some((_, level)) = settings.task() {
         return Ok(level);

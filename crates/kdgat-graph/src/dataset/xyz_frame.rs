@@ -212,7 +212,7 @@ fn cell(frame: &Frame<'_, '_>) -> Result<Option<Cell>, DatasetError> {
     }
 }
 
-/// Whether each axis is periodic, from a flag for each or one for all; `None` for anything else.
+/// True for each periodic axis, from a flag for each or one for all; `None` for anything else.
 fn periodic_axes(Pair { value, .. }: &Pair) -> Option<[bool; 3]> {
     let flag = |word: &str| match word.to_ascii_lowercase().as_str() {
         "t" | "true" | "1" => Some(true),

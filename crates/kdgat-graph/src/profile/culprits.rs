@@ -5,7 +5,7 @@
 //! driving situation that the profile does not know, they come together and stay.
 
 use super::deviations::{Schedule, Usual};
-use super::relations::{Disagreement, WindowSignals};
+use super::relations::Disagreement;
 use super::{CarProfile, IdProfile};
 use crate::{GraphView, NodeFrame};
 
@@ -34,7 +34,7 @@ impl CarProfile {
     /// anything unusual are left out.
     pub fn culprits(&self, view: &GraphView<'_>, most: usize) -> Vec<Culprit> {
         let mut culprits = Vec::new();
-        let signals = WindowSignals::of(self, view);
+        let disagreements = self.disagreements(view);
         let mut first_frame = 0;
         for node in 0..view.num_nodes() {
             let frames = first_frame..first_frame + usize::from(view.frames.of_node[node]);
@@ -45,7 +45,7 @@ impl CarProfile {
                 None if frames.is_empty() => Vec::new(),
                 None => vec![self.unknown_id(frames.len())],
             };
-            events.extend(self.disagreement(&signals, view.can_ids[node]).and_then(disagreeing));
+            events.extend(disagreements.largest(node).and_then(disagreeing));
             events.sort_by(|one, other| other.0.total_cmp(&one.0));
             let surprise: f32 = events.iter().map(|event| event.0).sum();
             let reasons: Vec<String> = events.into_iter().map(|event| event.1).collect();
@@ -69,8 +69,8 @@ impl CarProfile {
 type Event = (f32, String);
 
 /// A signal that does not fit those of other IDs, if it differs by more than is usual.
-fn disagreeing(found: Disagreement<'_>) -> Option<Event> {
-    let Disagreement { size, relation, partner, found, expected } = found;
+fn disagreeing(found: &Disagreement<'_>) -> Option<Event> {
+    let &Disagreement { size, relation, partner, found, expected } = found;
     let text = format!(
         "{} {found:.0} instead of {expected:.0}, which would fit {} of {:03X}",
         relation.place, partner.place, partner.can_id
@@ -161,7 +161,8 @@ fn counted(count: usize, noun: &str) -> String {
 mod tests {
     use kdgat_can::Frame;
 
-    use crate::{Columns, FeatureSet, GraphStream, ProfileLearner};
+    use super::super::test_windows;
+    use crate::{Columns, ProfileLearner};
 
     use super::*;
 
@@ -182,14 +183,7 @@ mod tests {
     }
 
     fn columns(frames: &[Frame]) -> Columns {
-        let mut columns = Columns::new(FeatureSet::Profile);
-        let mut stream = GraphStream::new(FeatureSet::Profile, WINDOW, WINDOW);
-        let pushed: Result<(), ()> = stream.push(frames, |mut window| {
-            window.append_to(0, &mut columns);
-            Ok(())
-        });
-        pushed.unwrap();
-        columns
+        test_windows::of(frames, WINDOW)
     }
 
     fn profile() -> CarProfile {

@@ -9,7 +9,6 @@
 
 use kdgat_can::frame::PAYLOAD_BYTES;
 
-use super::relations::WindowSignals;
 use super::{CarProfile, IdProfile};
 use crate::{GraphView, NodeFrame};
 
@@ -122,12 +121,12 @@ impl CarProfile {
     /// Appends the deviations of each node of a graph of the profile set to `rows`, `[num_nodes, DEVIATIONS]`.
     pub fn append_deviations(&self, view: &GraphView<'_>, rows: &mut Vec<f32>) {
         let duration = view.frames.duration_seconds().max(SHORTEST_SECONDS);
-        let signals = WindowSignals::of(self, view);
+        let disagreements = self.disagreements(view);
         let mut first_frame = 0;
         for node in 0..view.num_nodes() {
             let frames = usize::from(view.frames.of_node[node]);
             let mut row = self.node(view, node, first_frame..first_frame + frames, duration);
-            if let Some(found) = self.disagreement(&signals, view.can_ids[node]) {
+            if let Some(found) = disagreements.largest(node) {
                 row[DISAGREEMENT] = (found.size * found.size).ln_1p().min(MOST);
                 row[COMPARED] = 1.0;
             }

@@ -236,3 +236,21 @@ mod hexadecimal {
         }
     }
 }
+
+#[cfg(test)]
+mod test_windows {
+    use kdgat_can::Frame;
+
+    use crate::{Columns, FeatureSet, GraphStream};
+
+    /// The windows of `window` frames that these frames have, one after the other.
+    pub fn of(frames: &[Frame], window: usize) -> Columns {
+        let mut columns = Columns::new(FeatureSet::Profile);
+        let pushed: Result<(), ()> = GraphStream::new(FeatureSet::Profile, window, window).push(frames, |mut ready| {
+            ready.append_to(0, &mut columns);
+            Ok(())
+        });
+        pushed.unwrap();
+        columns
+    }
+}

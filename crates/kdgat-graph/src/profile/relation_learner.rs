@@ -365,7 +365,7 @@ fn signal_of(place: Place, windows: &[(usize, &ByteSums)]) -> Option<Signal> {
     is_signal.then(|| Signal { place, mean: first + sums.iter().sum::<f64>() / windows, variance, range })
 }
 
-/// What is usual for a relation: a quantile of its residuals in the sample, at least 1.
+/// Usual residual of a relation: a quantile of those in the sample, at least 1.
 fn usual(relation: &Relation, windows: &[(usize, &Nodes)]) -> f32 {
     let residual = |nodes: &Nodes| {
         let of_id = |can_id: u32| {
@@ -385,8 +385,8 @@ mod tests {
     use kdgat_base::random::{Purpose, unit};
     use kdgat_can::Frame;
 
-    use super::super::{CarProfile, Place, ProfileLearner, deviations, rules::Rule};
-    use crate::{Columns, FeatureSet, GraphStream};
+    use super::super::{CarProfile, Place, ProfileLearner, deviations, rules::Rule, test_windows};
+    use crate::Columns;
 
     const WINDOW: usize = 20;
     /// A speed as a word, the same speed as a word of the other byte order, and something else.
@@ -423,14 +423,7 @@ mod tests {
     }
 
     fn columns(frames: &[Frame]) -> Columns {
-        let mut columns = Columns::new(FeatureSet::Profile);
-        let mut stream = GraphStream::new(FeatureSet::Profile, WINDOW, WINDOW);
-        let pushed: Result<(), ()> = stream.push(frames, |mut window| {
-            window.append_to(0, &mut columns);
-            Ok(())
-        });
-        pushed.unwrap();
-        columns
+        test_windows::of(frames, WINDOW)
     }
 
     fn learner(columns: &Columns, graphs: impl Iterator<Item = usize>) -> ProfileLearner {

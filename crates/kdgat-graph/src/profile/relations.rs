@@ -28,7 +28,7 @@ pub struct Relation {
     pub place: Place,
     /// Range of the signal.
     pub range: SignalRange,
-    /// 99.9 % quantile of the [disagreement](CarProfile::disagreement) in attack-free windows before it is divided by this value, at least 1.
+    /// 99.9 % quantile of the [disagreement](Disagreement) in attack-free windows before it is divided by this value, at least 1.
     pub usual: f32,
     /// Signals of different IDs, the closest relation first.
     pub partners: Vec<Partner>,
@@ -136,31 +136,22 @@ impl Relation {
     }
 }
 
-/// The means of a window's nodes, for the relations of a profile.
-pub(super) struct WindowSignals<'a> {
-    can_ids: &'a [u32],
-    /// Empty for a profile without relations, or that does not cover the window.
-    nodes: Vec<Option<ByteSums>>,
+/// Disagreements of the nodes of a window.
+#[derive(Default)]
+pub(super) struct Disagreements<'a> {
+    /// `[num_nodes]`, one for each signal that could be compared; empty if the relations do not cover the window.
+    of_nodes: Vec<Vec<Disagreement<'a>>>,
 }
 
-impl<'a> WindowSignals<'a> {
-    pub(super) fn of(profile: &CarProfile, view: &GraphView<'a>) -> Self {
-        let nodes = if profile.relations().is_empty() { Vec::new() } else { ByteSums::of_nodes(view, false) };
-        let mut signals = Self { can_ids: view.can_ids, nodes };
-        let compared = view.can_ids.iter().filter_map(|&can_id| profile.disagreement(&signals, can_id));
-        let (mut disagreeing, mut all) = (0, 0);
-        for found in compared {
-            all += 1;
-            disagreeing += usize::from(found.size > 1.0);
-        }
-        if disagreeing > FORGED.1 && disagreeing as f64 > FORGED.0 * f64::from(all) {
-            signals.nodes.clear();
-        }
-        signals
+impl<'a> Disagreements<'a> {
+    /// Those of a node's signals.
+    pub(super) fn of(&self, node: usize) -> &[Disagreement<'a>] {
+        self.of_nodes.get(node).map_or(&[], Vec::as_slice)
     }
 
-    fn of_id(&self, can_id: u32) -> Option<&ByteSums> {
-        self.nodes.get(self.can_ids.binary_search(&can_id).ok()?)?.as_ref()
+    /// The largest of a node's signals.
+    pub(super) fn largest(&self, node: usize) -> Option<&Disagreement<'a>> {
+        self.of(node).iter().max_by(|one, other| one.size.total_cmp(&other.size))
     }
 }
 
@@ -173,19 +164,23 @@ impl CarProfile {
         &relations[first..first + count]
     }
 
-    /// How much each related signal of an ID disagrees with the other IDs of its window.
-    pub(super) fn disagreements<'b>(
-        &'b self,
-        signals: &'b WindowSignals<'_>,
-        can_id: u32,
-    ) -> impl Iterator<Item = Disagreement<'b>> {
-        let own = signals.of_id(can_id);
-        let relations = if own.is_some() { self.relations_of(can_id) } else { &[] };
-        relations.iter().filter_map(move |relation| relation.judge(own?, |can_id| signals.of_id(can_id)))
-    }
-
-    /// The largest of them.
-    pub(super) fn disagreement<'b>(&'b self, signals: &'b WindowSignals<'_>, can_id: u32) -> Option<Disagreement<'b>> {
-        self.disagreements(signals, can_id).max_by(|one, other| one.size.total_cmp(&other.size))
+    /// Compares the signals of a window's nodes with those of other IDs.
+    pub(super) fn disagreements(&self, view: &GraphView<'_>) -> Disagreements<'_> {
+        if self.relations().is_empty() {
+            return Disagreements::default();
+        }
+        let sums = ByteSums::of_nodes(view, false);
+        let of_id = |can_id: u32| sums[view.can_ids.binary_search(&can_id).ok()?].as_ref();
+        let of_node = |(&can_id, own): (&u32, &Option<ByteSums>)| match own {
+            Some(own) => self.relations_of(can_id).iter().filter_map(|relation| relation.judge(own, of_id)).collect(),
+            None => Vec::new(),
+        };
+        let of_nodes: Vec<Vec<Disagreement<'_>>> = view.can_ids.iter().zip(&sums).map(of_node).collect();
+        let compared = of_nodes.iter().filter(|found| !found.is_empty()).count();
+        let disagreeing = of_nodes.iter().filter(|found| found.iter().any(|one| one.size > 1.0)).count();
+        if disagreeing > FORGED.1 && disagreeing as f64 > FORGED.0 * compared as f64 {
+            return Disagreements::default();
+        }
+        Disagreements { of_nodes }
     }
 }

@@ -2,7 +2,6 @@
 
 use super::CarProfile;
 use super::deviations::Schedule;
-use super::relations::WindowSignals;
 use crate::GraphView;
 
 /// A rule; it counts frames or bytes of a window.
@@ -57,7 +56,7 @@ impl CarProfile {
     /// What each rule counts in a window of the profile set, in the order of [`Rule::ALL`].
     pub fn rule_counts(&self, view: &GraphView<'_>) -> [u32; Rule::ALL.len()] {
         let mut counts = [0; Rule::ALL.len()];
-        let signals = WindowSignals::of(self, view);
+        let disagreements = self.disagreements(view);
         let mut first_frame = 0;
         for node in 0..view.num_nodes() {
             let frames = first_frame..first_frame + usize::from(view.frames.of_node[node]);
@@ -66,7 +65,7 @@ impl CarProfile {
                 counts[Rule::UnknownId as usize] += frames.len() as u32;
                 continue;
             };
-            let disagreeing = self.disagreements(&signals, id.can_id).filter(|found| found.size > 1.0).count();
+            let disagreeing = disagreements.of(node).iter().filter(|found| found.size > 1.0).count();
             counts[Rule::Disagreement as usize] += disagreeing as u32;
             let silence = view.frames.silence[node];
             counts[Rule::Missing as usize] += u32::from(silence > MISSING_GAPS * usual.high_seconds());

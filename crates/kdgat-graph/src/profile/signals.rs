@@ -61,11 +61,11 @@ pub(super) struct ByteSums {
 
 impl ByteSums {
     /// The sums of these payloads, in order of time; `None` if there are none.
-    pub fn of<'a>(payloads: impl ExactSizeIterator<Item = &'a [u8]>) -> Option<Self> {
+    pub fn of(payloads: &[&[u8]]) -> Option<Self> {
         let frames = payloads.len();
         let half = frames / 2;
         let (mut sums, mut changes) = ([0u32; PAYLOAD_BYTES], [0i32; PAYLOAD_BYTES]);
-        for (number, payload) in payloads.enumerate() {
+        for (number, payload) in payloads.iter().enumerate() {
             let sign = i32::from(number >= frames - half) - i32::from(number < half);
             for (at, &value) in payload.iter().take(PAYLOAD_BYTES).enumerate() {
                 sums[at] += u32::from(value);
@@ -83,7 +83,7 @@ impl ByteSums {
             first_frame = frames.end;
             let frames = frames.map(|index| view.frames.frame(index));
             let payloads = frames.filter(|frame| !(without_attacks && frame.attack)).map(|frame| frame.payload);
-            Self::of(payloads.collect::<Vec<_>>().into_iter())
+            Self::of(&payloads.collect::<Vec<_>>())
         };
         view.frames.of_node.iter().map(of_node).collect()
     }
@@ -107,13 +107,13 @@ mod tests {
     fn a_word_is_the_sum_of_its_bytes() {
         let payloads: [[u8; PAYLOAD_BYTES]; 3] =
             [[1, 2, 0, 0, 0, 0, 0, 9], [3, 4, 0, 0, 0, 0, 0, 9], [5, 0, 0, 0, 0, 0, 0, 9]];
-        let sums = ByteSums::of(payloads.iter().map(|payload| &payload[..])).unwrap();
+        let sums = ByteSums::of(&payloads.each_ref().map(|payload| &payload[..])).unwrap();
         let mean = |high, low| sums.mean(Place { high, low });
         assert_eq!((mean(None, 0), mean(None, 1), mean(None, 7)), (3.0, 2.0, 9.0));
         assert_eq!((mean(Some(0), 1), mean(Some(1), 0)), (770.0, 515.0));
         // The middle frame belongs to neither half.
         assert_eq!(sums.change(Place { high: Some(0), low: 1 }), 256.0 * 4.0 - 2.0);
-        assert_eq!(ByteSums::of([].into_iter()), None);
+        assert_eq!(ByteSums::of(&[]), None);
     }
 
     #[test]
