@@ -5,17 +5,8 @@
 mod run_path;
 
 const SHIM: &str = "src/shim";
-const SOURCES: [&str; 9] = [
-    "autograd.cpp",
-    "parallel.cpp",
-    "allocator.cpp",
-    "device.cpp",
-    "draw.cpp",
-    "graph.cpp",
-    "mapped.cpp",
-    "version.cpp",
-    "view.cpp",
-];
+/// Includes all other C++ files.
+const SOURCE: &str = "all.cpp";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -46,6 +37,6 @@ fn compile_shim(headers: &str) {
         .flag("-fopenmp")
         .opt_level(2)
         .debug(false)
-        .files(SOURCES.map(|source| format!("{SHIM}/{source}")))
+        .file(format!("{SHIM}/{SOURCE}"))
         .compile("kdgat_shim");
 }

@@ -1,0 +1,10 @@
+// All files of this folder as one translation unit: reading libtorch's headers takes most of their compilation.
+#include "allocator.cpp"
+#include "autograd.cpp"
+#include "device.cpp"
+#include "draw.cpp"
+#include "graph.cpp"
+#include "mapped.cpp"
+#include "parallel.cpp"
+#include "version.cpp"
+#include "view.cpp"
