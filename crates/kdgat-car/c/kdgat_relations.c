@@ -1,5 +1,6 @@
 /* Relations between signals of different IDs: what one control unit reports about the car follows from what others report. A window's
- * mean of a signal is compared with the mean that follows from a signal of another ID. */
+ * mean of a signal is compared with the mean that follows from a signal of another ID; what that one does since its frame before the window
+ * counts as error. */
 #include "kdgat_car.h"
 
 #include <math.h>
@@ -7,9 +8,6 @@
 #if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
 
 #if KDGAT_RELATIONS > 0
-
-/* Share of a signal's change within the window that counts as error. */
-#define CHANGE 0.2
 
 /* A signal of one byte has no high one. */
 #define NO_BYTE 0xffu
@@ -21,35 +19,38 @@ typedef struct {
     uint32_t number;
 } of_node;
 
-/* Means of a signal: over the window, and over the later half of the frames less that over the earlier half. */
+/* A signal in a window: its mean, and its largest value less its smallest, the frame before the window included. */
 typedef struct {
     double mean;
-    double change;
-} signal_means;
+    double spread;
+} window_signal;
 
-static double value_of(const kdgat_frame *frame, const uint8_t place[2])
+static double value_of(const uint8_t *data, const uint8_t place[2])
 {
-    const double low = (double)frame->data[place[1]];
-    return place[0] == NO_BYTE ? low : 256.0 * (double)frame->data[place[0]] + low;
+    const double low = (double)data[place[1]];
+    return place[0] == NO_BYTE ? low : 256.0 * (double)data[place[0]] + low;
 }
 
-static signal_means means_of(const of_node *node, const uint8_t place[2])
+static window_signal signal_of(const kdgat_window_state *window, const of_node *node, const uint8_t place[2])
 {
-    const uint32_t half = node->number / 2u;
+    const kdgat_fact *const fact = &window->history.facts[node->positions[0]];
     /* Sums of integers are exact. */
-    double sum = 0.0, change = 0.0;
-    signal_means means;
+    double sum = 0.0, least = INFINITY, most = -INFINITY;
+    window_signal found;
     uint32_t i;
 
-    for (i = 0; i < node->number; i++) {
-        const double value = value_of(&node->frames[node->positions[i]], place);
-        sum += value;
-        change += i >= node->number - half ? value : 0.0;
-        change -= i < half ? value : 0.0;
+    if (fact->has_previous) {
+        least = most = value_of(fact->previous, place);
     }
-    means.mean = sum / (double)node->number;
-    means.change = change / (double)(half > 0u ? half : 1u);
-    return means;
+    for (i = 0; i < node->number; i++) {
+        const double value = value_of(node->frames[node->positions[i]].data, place);
+        sum += value;
+        least = fmin(least, value);
+        most = fmax(most, value);
+    }
+    found.mean = sum / (double)node->number;
+    found.spread = most - least;
+    return found;
 }
 
 /* The frames of a node. */
@@ -80,7 +81,7 @@ static int covers(float least, float most, double value)
 static double disagreement(const kdgat_window_state *window, const kdgat_graph *graph, const kdgat_relation *relation,
                            const of_node *own)
 {
-    const signal_means found = means_of(own, relation->place);
+    const window_signal found = signal_of(window, own, relation->place);
     double least = -1.0;
     uint32_t i;
 
@@ -88,17 +89,17 @@ static double disagreement(const kdgat_window_state *window, const kdgat_graph *
         const kdgat_partner *const partner = &kdgat_partners[relation->first_partner + i];
         const of_node other = frames_of_id(window, graph, partner->id);
         const double slope = (double)partner->slope, error = (double)partner->error;
-        signal_means by;
-        double change, residual;
+        window_signal by;
+        double spread, residual;
         if (other.number == 0u) {
             continue;
         }
-        by = means_of(&other, partner->place);
+        by = signal_of(window, &other, partner->place);
         if (!covers(relation->least, relation->most, found.mean) || !covers(partner->least, partner->most, by.mean)) {
             continue;
         }
-        change = CHANGE * fmax(fabs(found.change), fabs(slope * by.change));
-        residual = fabs(found.mean - (slope * by.mean + (double)partner->offset)) / sqrt(error * error + change * change);
+        spread = slope * by.spread;
+        residual = fabs(found.mean - (slope * by.mean + (double)partner->offset)) / sqrt(error * error + spread * spread);
         least = least < 0.0 || residual < least ? residual : least;
     }
     return least < 0.0 ? least : least / (double)relation->usual;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kdgat_base::random::mix;
 
 use super::relations::{Partner, Relation, SignalRange};
-use super::signals::{ByteSums, Place};
+use super::signals::{Place, WindowSignals};
 use crate::GraphView;
 
 /// Windows of the sample: those with the smallest hashes, so that it does not depend on the order in which windows come.
@@ -22,6 +22,9 @@ const FEWEST_PAIRS: (f64, f64) = (200.0, 20.0);
 const GROUPS: (usize, usize) = (3, 8);
 /// A signal must vary in this many groups, by at least this share of its standard deviation within groups.
 const VARYING: (usize, f64) = (3, 0.25);
+/// Largest mean spread within windows, as a share of the standard deviation within groups. A faster signal is no state of the car but a
+/// counter, and where it starts again, two means over windows differ.
+const FASTEST: f64 = 0.5;
 /// Largest error of a relation, as a share of the signal's standard deviation within groups.
 const LARGEST_ERROR: f64 = 0.2;
 /// Smallest error, in units of the signal: a payload holds integers.
@@ -34,7 +37,7 @@ const SIGNALS: usize = 8;
 const USUAL: f64 = 0.999;
 
 /// A window of the sample: the means of its IDs, ascending.
-type Nodes = Vec<(u32, ByteSums)>;
+type Nodes = Vec<(u32, WindowSignals)>;
 
 /// Sample of attack-free windows. Samples of parts of the traffic can be merged in any order with the same result.
 #[derive(Debug, Clone, Default)]
@@ -51,7 +54,7 @@ impl WindowSample {
         if self.windows.len() >= MOST_WINDOWS && self.windows.last_key_value().is_some_and(|(last, _)| key > *last) {
             return;
         }
-        let means = ByteSums::of_nodes(view, true);
+        let means = WindowSignals::of_nodes(view, true);
         let nodes = view.can_ids.iter().zip(means).filter_map(|(&can_id, means)| Some((can_id, means?)));
         self.windows.insert(key, nodes.collect());
         self.trim();
@@ -199,7 +202,7 @@ impl Pair {
 
 impl SignalTable {
     fn of(windows: &[(usize, &Nodes)]) -> Self {
-        let mut of_ids: BTreeMap<u32, Vec<(usize, &ByteSums)>> = BTreeMap::new();
+        let mut of_ids: BTreeMap<u32, Vec<(usize, &WindowSignals)>> = BTreeMap::new();
         for (group, nodes) in windows {
             for (can_id, sums) in nodes.iter() {
                 of_ids.entry(*can_id).or_default().push((*group, sums));
@@ -255,7 +258,7 @@ impl SignalTable {
     fn sums(&self, target: usize, windows: &[(usize, &Nodes)]) -> Vec<Sums> {
         let own = self.of_id(target);
         let mut groups = vec![Sums::new(own.len(), self.ids.len(), self.signals.len()); GROUPS.1];
-        let centred = |at: usize, sums: &ByteSums| sums.mean(self.signals[at].place) - self.signals[at].mean;
+        let centred = |at: usize, sums: &WindowSignals| sums.mean(self.signals[at].place) - self.signals[at].mean;
         let mut y = Vec::with_capacity(own.len());
         for (group, nodes) in windows {
             let Ok(found) = nodes.binary_search_by_key(&self.ids[target], |(can_id, _)| *can_id) else { continue };
@@ -331,7 +334,7 @@ fn held_out_error(groups: &[Sums], rests: &[Sums], pair: impl Fn(&Sums) -> Pair)
 }
 
 /// The signals of an ID that vary within groups: single bytes, and words whose bytes both vary.
-fn signals_of(windows: &[(usize, &ByteSums)]) -> Vec<Signal> {
+fn signals_of(windows: &[(usize, &WindowSignals)]) -> Vec<Signal> {
     let varies = |low: u8| {
         let mut values = windows.iter().map(|(_, sums)| sums.mean(Place { high: None, low }));
         values.next().is_some_and(|first| values.any(|value| value != first))
@@ -340,10 +343,11 @@ fn signals_of(windows: &[(usize, &ByteSums)]) -> Vec<Signal> {
     places.filter_map(|place| signal_of(place, windows)).collect()
 }
 
-/// A signal, if it varies in enough groups.
-fn signal_of(place: Place, windows: &[(usize, &ByteSums)]) -> Option<Signal> {
+/// A signal, if it varies in enough groups and is slow.
+fn signal_of(place: Place, windows: &[(usize, &WindowSignals)]) -> Option<Signal> {
     let (mut counts, mut sums, mut squares) = ([0.0_f64; GROUPS.1], [0.0; GROUPS.1], [0.0; GROUPS.1]);
     let first = windows.first()?.1.mean(place);
+    let mut spreads = 0.0;
     let mut range = SignalRange { least: f32::INFINITY, most: f32::NEG_INFINITY };
     for (group, window) in windows {
         // Less the first value, so that squares of large values do not cancel.
@@ -351,6 +355,7 @@ fn signal_of(place: Place, windows: &[(usize, &ByteSums)]) -> Option<Signal> {
         counts[*group] += 1.0;
         sums[*group] += value;
         squares[*group] += value * value;
+        spreads += window.spread(place);
         range.least = range.least.min(window.mean(place) as f32);
         range.most = range.most.max(window.mean(place) as f32);
     }
@@ -361,8 +366,9 @@ fn signal_of(place: Place, windows: &[(usize, &ByteSums)]) -> Option<Signal> {
         let own = scatter(*group) / counts[*group].max(1.0);
         counts[*group] > FEWEST_PAIRS.1 && own >= VARYING.1 * VARYING.1 * variance
     };
-    let is_signal = variance > SMALLEST_ERROR * SMALLEST_ERROR && (0..GROUPS.1).filter(enough).count() >= VARYING.0;
-    is_signal.then(|| Signal { place, mean: first + sums.iter().sum::<f64>() / windows, variance, range })
+    let is_slow = spreads / windows <= FASTEST * variance.sqrt();
+    let varies = variance > SMALLEST_ERROR * SMALLEST_ERROR && (0..GROUPS.1).filter(enough).count() >= VARYING.0;
+    (is_slow && varies).then(|| Signal { place, mean: first + sums.iter().sum::<f64>() / windows, variance, range })
 }
 
 /// Usual residual of a relation: a quantile of those in the sample, at least 1.

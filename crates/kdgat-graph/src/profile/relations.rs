@@ -4,20 +4,18 @@
 //! sends forged values on time breaks no rule of time or of single bytes, but the forged signal disagrees with the others.
 //!
 //! A relation is linear between means over a window: y ≈ slope · x + offset. A window judges it by the residual, in units of its usual
-//! error; a signal that changes within the window has a larger one, because two IDs are not sampled at the same times.
+//! error. Two IDs are not sampled at the same times, so what x does since its frame before the window counts as error, too. What y does
+//! does not: it may be forged.
 
 use serde::{Deserialize, Serialize};
 
 use super::CarProfile;
-use super::signals::{ByteSums, Place};
+use super::signals::{Place, WindowSignals};
 use crate::GraphView;
 
 /// A window in which more than this share of the compared IDs disagree, and more than this number, is of a state of the car that the
 /// relations do not cover: an attack forges few signals.
 const FORGED: (f64, usize) = (0.25, 3);
-/// Share of a signal's change within the window that counts as error.
-const CHANGE: f64 = 0.2;
-
 /// A signal and the signals of other IDs that it follows from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -92,11 +90,11 @@ pub struct Disagreement<'a> {
 
 impl Partner {
     /// The mean of `of` at `place` that this signal predicts, and the residual in units of the usual error.
-    fn residual(&self, place: Place, of: &ByteSums, own: &ByteSums) -> (f64, f64) {
+    fn residual(&self, place: Place, of: &WindowSignals, own: &WindowSignals) -> (f64, f64) {
         let (slope, error) = (f64::from(self.slope), f64::from(self.error));
         let expected = slope * own.mean(self.place) + f64::from(self.offset);
-        let change = CHANGE * of.change(place).abs().max((slope * own.change(self.place)).abs());
-        (expected, (of.mean(place) - expected).abs() / (error * error + change * change).sqrt())
+        let spread = slope * own.spread(self.place);
+        (expected, (of.mean(place) - expected).abs() / (error * error + spread * spread).sqrt())
     }
 
     fn is_valid(&self) -> bool {
@@ -110,8 +108,8 @@ impl Relation {
     /// third is the wrong one. `None` if no partner has a frame, or values are far outside of their ranges. `of_id` finds the means of an ID.
     pub(super) fn judge<'b>(
         &self,
-        of: &ByteSums,
-        of_id: impl Fn(u32) -> Option<&'b ByteSums>,
+        of: &WindowSignals,
+        of_id: impl Fn(u32) -> Option<&'b WindowSignals>,
     ) -> Option<Disagreement<'_>> {
         let found = of.mean(self.place);
         let judged = self.partners.iter().filter_map(|partner| {
@@ -169,9 +167,9 @@ impl CarProfile {
         if self.relations().is_empty() {
             return Disagreements::default();
         }
-        let sums = ByteSums::of_nodes(view, false);
+        let sums = WindowSignals::of_nodes(view, false);
         let of_id = |can_id: u32| sums[view.can_ids.binary_search(&can_id).ok()?].as_ref();
-        let of_node = |(&can_id, own): (&u32, &Option<ByteSums>)| match own {
+        let of_node = |(&can_id, own): (&u32, &Option<WindowSignals>)| match own {
             Some(own) => self.relations_of(can_id).iter().filter_map(|relation| relation.judge(own, of_id)).collect(),
             None => Vec::new(),
         };

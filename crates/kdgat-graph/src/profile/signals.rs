@@ -9,6 +9,7 @@ use kdgat_can::frame::PAYLOAD_BYTES;
 use serde::{Deserialize, Serialize};
 
 use crate::GraphView;
+use crate::columns::NodeFrame;
 
 /// Place of a signal in a payload: one byte, or two of any order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -28,6 +29,16 @@ impl Place {
         bytes.chain(first.flat_map(|at| [Self { high: Some(at), low: at + 1 }, Self { high: Some(at + 1), low: at }]))
     }
 
+    /// Position in [`Place::all`].
+    fn index(self) -> usize {
+        let low = usize::from(self.low);
+        match self.high.map(usize::from) {
+            None => low,
+            Some(high) if high < low => PAYLOAD_BYTES + 2 * high,
+            Some(_) => PAYLOAD_BYTES + 2 * low + 1,
+        }
+    }
+
     /// True if both bytes lie in a payload.
     pub fn is_valid(self) -> bool {
         usize::from(self.low) < PAYLOAD_BYTES && self.high.is_none_or(|high| usize::from(high) < PAYLOAD_BYTES)
@@ -37,6 +48,12 @@ impl Place {
     fn of(self, value: impl Fn(usize) -> f64) -> f64 {
         let low = value(usize::from(self.low));
         self.high.map_or(low, |high| 256.0 * value(usize::from(high)) + low)
+    }
+
+    /// The value in a payload of at least [`PAYLOAD_BYTES`] bytes.
+    fn value(self, payload: &[u8]) -> u16 {
+        let byte = |at: u8| payload[usize::from(at)];
+        self.high.map_or(0, |high| u16::from(byte(high)) << 8) | u16::from(byte(self.low))
     }
 }
 
@@ -49,41 +66,50 @@ impl fmt::Display for Place {
     }
 }
 
-/// Sums of the bytes of an ID's frames in a window; integers, so that they are exact.
+/// Number of places.
+const PLACES: usize = PAYLOAD_BYTES + 2 * (PAYLOAD_BYTES - 1);
+
+/// Signals of an ID's frames in a window, as integers, so that they are exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ByteSums {
+pub(super) struct WindowSignals {
     frames: u32,
-    /// Sum of each byte.
+    /// Sum of each byte over the frames.
     sums: [u32; PAYLOAD_BYTES],
-    /// Sum of each byte over the later half of the frames, less that over the earlier half.
-    changes: [i32; PAYLOAD_BYTES],
+    /// `[PLACES]`, by [`Place::index`]: the largest value less the smallest, of the frames and the one before them.
+    spreads: [u16; PLACES],
 }
 
-impl ByteSums {
-    /// The sums of these payloads, in order of time; `None` if there are none.
-    pub fn of(payloads: &[&[u8]]) -> Option<Self> {
-        let frames = payloads.len();
-        let half = frames / 2;
-        let (mut sums, mut changes) = ([0u32; PAYLOAD_BYTES], [0i32; PAYLOAD_BYTES]);
-        for (number, payload) in payloads.iter().enumerate() {
-            let sign = i32::from(number >= frames - half) - i32::from(number < half);
-            for (at, &value) in payload.iter().take(PAYLOAD_BYTES).enumerate() {
-                sums[at] += u32::from(value);
-                changes[at] += sign * i32::from(value);
+impl WindowSignals {
+    /// Those of these frames, in order of time; `None` if there are none.
+    pub fn of<'a>(frames: impl Iterator<Item = NodeFrame<'a>>) -> Option<Self> {
+        let (mut count, mut sums, mut ranges) = (0, [0u32; PAYLOAD_BYTES], [(u16::MAX, 0u16); PLACES]);
+        let mut widen = |payload: &[u8]| {
+            for (place, (least, most)) in Place::all().zip(&mut ranges) {
+                let value = place.value(payload);
+                (*least, *most) = ((*least).min(value), (*most).max(value));
             }
+        };
+        for frame in frames {
+            if count == 0
+                && let Some(before) = frame.previous
+            {
+                widen(before);
+            }
+            count += 1;
+            widen(frame.payload);
+            sums.iter_mut().zip(frame.payload).for_each(|(sum, &value)| *sum += u32::from(value));
         }
-        (frames > 0).then_some(Self { frames: frames as u32, sums, changes })
+        (count > 0).then(|| Self { frames: count, sums, spreads: ranges.map(|(least, most)| most - least) })
     }
 
-    /// The sums of all nodes of a window: of their attack-free frames alone if `without_attacks`.
+    /// Those of all nodes of a window: of their attack-free frames alone if `without_attacks`.
     pub fn of_nodes(view: &GraphView<'_>, without_attacks: bool) -> Vec<Option<Self>> {
         let mut first_frame = 0;
         let of_node = |&frames: &u16| {
             let frames = first_frame..first_frame + usize::from(frames);
             first_frame = frames.end;
             let frames = frames.map(|index| view.frames.frame(index));
-            let payloads = frames.filter(|frame| !(without_attacks && frame.attack)).map(|frame| frame.payload);
-            Self::of(&payloads.collect::<Vec<_>>())
+            Self::of(frames.filter(|frame| !(without_attacks && frame.attack)))
         };
         view.frames.of_node.iter().map(of_node).collect()
     }
@@ -93,9 +119,9 @@ impl ByteSums {
         place.of(|at| f64::from(self.sums[at])) / f64::from(self.frames)
     }
 
-    /// Mean of a signal over the later half of the frames, less that over the earlier half.
-    pub fn change(&self, place: Place) -> f64 {
-        place.of(|at| f64::from(self.changes[at])) / f64::from((self.frames / 2).max(1))
+    /// The largest value of a signal less the smallest, in the window and in the frame before it.
+    pub fn spread(&self, place: Place) -> f64 {
+        f64::from(self.spreads[place.index()])
     }
 }
 
@@ -107,13 +133,24 @@ mod tests {
     fn a_word_is_the_sum_of_its_bytes() {
         let payloads: [[u8; PAYLOAD_BYTES]; 3] =
             [[1, 2, 0, 0, 0, 0, 0, 9], [3, 4, 0, 0, 0, 0, 0, 9], [5, 0, 0, 0, 0, 0, 0, 9]];
-        let sums = ByteSums::of(&payloads.each_ref().map(|payload| &payload[..])).unwrap();
-        let mean = |high, low| sums.mean(Place { high, low });
+        let before = [0, 0, 0, 0, 0, 0, 0, 8];
+        let frame = |payload| NodeFrame {
+            gap_seconds: 0.1,
+            payload,
+            length: PAYLOAD_BYTES,
+            previous: Some(&before[..]),
+            returns: false,
+            attack: false,
+        };
+        let signals = WindowSignals::of(payloads.iter().map(|payload| frame(&payload[..]))).unwrap();
+        let mean = |high, low| signals.mean(Place { high, low });
         assert_eq!((mean(None, 0), mean(None, 1), mean(None, 7)), (3.0, 2.0, 9.0));
         assert_eq!((mean(Some(0), 1), mean(Some(1), 0)), (770.0, 515.0));
-        // The middle frame belongs to neither half.
-        assert_eq!(sums.change(Place { high: Some(0), low: 1 }), 256.0 * 4.0 - 2.0);
-        assert_eq!(ByteSums::of(&[]), None);
+        // From 0 in the frame before the window to 256 · 5.
+        assert_eq!(signals.spread(Place { high: Some(0), low: 1 }), 1280.0);
+        assert_eq!(signals.spread(Place { high: Some(1), low: 0 }), 1027.0);
+        assert_eq!(signals.spread(Place { high: None, low: 7 }), 1.0);
+        assert_eq!(WindowSignals::of([].into_iter()), None);
     }
 
     #[test]
@@ -121,6 +158,7 @@ mod tests {
         let places: Vec<Place> = Place::all().collect();
         assert_eq!(places.len(), 8 + 14);
         assert!(places.iter().all(|place| place.is_valid()));
+        assert!(places.iter().enumerate().all(|(index, place)| place.index() == index));
         let distinct: std::collections::BTreeSet<_> = places.iter().collect();
         assert_eq!(distinct.len(), places.len());
         assert!(!Place { high: Some(8), low: 0 }.is_valid());
