@@ -3,6 +3,8 @@
 //! The C sources in `c/` are the same for every model. An export adds the two files that differ: `kdgat_config.h` (sizes and
 //! choices of the model, which the sources are compiled for) and `kdgat_tables.c` (weights, vocabulary, statistics).
 
+#![warn(missing_docs)]
+
 mod error;
 mod example;
 mod files;
