@@ -52,7 +52,7 @@ fn limits(memory: u64, threads: usize, progress: &dyn Progress) -> Build<'_> {
 
 /// The bytes of the store that is built in memory.
 fn in_memory(source: &Path, options: &GraphOptions) -> Option<Vec<u8>> {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder_in_memory();
     let path = folder.path().join("store");
     let (graph, notes) = read(source, options).ok()?;
     let provenance = Provenance { source_digest: source_digest(source).unwrap(), options: options.clone(), notes };
@@ -60,9 +60,14 @@ fn in_memory(source: &Path, options: &GraphOptions) -> Option<Vec<u8>> {
     Some(fs::read(path).unwrap())
 }
 
+/// A temporary folder, in memory where Linux has one there: a build waits for the disk after each step, and these tests make hundreds.
+fn folder_in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 /// A folder named `small` with a graph.
 fn source(small: &SmallGraph, binary: bool) -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder_in_memory();
     let path = folder.path().join("small");
     fs::create_dir(&path).unwrap();
     small.write_ogb(&path, binary);
@@ -301,7 +306,7 @@ fn citations() -> CitationOptions {
 
 #[test]
 fn generated_stores_have_the_same_bytes_for_all_limits_and_interruptions() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder_in_memory();
     let path = |name: &str| {
         // The name of the graph is that of the file.
         let inner = folder.path().join(name);
