@@ -123,7 +123,7 @@ fn targets_of_several_teachers_are_averaged_and_smoothed() {
         loss_columns(&place.path().join(name))
     };
     let both = ["--more-teachers", "appnp"];
-    let smoothed = ["--more-teachers", "appnp", "--target-smoothing", "5", "--target-teleport", "0.2"];
+    let smoothed = ["--more-teachers", "appnp", "--kd-smoothing-steps", "5", "--kd-smoothing-teleport", "0.2"];
     let variants: [&[&str]; 4] = [
         &["--offload-teacher"],
         &["--teacher-residency", "layer", "--teacher-layer-slots", "1"],
@@ -138,7 +138,7 @@ fn targets_of_several_teachers_are_averaged_and_smoothed() {
     for (index, other) in less.iter().enumerate() {
         assert!(*other != expected && less[..index].iter().all(|before| before != other), "number {index}");
     }
-    let steeper = losses("teleport", &[&smoothed[..4], &["--target-teleport", "0.5"]].concat());
+    let steeper = losses("teleport", &[&smoothed[..4], &["--kd-smoothing-teleport", "0.5"]].concat());
     assert_ne!(steeper, expected);
 
     // Computed before the training.
@@ -151,10 +151,10 @@ fn targets_of_several_teachers_are_averaged_and_smoothed() {
     refused(&place, &[&student[..], &["--more-teachers", "nowhere"]].concat(), "nowhere");
     train(&place, &["--preset", "sage,teacher", "--max-epochs", "2", "--seed", "7", "--run-dir", "elsewhere"]);
     refused(&place, &[&student[..], &["--more-teachers", "elsewhere"]].concat(), "or name one with --more-teachers");
-    refused(&place, &[&student[..], &["--target-teleport", "0.2"]].concat(), "the targets are not smoothed");
-    let sampled = ["--target-smoothing", "3", "--teacher-fanouts", "5,5"];
+    refused(&place, &[&student[..], &["--kd-smoothing-teleport", "0.2"]].concat(), "the targets are not smoothed");
+    let sampled = ["--kd-smoothing-steps", "3", "--teacher-fanouts", "5,5"];
     refused(&place, &[&student[..], &sampled].concat(), "targets from sampled neighbours are those of one teacher");
-    let alone = ["--preset", "mlp,student", "--use-kd", "false", "--target-smoothing", "3"];
+    let alone = ["--preset", "mlp,student", "--use-kd", "false", "--kd-smoothing-steps", "3"];
     refused(&place, &alone, "nothing is distilled while use_kd is false");
 }
 

@@ -236,8 +236,8 @@ pub fn find_for_nodes(
     let more = architectures.split_off(1);
     let architecture = Architecture::Nodes(architectures.remove(0));
     let weights = joined_weights(weights)?;
-    let smoothing = (config.nodes.target_smoothing > 0).then(|| TargetSmoothing {
-        smoothing: Smoothing { steps: config.nodes.target_smoothing, teleport: config.nodes.target_teleport },
+    let smoothing = (config.nodes.kd_smoothing_steps > 0).then(|| TargetSmoothing {
+        smoothing: Smoothing { steps: config.nodes.kd_smoothing_steps, teleport: config.nodes.kd_smoothing_teleport },
         labels: Arc::new(training_labels(&data.graph, split)),
     });
     let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());

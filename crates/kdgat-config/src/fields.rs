@@ -282,9 +282,9 @@ config_fields! {
         more_teachers: Option<Paths> = None;
         /// Steps over the edges that smooth the targets: each node's target moves towards the mean of its neighbours' targets, with the
         /// labels of the training nodes in place of the teacher's probabilities. 0: the targets are not smoothed.
-        target_smoothing: usize = 0, Between(0.0, 1000.0);
-        /// Weight of a node's own target in each step of `target_smoothing`.
-        target_teleport: f64 = 0.1, Inside(0.0, 1.0);
+        kd_smoothing_steps: usize = 0, Between(0.0, 1000.0);
+        /// Weight of a node's own target in each step of `kd_smoothing_steps`.
+        kd_smoothing_teleport: f64 = 0.1, Inside(0.0, 1.0);
         /// Validation after each epoch of training on sampled neighbours.
         node_validation: NodeValidation = NodeValidation::Auto;
         /// Parts that the graph is divided into for training on clusters (ClusterGCN). none: no clusters.
