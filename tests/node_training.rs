@@ -110,6 +110,54 @@ fn residency_and_cache_change_no_loss() {
     }
 }
 
+/// Several teachers and smoothing change the targets; the place of the weights and the cache change nothing.
+#[test]
+fn targets_of_several_teachers_are_averaged_and_smoothed() {
+    let place = place();
+    train(&place, &["--preset", "gat,teacher", "--max-epochs", "5", "--run-dir", "gat"]);
+    let other = ["--preset", "appnp,teacher", "--position-columns", "6", "--max-epochs", "5", "--run-dir", "appnp"];
+    train(&place, &[&other[..], &["--seed", "7", "--split-seed", "42"]].concat());
+    let student = ["--preset", "mlp,student", "--max-epochs", "4", "--teacher-path", "gat"];
+    let losses = |name: &str, arguments: &[&str]| {
+        train(&place, &[&student, arguments, &["--run-dir", name]].concat());
+        loss_columns(&place.path().join(name))
+    };
+    let both = ["--more-teachers", "appnp"];
+    let smoothed = ["--more-teachers", "appnp", "--kd-smoothing-steps", "5", "--kd-smoothing-teleport", "0.2"];
+    let variants: [&[&str]; 4] = [
+        &["--offload-teacher"],
+        &["--teacher-residency", "layer", "--teacher-layer-slots", "1"],
+        &["--offload-teacher", "--use-teacher-cache", "false"],
+        &["--teacher-cache", "disk"],
+    ];
+    let expected = losses("resident", &smoothed);
+    for (index, variant) in variants.iter().enumerate() {
+        assert_eq!(losses(&format!("variant-{index}"), &[&smoothed[..], variant].concat()), expected, "{variant:?}");
+    }
+    let less = [losses("both", &both), losses("gat-smoothed", &smoothed[2..]), losses("gat-alone", &[])];
+    for (index, other) in less.iter().enumerate() {
+        assert!(*other != expected && less[..index].iter().all(|before| before != other), "number {index}");
+    }
+    let steeper = losses("teleport", &[&smoothed[..4], &["--kd-smoothing-teleport", "0.5"]].concat());
+    assert_ne!(steeper, expected);
+
+    // Computed before the training.
+    let before = [&student[..2], &student[4..], &smoothed, &["--teacher-cache-dir", "before"]].concat();
+    let said = place.success(&[&["teachers", "cache"], &COMMON[..], &before].concat());
+    assert!(said.contains("complete: targets of 240 nodes") || said.contains("240 computed now"), "{said}");
+    let cached = ["--teacher-cache", "disk", "--teacher-cache-dir", "before"];
+    assert_eq!(losses("cached", &[&smoothed[..], &cached].concat()), expected);
+
+    refused(&place, &[&student[..], &["--more-teachers", "nowhere"]].concat(), "nowhere");
+    train(&place, &["--preset", "sage,teacher", "--max-epochs", "2", "--seed", "7", "--run-dir", "elsewhere"]);
+    refused(&place, &[&student[..], &["--more-teachers", "elsewhere"]].concat(), "or name one with --more-teachers");
+    refused(&place, &[&student[..], &["--kd-smoothing-teleport", "0.2"]].concat(), "the targets are not smoothed");
+    let sampled = ["--kd-smoothing-steps", "3", "--teacher-fanouts", "5,5"];
+    refused(&place, &[&student[..], &sampled].concat(), "targets from sampled neighbours are those of one teacher");
+    let alone = ["--preset", "mlp,student", "--use-kd", "false", "--kd-smoothing-steps", "3"];
+    refused(&place, &alone, "nothing is distilled while use_kd is false");
+}
+
 /// Samples depend on the seed, the epoch, the hop and the node alone.
 #[test]
 fn samples_do_not_depend_on_the_number_of_workers() {

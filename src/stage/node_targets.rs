@@ -19,7 +19,7 @@ use super::train_nodes::{Seeds, node_gnn_config};
 use super::{StageError, training};
 use crate::config::{Config, TeacherCache};
 use crate::distill::cache::{CacheError, CacheKey, RecordLayout, TargetCache, check_repetition};
-use crate::distill::frozen::outputs_of_all_nodes;
+use crate::distill::frozen::{NodeTeacher, targets_of_all_nodes};
 use crate::distill::planner::format_bytes;
 use crate::distill::{CacheOptions, TargetLayout, TargetName, Targets, TeacherError};
 use crate::graph::{Loader, Share};
@@ -27,8 +27,8 @@ use crate::interrupt;
 use crate::memory::limits::host_limit;
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::layers::Mode;
-use crate::nn::{Architecture, DatasetIdentity, GivenTensors, NodeGnn, NodeGnnConfig, Scope};
-use crate::nodes::{BatchOptions, Fanout, NodeBatches, NodeGraph, NodeSplit, Reach, with_positions};
+use crate::nn::{DatasetIdentity, GivenTensors, NodeGnn, NodeGnnConfig, Scope};
+use crate::nodes::{BatchOptions, Fanout, NodeBatches, NodeGraph, NodeSplit, Reach};
 
 /// Nodes that go through the teacher together.
 const BLOCK_NODES: usize = 512;
@@ -41,8 +41,11 @@ pub struct NodeTargets {
     device: Device,
     source: PathBuf,
     found: FoundTeacher,
+    /// All teachers; sampled targets are those of the first one.
+    teachers: Vec<NodeTeacher>,
+    /// Architecture of the first teacher.
     architecture: NodeGnnConfig,
-    /// Graph that the teacher reads, with its positions.
+    /// Graph that the first teacher reads, with its positions.
     graph: Arc<NodeGraph>,
     /// Ascending.
     nodes: Vec<u64>,
@@ -80,15 +83,14 @@ impl NodeTargets {
         found: FoundTeacher,
         nodes: Vec<u64>,
     ) -> Result<Self, StageError> {
-        let Architecture::Nodes(architecture) = found.architecture.clone() else {
-            return Err(StageError::Input("the teacher of a network for nodes must be one, too".to_owned()));
-        };
+        let teachers = found.node_teachers(visible)?;
+        // `node_teachers` has at least one.
+        let NodeTeacher { config: architecture, graph } = teachers[0].clone();
         let fanouts = fanouts(config, &architecture)?;
         if matches!(config.distillation.cache(), TeacherCache::Off | TeacherCache::Ram) {
             let text = "--teacher-fanouts computes targets once into a cache on disk; use --teacher-cache disk or auto";
             return Err(StageError::Input(text.to_owned()));
         }
-        let graph = Arc::new(with_positions(visible, architecture.positions as usize)?);
         let dataset = DatasetIdentity { name: graph.name.clone(), digest: graph.digest.clone() };
         let options = cache_options(config, &found, &dataset);
         let shape = teacher::node_shape(&graph, Some(nodes));
@@ -104,6 +106,7 @@ impl NodeTargets {
             found,
             architecture,
             graph,
+            teachers,
             fanouts,
             options,
             key,
@@ -291,8 +294,8 @@ impl NodeTargets {
     ) -> Result<(), StageError> {
         let place = activation_place(&self.config, &self.config.distillation.teacher_cache_dir)?;
         let (mut given, kernel) = (self.weights()?, training::attention_kernel(&self.config));
-        let graph = Arc::clone(&self.graph);
-        let rows = outputs_of_all_nodes(graph, &self.architecture, &mut given, kernel, self.device, place)
+        let smoothing = self.found.smoothing.as_ref();
+        let rows = targets_of_all_nodes(&self.teachers, smoothing, &mut given, kernel, self.device, &place)
             .map_err(TeacherError::from)?;
         for block in blocks {
             if interrupt::requested() || !cache.is_writable() {

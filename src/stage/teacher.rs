@@ -10,9 +10,13 @@ use tch::Device;
 use super::node_data::NodeData;
 use super::node_targets::joined;
 use super::setup::{self, Data};
+use super::train_nodes::training_labels;
 use super::{Outcome, StageError, training};
 use crate::config::{self, CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
-use crate::distill::frozen::{self, ActivationPlace, Asked, CachedNodes, FrozenNodes, LoadedModel, TeacherVocabulary};
+use crate::distill::frozen::{
+    self, ActivationPlace, Asked, CachedNodes, FrozenNodes, LoadedModel, NodeTeacher, TargetSmoothing,
+    TeacherVocabulary, joined_weights,
+};
 use crate::distill::objective::TeacherLink;
 use crate::distill::registry::{self, Registry, TeacherConfig, TrainedOn};
 use crate::distill::{
@@ -24,7 +28,7 @@ use crate::graph::dataset::GraphSplit;
 use crate::memory::{self, Meter, retry_on_oom};
 use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, DatasetIdentity, GnnConfig, ModelDescription, NodeGnnConfig};
-use crate::nodes::{NodeGraph, NodeSplit, with_positions};
+use crate::nodes::{NodeGraph, NodeSplit, Smoothing, with_positions};
 use crate::shell;
 use crate::train::checkpoint;
 
@@ -40,6 +44,10 @@ pub struct FoundTeacher {
     /// Digest of the teacher's vocabulary of CAN IDs.
     pub vocabulary_digest: String,
     pub asked: Asked,
+    /// Further networks for nodes, whose tensors are among `weights`.
+    pub more: Vec<NodeGnnConfig>,
+    /// Smoothing of targets for nodes.
+    pub smoothing: Option<TargetSmoothing>,
 }
 
 /// The identity of a run's teacher.
@@ -55,6 +63,21 @@ impl FoundTeacher {
     /// The teacher's identity.
     pub fn identity(&self) -> TeacherIdentity {
         TeacherIdentity { digest: self.weights.digest().to_owned(), architecture: Some(self.architecture.clone()) }
+    }
+
+    /// The teachers of the nodes of a graph, each with the positions that it reads.
+    ///
+    /// # Errors
+    /// If the teacher is of another kind.
+    pub fn node_teachers(&self, visible: &Arc<NodeGraph>) -> Result<Vec<NodeTeacher>, StageError> {
+        let Architecture::Nodes(first) = &self.architecture else {
+            return Err(StageError::Input("the teacher of a network for nodes must be one, too".to_owned()));
+        };
+        let teacher = |config: &NodeGnnConfig| {
+            let graph = Arc::new(with_positions(visible, config.positions as usize)?);
+            Ok(NodeTeacher { config: config.clone(), graph })
+        };
+        std::iter::once(first).chain(&self.more).map(teacher).collect()
     }
 }
 
@@ -85,7 +108,8 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
     let vocabulary = TeacherVocabulary::new(&found.architecture, found.vocabulary, data.store.vocabulary());
     let (architecture, weights) = (found.architecture, found.weights);
     let asked = if config.distillation.kd_hint_weight > 0.0 { Asked::OutputsAndHints } else { Asked::Outputs };
-    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked }))
+    let (more, smoothing) = (Vec::new(), None);
+    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, smoothing }))
 }
 
 /// Finds the configured teacher of a graph network, if any: by path, or the one registered for the dataset. It may have other layers than
@@ -107,7 +131,8 @@ pub fn find_for_graphs(
     let asked = if config.distillation.kd_hint_weight > 0.0 { Asked::OutputsAndHints } else { Asked::Outputs };
     let (architecture, weights) = (found.architecture, found.weights);
     let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
-    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked }))
+    let (more, smoothing) = (Vec::new(), None);
+    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, smoothing }))
 }
 
 /// The role of a trained graph network in a run, for messages.
@@ -117,6 +142,7 @@ struct ModelRole {
 }
 
 const TEACHER: ModelRole = ModelRole { name: "teacher", flag: "--teacher-path" };
+const FURTHER_TEACHER: ModelRole = ModelRole { name: "teacher", flag: "--more-teachers" };
 const DIFFICULTY_MODEL: ModelRole = ModelRole { name: "difficulty model", flag: "--difficulty-model" };
 
 /// Loads the graph network at `path` whose task loss is the difficulty of a run's graphs. It must read the same columns as the student and
@@ -196,7 +222,37 @@ pub fn find_for_nodes(
         return Ok(None);
     }
     let command = format!("kdgat train --preset sage,teacher{}{}", data_flag(config), division_flags(config));
-    let found = by_path_or_registered(config, &data.graph.name, "nodes", &command)?;
+    let first = by_path_or_registered(config, &data.graph.name, "nodes", &command)?;
+    let further = config.nodes.more_teachers.iter().flat_map(|paths| &paths.0);
+    let mut models = vec![(first, &TEACHER)];
+    for path in further {
+        models.push((open(path)?, &FURTHER_TEACHER));
+    }
+    let (mut architectures, mut weights) = (Vec::new(), Vec::new());
+    for (found, role) in models {
+        architectures.push(fitting_teacher(&found, role, student, split, &command)?);
+        weights.push(found.weights);
+    }
+    let more = architectures.split_off(1);
+    let architecture = Architecture::Nodes(architectures.remove(0));
+    let weights = joined_weights(weights)?;
+    let smoothing = (config.nodes.kd_smoothing_steps > 0).then(|| TargetSmoothing {
+        smoothing: Smoothing { steps: config.nodes.kd_smoothing_steps, teleport: config.nodes.kd_smoothing_teleport },
+        labels: Arc::new(training_labels(&data.graph, split)),
+    });
+    let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
+    let asked = Asked::Outputs;
+    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, smoothing }))
+}
+
+/// The architecture of a teacher for nodes that has the features and classes of `student` and was trained on this division.
+fn fitting_teacher(
+    found: &LoadedModel,
+    role: &ModelRole,
+    student: &NodeGnnConfig,
+    split: &NodeSplit,
+    command: &str,
+) -> Result<NodeGnnConfig, StageError> {
     let path = found.path.display();
     let Architecture::Nodes(architecture) = &found.architecture else {
         let kind = found.architecture.model_name();
@@ -213,10 +269,8 @@ pub fn find_for_nodes(
             text(sizes(student))
         )));
     }
-    expect_same_division(&found.path, &TEACHER, "nodes", &split.origin, &split.test_digest(), &command)?;
-    let (architecture, weights) = (found.architecture, found.weights);
-    let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
-    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked: Asked::Outputs }))
+    expect_same_division(&found.path, role, "nodes", &split.origin, &split.test_digest(), command)?;
+    Ok(architecture.clone())
 }
 
 /// Fields that decide on a graph's nodes and their division.
@@ -422,18 +476,19 @@ pub fn start_for_nodes(
 ) -> Result<TeacherLink, StageError> {
     let settings = &config.distillation;
     let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
-    let Architecture::Nodes(architecture) = found.architecture.clone() else {
-        return Err(StageError::Input("the teacher of a network for nodes must be one, too".to_owned()));
-    };
-    let graph = Arc::new(with_positions(graph, architecture.positions as usize)?);
+    let teachers = found.node_teachers(graph)?;
+    // `node_teachers` has at least one.
+    let NodeTeacher { config: first, graph } = teachers[0].clone();
     let dataset = DatasetIdentity { name: graph.name.clone(), digest: graph.digest.clone() };
     let options = teacher_options(config, &found, device, &dataset, usage.batches_per_epoch);
     let shape = node_shape(&graph, Some(usage.graphs));
     let model: Box<dyn FrozenModel> = match config.nodes.teacher_fanouts {
-        Some(_) => Box::new(CachedNodes::new(architecture)),
+        Some(_) => Box::new(CachedNodes::new(first)),
         None => {
             let place = activation_place(config, &settings.teacher_cache_dir)?;
-            Box::new(FrozenNodes::new(architecture, graph, training::attention_kernel(config), place))
+            let kernel = training::attention_kernel(config);
+            let model = FrozenNodes::new(teachers, found.smoothing.clone(), kernel, place);
+            Box::new(model.map_err(TeacherError::from)?)
         }
     };
     let teacher = Teacher::start(model, found.weights, &options, &shape)?;
@@ -501,7 +556,10 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
     let hints = if found.asked == Asked::OutputsAndHints { "-hints" } else { "" };
     let fanouts = config.nodes.teacher_fanouts.as_deref().map(joined);
     let sampled = fanouts.as_ref().map(|text| format!("-sampled-{}", text.replace(',', "-"))).unwrap_or_default();
-    let kept = format!("{}{hints}{sampled}.targets", precision.as_str());
+    let smoothing = found.smoothing.as_ref().map(TargetSmoothing::describe);
+    let smoothed =
+        smoothing.as_ref().map(|text| format!("-smoothed-{}", &blake3::hash(text.as_bytes()).to_hex()[..12]));
+    let kept = format!("{}{hints}{sampled}{}.targets", precision.as_str(), smoothed.unwrap_or_default());
     let name = format!("{}-{digest}-{}-{kept}", dataset.name, &dataset.digest[..12]);
     let mode = match settings.cache() {
         TeacherCache::Auto => CacheMode::Auto,
@@ -515,13 +573,21 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
         path: Some(settings.teacher_cache_dir.join(name)),
         unit: if matches!(found.architecture, Architecture::Nodes(_)) { "nodes" } else { "graphs" },
         ram_budget_bytes: cache_memory_bytes(config),
-        architecture: found.architecture.to_json().to_string(),
-        features: match (&found.vocabulary, fanouts) {
-            (TeacherVocabulary::Hidden, _) => "IDs hidden".to_owned(),
-            (_, None) => format!("vocabulary {}", found.vocabulary_digest),
-            (_, Some(fanouts)) => format!("{fanouts} sampled neighbours"),
+        architecture: architectures(found),
+        features: match (&found.vocabulary, fanouts, smoothing) {
+            (TeacherVocabulary::Hidden, ..) => "IDs hidden".to_owned(),
+            (_, None, None) => format!("vocabulary {}", found.vocabulary_digest),
+            (_, None, Some(smoothing)) => smoothing,
+            (_, Some(fanouts), _) => format!("{fanouts} sampled neighbours"),
         },
     }
+}
+
+/// The architectures of a teacher's networks, as text.
+fn architectures(found: &FoundTeacher) -> String {
+    let further = found.more.iter().map(|config| Architecture::Nodes(config.clone()));
+    let all = std::iter::once(found.architecture.clone()).chain(further);
+    all.map(|architecture| architecture.to_json().to_string()).collect::<Vec<_>>().join(" and ")
 }
 
 /// Registers the model that a run has trained as the teacher of its dataset, replacing an earlier one. Returns its folder.

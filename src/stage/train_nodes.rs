@@ -355,7 +355,7 @@ fn exact_reach(architecture: &NodeGnnConfig) -> Reach {
 }
 
 /// Labels of the training nodes; all others are ignored.
-fn training_labels(graph: &NodeGraph, split: &NodeSplit) -> Vec<i64> {
+pub(super) fn training_labels(graph: &NodeGraph, split: &NodeSplit) -> Vec<i64> {
     let mut labels = vec![IGNORED_LABEL; graph.num_nodes()];
     split.training.iter().for_each(|&node| labels[node as usize] = i64::from(graph.labels[node as usize]));
     labels

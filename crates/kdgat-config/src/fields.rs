@@ -277,6 +277,14 @@ config_fields! {
         /// Nodes that a student learns from, for each labelled training node: these nodes and others drawn at random (1: labelled ones
         /// alone). none: all visible nodes.
         kd_nodes_per_label: Option<usize> = None, AtLeast(1.0);
+        /// Further teachers, each a run's folder or a weight file: a student learns from the mean of the class probabilities of the teacher
+        /// and these. They must have been trained on the same division of the nodes.
+        more_teachers: Option<Paths> = None;
+        /// Steps over the edges that smooth the targets: each node's target moves towards the mean of its neighbours' targets, with the
+        /// labels of the training nodes in place of the teacher's probabilities. 0: the targets are not smoothed.
+        kd_smoothing_steps: usize = 0, Between(0.0, 1000.0);
+        /// Weight of a node's own target in each step of `kd_smoothing_steps`.
+        kd_smoothing_teleport: f64 = 0.1, Inside(0.0, 1.0);
         /// Validation after each epoch of training on sampled neighbours.
         node_validation: NodeValidation = NodeValidation::Auto;
         /// Parts that the graph is divided into for training on clusters (ClusterGCN). none: no clusters.

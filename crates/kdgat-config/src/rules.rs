@@ -147,6 +147,9 @@ const NODE_FIELDS: &[&str] = &[
     "fanouts",
     "teacher_fanouts",
     "kd_nodes_per_label",
+    "more_teachers",
+    "kd_smoothing_steps",
+    "kd_smoothing_teleport",
     "node_validation",
     "features_from",
     "hot_rows",
@@ -360,6 +363,18 @@ const RULES: &[Rule] = &[
         remedy: "drop it or --position-columns",
     },
     Rule {
+        fields: &["more_teachers", "kd_smoothing_steps"],
+        is_read: |config, _| config.nodes.teacher_fanouts.is_none(),
+        because: "targets from sampled neighbours are those of one teacher",
+        remedy: "drop it or --teacher-fanouts",
+    },
+    Rule {
+        fields: &["kd_smoothing_teleport"],
+        is_read: |config, _| config.nodes.kd_smoothing_steps > 0,
+        because: "the targets are not smoothed",
+        remedy: "add --kd-smoothing-steps or drop it",
+    },
+    Rule {
         fields: &["hot_rows", "node_validation"],
         is_read: |config, _| config.nodes.fanouts.is_some(),
         because: "it belongs to sampled neighbours",
@@ -438,7 +453,13 @@ const RULES: &[Rule] = &[
         remedy: "add --fusion bandit or drop it",
     },
     distilled(DISTILLATION_FIELDS),
-    distilled(&["teacher_fanouts", "kd_nodes_per_label"]),
+    distilled(&[
+        "teacher_fanouts",
+        "kd_nodes_per_label",
+        "more_teachers",
+        "kd_smoothing_steps",
+        "kd_smoothing_teleport",
+    ]),
     distilled(COMPUTING_TEACHER_FIELDS),
     Rule {
         fields: &["kd_temperature", "kd_loss", "task_loss", "focal_gamma", "layers", "fc_layers", "foreign_ids"],

@@ -1,6 +1,7 @@
 //! The program's own types of configuration values, in addition to numbers, texts and paths.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,7 @@ macro_rules! stored_as_text {
         }
     )+};
 }
-stored_as_text!(ByteSize, DeviceChoice, Threshold);
+stored_as_text!(ByteSize, DeviceChoice, Paths, Threshold);
 
 /// A number of bytes, written `6GiB` (1024³), `512MB` (1000²), or without a unit.
 ///
@@ -119,6 +120,30 @@ impl Setting for DeviceChoice {
             "cuda" => Some(DeviceChoice::Cuda(0)),
             _ => text.strip_prefix("cuda:")?.parse().ok().map(DeviceChoice::Cuda),
         }
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// A list of paths, separated by commas.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Paths(pub Vec<PathBuf>);
+
+impl fmt::Display for Paths {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<String> = self.0.iter().map(|path| path.display().to_string()).collect();
+        formatter.write_str(&texts.join(","))
+    }
+}
+
+impl Setting for Paths {
+    const KIND: Kind = Kind::plain("paths separated by commas", "PATH,PATH,..", true);
+
+    fn parse(text: &str) -> Option<Self> {
+        text.split(',').map(PathBuf::parse).collect::<Option<_>>().map(Self)
     }
 
     fn show(&self) -> String {

@@ -135,7 +135,14 @@ impl ActivationRows {
         self.shape.columns
     }
 
-    fn values(&self) -> &[f32] {
+    /// Rows in memory: `values` is `[num_rows, columns]`.
+    pub fn in_memory(values: Vec<f32>, columns: usize) -> Self {
+        let num_rows = values.len() / columns.max(1);
+        Self { shape: Shape { num_rows, columns }, rows: Reading::Memory(values) }
+    }
+
+    /// All values, row by row.
+    pub fn values(&self) -> &[f32] {
         match &self.rows {
             Reading::Memory(rows) => rows,
             // A map begins on a page, and has whole rows.

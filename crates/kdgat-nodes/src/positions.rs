@@ -95,7 +95,7 @@ fn projection(graph: &NodeGraph, columns: usize) -> Vec<f32> {
 }
 
 /// Writes the mean row of a node's neighbours; zeros if it has none.
-fn mean_of_neighbours(graph: &NodeGraph, rows: &[f32], columns: usize, node: usize, mean: &mut [f32]) {
+pub(crate) fn mean_of_neighbours(graph: &NodeGraph, rows: &[f32], columns: usize, node: usize, mean: &mut [f32]) {
     mean.fill(0.0);
     let neighbours = graph.neighbours(node as u32);
     for &source in neighbours {
@@ -107,7 +107,7 @@ fn mean_of_neighbours(graph: &NodeGraph, rows: &[f32], columns: usize, node: usi
 }
 
 /// Calls `body` with each node and its row of `values`, on several threads.
-fn each_row(values: &mut [f32], columns: usize, body: impl Fn(usize, &mut [f32]) + Sync) {
+pub(crate) fn each_row(values: &mut [f32], columns: usize, body: impl Fn(usize, &mut [f32]) + Sync) {
     let nodes = values.len() / columns.max(1);
     let rows = Parts::new(values, (0..=nodes).map(|node| node * columns));
     parallel_for(nodes, GRAIN, |range| range.for_each(|node| body(node, rows.take(node))));

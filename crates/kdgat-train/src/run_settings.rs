@@ -11,6 +11,8 @@ const BESIDE_THE_POINT: [&str; 7] =
 /// Digests in `inputs` of the models that a run learned from, with their names as settings.
 const LEARNED_FROM: [(&str, &str); 2] =
     [("teacher_digest", "teacher"), ("difficulty_model_digest", "difficulty_model")];
+/// Field with the paths of further teachers, of which the number is a setting: their weights are part of the teacher's digest.
+const MORE_TEACHERS: &str = "more_teachers";
 /// Setting with the name and digest of a run's data.
 const DATA: &str = "data";
 /// Settings on which that digest depends.
@@ -43,7 +45,9 @@ pub fn settings(config: &Value) -> Vec<Setting> {
     }
     if config["inputs"]["split"]["nodes"].is_array() {
         // Each seed divides the nodes of one large graph anew; such runs repeat each other.
-        add("nodes", &|name| name != "split_seed");
+        add("nodes", &|name| !matches!(name, "split_seed" | MORE_TEACHERS));
+        let more = sections["nodes"][MORE_TEACHERS].as_str().map(|paths| 2 + paths.matches(',').count());
+        found.extend(more.map(|count| ("kd_teachers".to_owned(), count.into())));
     } else if config["command"] == "train" {
         // Runs on the folds of one division repeat each other.
         add("graphs", &|name| !matches!(name, "fold" | "folds_file"));
@@ -205,6 +209,16 @@ mod tests {
         assert_eq!(one, config(1, 0.0));
         let other = config(0, 0.2);
         assert_eq!(describe(&other, &distinguishing(&[&one, &other])), "hidden_fraction 0.2");
+        // Of several teachers the number counts, not their paths.
+        let taught = |paths: &str| {
+            let nodes = json!({ "hidden_fraction": 0.0, "more_teachers": paths });
+            settings(
+                &json!({ "command": "train", "config": { "nodes": nodes }, "inputs": { "split": { "nodes": [1, 1, 1, 0] } } }),
+            )
+        };
+        assert_eq!(taught("runs/a,runs/b"), taught("runs/c,runs/d"));
+        let (two, three) = (taught("runs/a"), taught("runs/a,runs/b"));
+        assert_eq!(describe(&three, &distinguishing(&[&two, &three])), "kd_teachers 3");
     }
 
     /// Runs of other data, or with another teacher, are not repetitions.

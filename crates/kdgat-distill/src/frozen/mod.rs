@@ -6,6 +6,7 @@
 mod gat;
 mod graph;
 mod loaded;
+mod node_targets;
 mod nodes;
 mod vgae;
 mod weight_file;
@@ -29,7 +30,10 @@ use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights};
 pub use gat::FrozenGat;
 pub use graph::FrozenGraph;
 pub use loaded::LoadedModel;
-pub use nodes::{ActivationPlace, CachedNodes, FrozenNodes, outputs_of_all_nodes};
+pub use node_targets::TargetSmoothing;
+pub use nodes::{
+    ActivationPlace, CachedNodes, FrozenNodes, NodeTeacher, joined_weights, outputs_of_all_nodes, targets_of_all_nodes,
+};
 pub use vgae::FrozenVgae;
 pub use weight_file::{NoModel, TEACHER_WEIGHTS, weight_file};
 
@@ -223,7 +227,7 @@ pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherErro
         Architecture::Nodes(config) => {
             let graph = Arc::new(NodeGraph::ring(3, config.node_features as usize, config.outputs as usize));
             let place = ActivationPlace { memory_bytes: u64::MAX, folder: std::env::temp_dir() };
-            Box::new(FrozenNodes::new(config, graph, Backend::Auto, place))
+            Box::new(FrozenNodes::new(vec![NodeTeacher { config, graph }], None, Backend::Auto, place)?)
         }
         other => model(other, vocabulary, Backend::Auto, Asked::Outputs)?,
     };

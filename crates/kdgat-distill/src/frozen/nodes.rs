@@ -1,4 +1,4 @@
-//! Exact inference over all nodes of one large graph, one layer at a time in blocks of nodes, and a network for nodes as teacher.
+//! Exact inference over all nodes of one large graph, one layer at a time in blocks of nodes, and networks for nodes as teachers.
 //!
 //! Each layer of each node is computed once, from all its neighbours: no sampling, and memory for one block besides the activations of two
 //! layers, which lie in a temporary file where they do not fit.
@@ -11,16 +11,18 @@ use kdgat_graph::{Adjacency, Batch, NodeFeatures};
 use kdgat_nn::attention::Backend;
 use kdgat_nn::layers::Mode;
 use kdgat_nn::node_layer::{LayerEdges, LayerInput, NodeLayer};
-use kdgat_nn::parameters::TensorSource;
+use kdgat_nn::parameters::{Init, Role, TensorSource};
 use kdgat_nn::{NodeGnnConfig, Scope};
 use kdgat_nodes::gather::{degrees_of, features_of};
 use kdgat_nodes::{ActivationRows, Activations, ExactBlocks, NodeGraph};
 use parking_lot::Mutex;
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::Views;
+use super::node_targets::{TargetSmoothing, expect_room, targets_of};
 use crate::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 use crate::targets::TargetLayout;
+use crate::{Weights, WeightsError};
 
 /// Usual number of nodes and edges of a block.
 const BLOCK_SIZE: usize = 1 << 17;
@@ -157,36 +159,138 @@ pub fn outputs_of_all_nodes(
     Inference::new(graph, config.clone(), kernel, place).finish(source, device)
 }
 
-/// A network for nodes whose weights never change.
+/// A teacher for nodes: its architecture, and the graph that it reads, with its positions.
+#[derive(Debug, Clone)]
+pub struct NodeTeacher {
+    /// The architecture.
+    pub config: NodeGnnConfig,
+    /// The visible part of the graph.
+    pub graph: Arc<NodeGraph>,
+}
+
+/// Prefix of a teacher's tensors among the weights of `count` teachers; none if there is only one.
+pub fn tensor_prefix(teacher: usize, count: usize) -> String {
+    if count == 1 { String::new() } else { format!("{teacher}.") }
+}
+
+/// The weights of several teachers as those of one, with the prefixes of [`tensor_prefix`]; those of a single teacher stay as they are.
 ///
-/// Its targets are exact, whatever part of the graph a student's batch has: the first visit computes the outputs of all nodes, later ones
+/// # Errors
+/// Tensors that cannot be copied into host memory.
+pub fn joined_weights(mut teachers: Vec<Weights>) -> Result<Weights, WeightsError> {
+    if teachers.len() == 1 {
+        return Ok(teachers.remove(0));
+    }
+    let count = teachers.len();
+    let named = teachers.iter().enumerate().flat_map(|(index, weights)| {
+        let prefix = tensor_prefix(index, count);
+        weights.iter().map(move |(name, tensor)| (format!("{prefix}{name}"), tensor.shallow_clone()))
+    });
+    Weights::from_tensors(named)
+}
+
+/// Tensors whose names begin with a prefix, under their names without it.
+struct Prefixed<'a> {
+    source: &'a mut dyn TensorSource,
+    prefix: &'a str,
+}
+
+impl TensorSource for Prefixed<'_> {
+    fn tensor(
+        &mut self,
+        name: &str,
+        shape: &[i64],
+        kind: Kind,
+        init: Init,
+        role: Role,
+    ) -> Result<Tensor, kdgat_nn::ModelError> {
+        self.source.tensor(&format!("{}{name}", self.prefix), shape, kind, init, role)
+    }
+}
+
+/// Targets of one or several teachers for all nodes, `[num_nodes, classes]`: logits of a single teacher without smoothing, logarithms of
+/// probabilities otherwise. The tensors of several teachers have the prefixes of [`tensor_prefix`].
+///
+/// # Errors
+/// As for [`outputs_of_all_nodes`]; or probabilities that do not fit into the memory.
+pub fn targets_of_all_nodes(
+    teachers: &[NodeTeacher],
+    smoothing: Option<&TargetSmoothing>,
+    source: &mut dyn TensorSource,
+    kernel: Backend,
+    device: Device,
+    place: &ActivationPlace,
+) -> Result<ActivationRows, ModelError> {
+    expect_room(teachers, smoothing, place)?;
+    let mut outputs = Vec::with_capacity(teachers.len());
+    for (index, NodeTeacher { config, graph }) in teachers.iter().enumerate() {
+        let prefix = tensor_prefix(index, teachers.len());
+        let mut source = Prefixed { source: &mut *source, prefix: &prefix };
+        outputs.push(outputs_of_all_nodes(Arc::clone(graph), config, &mut source, kernel, device, place.clone())?);
+    }
+    // `expect_room` refuses an empty list.
+    Ok(targets_of(outputs, &teachers[0].graph, smoothing))
+}
+
+/// One or several networks for nodes whose weights never change.
+///
+/// Their targets are exact, whatever part of the graph a student's batch has: the first visit computes the targets of all nodes, later ones
 /// look them up. APPNP's propagation belongs to the last layer with weights.
 #[derive(Debug)]
 pub struct FrozenNodes {
-    config: NodeGnnConfig,
-    inference: Mutex<Inference>,
+    teachers: Vec<NodeTeacher>,
+    smoothing: Option<TargetSmoothing>,
+    progress: Mutex<Progress>,
+}
+
+/// Inference of all teachers, as far as it has come.
+#[derive(Debug)]
+struct Progress {
+    inferences: Vec<Inference>,
+    /// `None` before the last layer of the last teacher.
+    targets: Option<ActivationRows>,
 }
 
 impl FrozenNodes {
-    /// Creates a teacher of this architecture for the nodes of `graph`.
-    pub fn new(config: NodeGnnConfig, graph: Arc<NodeGraph>, kernel: Backend, place: ActivationPlace) -> Self {
-        Self { inference: Mutex::new(Inference::new(graph, config.clone(), kernel, place)), config }
+    /// Creates the teachers of the nodes of a graph.
+    ///
+    /// # Errors
+    /// No teacher, or targets that do not fit into the memory.
+    pub fn new(
+        teachers: Vec<NodeTeacher>,
+        smoothing: Option<TargetSmoothing>,
+        kernel: Backend,
+        place: ActivationPlace,
+    ) -> Result<Self, ModelError> {
+        expect_room(&teachers, smoothing.as_ref(), &place)?;
+        let start = |NodeTeacher { config, graph }: &NodeTeacher| {
+            Inference::new(Arc::clone(graph), config.clone(), kernel, place.clone())
+        };
+        let inferences = teachers.iter().map(start).collect();
+        Ok(Self { teachers, smoothing, progress: Mutex::new(Progress { inferences, targets: None }) })
     }
 
-    /// Layers of the forward that belong to layer `layer` of [`FrozenModel::layers`].
-    fn ends_at(&self, layer: usize) -> i64 {
-        let layer = layer as i64 + 1;
-        if layer == self.config.layers { self.config.num_layers() } else { layer }
+    /// The teacher of layer `layer` of [`FrozenModel::layers`], and the number of its layers that are done after it.
+    fn end_of(&self, mut layer: i64) -> Option<(usize, i64)> {
+        for (index, NodeTeacher { config, .. }) in self.teachers.iter().enumerate() {
+            if layer < config.layers {
+                let is_last = layer + 1 == config.layers;
+                return Some((index, if is_last { config.num_layers() } else { layer + 1 }));
+            }
+            layer -= config.layers;
+        }
+        None
     }
 }
 
 impl FrozenModel for FrozenNodes {
     fn target_layout(&self) -> TargetLayout {
-        TargetLayout::classifier(self.config.outputs as usize)
+        TargetLayout::classifier(self.teachers.first().map_or(0, |teacher| teacher.config.outputs as usize))
     }
 
     fn layers(&self) -> Vec<LayerSpec> {
-        layers_of(&self.config)
+        let configs: Vec<&NodeGnnConfig> = self.teachers.iter().map(|teacher| &teacher.config).collect();
+        layers_of(&configs)
     }
 
     fn forward_layer(
@@ -196,17 +300,27 @@ impl FrozenModel for FrozenNodes {
         batch: &Batch,
         _: LayerState,
     ) -> Result<LayerState, ModelError> {
-        let mut inference = self.inference.lock();
-        let device = batch.labels.device();
-        while inference.done < self.ends_at(layer) {
-            inference.advance(&mut Views(weights), device)?;
+        let Some((index, end)) = self.end_of(layer as i64) else { return Ok(LayerState::new()) };
+        let mut progress = self.progress.lock();
+        let (device, prefix) = (batch.labels.device(), tensor_prefix(index, self.teachers.len()));
+        let NodeTeacher { config, graph } = &self.teachers[index];
+        while progress.targets.is_none() && progress.inferences[index].done < end {
+            progress.inferences[index]
+                .advance(&mut Prefixed { source: &mut Views(weights), prefix: &prefix }, device)?;
         }
-        match &inference.rows {
-            Some(rows) if self.ends_at(layer) == self.config.num_layers() => {
+        if index + 1 < self.teachers.len() || end < config.num_layers() {
+            return Ok(LayerState::new());
+        }
+        if progress.targets.is_none() {
+            let outputs = std::mem::take(&mut progress.inferences).into_iter().filter_map(|inference| inference.rows);
+            progress.targets = Some(targets_of(outputs.collect(), graph, self.smoothing.as_ref()));
+        }
+        match &progress.targets {
+            Some(targets) => {
                 let nodes = batch.graph_index.iter().map(|&node| node as u32);
-                Ok(vec![rows.gather(&nodes.collect::<Vec<_>>())?.f_to_device(device)?])
+                Ok(vec![targets.gather(&nodes.collect::<Vec<_>>())?.f_to_device(device)?])
             }
-            _ => Ok(LayerState::new()),
+            None => Ok(LayerState::new()),
         }
     }
 }
@@ -228,7 +342,7 @@ impl FrozenModel for CachedNodes {
     }
 
     fn layers(&self) -> Vec<LayerSpec> {
-        layers_of(&self.0)
+        layers_of(&[&self.0])
     }
 
     fn forward_layer(&self, _: usize, _: &WeightViews, batch: &Batch, _: LayerState) -> Result<LayerState, ModelError> {
@@ -241,10 +355,17 @@ impl FrozenModel for CachedNodes {
     }
 }
 
-/// The layers with weights.
-fn layers_of(config: &NodeGnnConfig) -> Vec<LayerSpec> {
-    let layer = |index| LayerSpec { name: format!("layer {index}"), tensors: NodeLayer::tensor_names(config, index) };
-    (0..config.layers).map(layer).collect()
+/// The layers with weights, of one teacher after the other.
+fn layers_of(configs: &[&NodeGnnConfig]) -> Vec<LayerSpec> {
+    let mut layers = Vec::new();
+    for (teacher, config) in configs.iter().enumerate() {
+        let prefix = tensor_prefix(teacher, configs.len());
+        layers.extend((0..config.layers).map(|index| LayerSpec {
+            name: format!("{prefix}layer {index}"),
+            tensors: NodeLayer::tensor_names(config, index).iter().map(|name| format!("{prefix}{name}")).collect(),
+        }));
+    }
+    layers
 }
 
 #[cfg(test)]
