@@ -148,7 +148,7 @@ fn buffers_are_counted_once_and_used_in_turn() {
     for number in 0..9 {
         // Two batches live while the next one is made.
         if batches.len() == 3 {
-            batches.remove(0);
+            drop(batches.remove(0));
         }
         batches.push(fill(number));
         places.push(place(&batches[batches.len() - 1][0]));
