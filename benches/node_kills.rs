@@ -134,8 +134,19 @@ impl Bench<'_> {
         let epochs = self.options.epochs.to_string();
         let mut command = self.command();
         command.args(["train", "--data", "graph.kdgat-nodes", "--preset", "sage,teacher", "--fanouts", "10,5"]);
-        command.args(["--batch-size", "512", "--hidden", "64", "--node-validation", "sampled", "--max-epochs", &epochs]);
-        command.args(["--num-workers", "2", "--threads", "2", "--log-every-n-steps", "1", "--run-dir", run]).args(place);
+        command.args([
+            "--batch-size",
+            "512",
+            "--hidden",
+            "64",
+            "--node-validation",
+            "sampled",
+            "--max-epochs",
+            &epochs,
+        ]);
+        command
+            .args(["--num-workers", "2", "--threads", "2", "--log-every-n-steps", "1", "--run-dir", run])
+            .args(place);
         command.args(resumes.then_some("--resume"));
         Ok(command.spawn()?)
     }
@@ -144,7 +155,9 @@ impl Bench<'_> {
         let output = child.wait_with_output()?;
         match output.status.success() {
             true => Ok(()),
-            false => Err(format!("kdgat failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr)).into()),
+            false => {
+                Err(format!("kdgat failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr)).into())
+            }
         }
     }
 

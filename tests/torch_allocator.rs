@@ -158,7 +158,11 @@ fn buffers_are_counted_once_and_used_in_turn() {
     assert!(places[0] != places[1] && places[1] != places[2] && places[0] != places[2]);
     assert!((3..9).all(|number| places[number] == places[number - 3]), "{places:?}");
     for (batch, number) in batches.iter().zip(6..) {
-        assert!(batch.iter().all(|tensor| tensor.min().int64_value(&[]) == number && tensor.max().int64_value(&[]) == number));
+        assert!(
+            batch
+                .iter()
+                .all(|tensor| tensor.min().int64_value(&[]) == number && tensor.max().int64_value(&[]) == number)
+        );
     }
     // One tensor of a batch is enough to keep its buffer.
     let kept = batches.remove(0).into_iter().nth(1).unwrap();
