@@ -202,8 +202,8 @@ fn a_plan_predicts_the_peak_and_needs_no_data() {
     let line = said.lines().find(|line| line.starts_with("peak of tensors and arrays")).unwrap();
     let words: Vec<&str> = line.split_whitespace().collect();
     let expected: f64 = words[words.len() - 2].parse().unwrap();
-    // The loader's queue is not always full.
-    assert!((0.7..1.5).contains(&(expected / peak)), "{expected} and {peak} MiB:\n{said}");
+    // The plan also counts arrays that are no tensors (labels and seeds: 48 kB here).
+    assert!((0.97..1.05).contains(&(expected / peak)), "{expected} and {peak} MiB:\n{said}");
 
     let papers =
         ["--nodes", "111059956", "--edges", "1615685872", "--columns", "128", "--half", "--labelled", "1207179"];

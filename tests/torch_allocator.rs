@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use distill_support::{Perceptron, batch, shape};
 use kdgat::distill::{Residency, Teacher, TeacherOptions, Weights};
-use kdgat::torch::allocator::{self, Failures, Limits, Phase};
+use kdgat::torch::allocator::{self, Buffers, Failures, Limits, Phase};
 use kdgat::torch::philox::philox;
 use kdgat::torch::recover;
 use tch::{Device, Kind, TchError, Tensor};
@@ -122,6 +122,119 @@ fn what_is_kept_is_bounded() {
         drop(bytes(size * 3 * MIB).unwrap());
     }
     assert!(allocator::stats().reserved() <= 200 * MIB, "{:?}", allocator::stats());
+}
+
+/// Address of a tensor's memory.
+fn place(tensor: &Tensor) -> usize {
+    tensor.data_ptr() as usize
+}
+
+#[test]
+fn buffers_are_counted_once_and_used_in_turn() {
+    let _turn = turn();
+    let before = allocator::stats();
+    let buffers = {
+        let _phase = allocator::enter_phase(Phase::Data);
+        Buffers::new(3, 4 * MIB as usize).unwrap()
+    };
+    assert_eq!((buffers.count(), buffers.bytes()), (3, 4 * MIB as usize));
+    let held = allocator::stats();
+    assert_eq!((held.current - before.current, Phase::Data.of(&held.phases)), (12 * MIB, 12 * MIB));
+    let fill = |value: i64| {
+        let _buffer = buffers.enter();
+        [(); 3].map(|()| Tensor::f_full([MIB as i64 / 8], value, (Kind::Int64, Device::Cpu)).unwrap())
+    };
+    let (mut batches, mut places) = (Vec::new(), Vec::new());
+    for number in 0..9 {
+        // Two batches live while the next one is made.
+        if batches.len() == 3 {
+            drop(batches.remove(0));
+        }
+        batches.push(fill(number));
+        places.push(place(&batches[batches.len() - 1][0]));
+        assert_eq!(allocator::stats().current, held.current, "batch {number}");
+        assert!(batches.iter().flatten().all(|tensor| place(tensor).is_multiple_of(64)));
+    }
+    assert!(places[0] != places[1] && places[1] != places[2] && places[0] != places[2]);
+    assert!((3..9).all(|number| places[number] == places[number - 3]), "{places:?}");
+    for (batch, number) in batches.iter().zip(6..) {
+        assert!(
+            batch
+                .iter()
+                .all(|tensor| tensor.min().int64_value(&[]) == number && tensor.max().int64_value(&[]) == number)
+        );
+    }
+    // One tensor of a batch is enough to keep its buffer.
+    let kept = batches.remove(0).into_iter().nth(1).unwrap();
+    assert!(allocator::attribute(&kept, Phase::Cache).unwrap());
+    assert_eq!(allocator::stats().phases, held.phases);
+    let further = fill(10);
+    assert_eq!(allocator::stats().current - held.current, 3 * MIB, "no buffer is free");
+    drop((further, batches));
+    drop(buffers);
+    assert_eq!(allocator::stats().current - before.current, 12 * MIB, "a tensor is in one of them");
+    assert_eq!(kept.sum(Kind::Int64).int64_value(&[]), 6 * MIB as i64 / 8);
+    drop(kept);
+    let after = allocator::stats();
+    assert_eq!((after.current, after.in_use, after.phases), (before.current, before.in_use, before.phases));
+}
+
+#[test]
+fn tensors_beyond_a_buffer_have_memory_of_their_own() {
+    let _turn = turn();
+    let before = allocator::stats().current;
+    let buffers = Buffers::new(1, MIB as usize).unwrap();
+    let tensors = {
+        let _buffer = buffers.enter();
+        // A failure is injected in a buffer as elsewhere.
+        allocator::inject_failures(Failures::Nth(1));
+        assert!(allocator::is_out_of_memory(&bytes(100).unwrap_err()));
+        [bytes(MIB / 2).unwrap(), bytes(MIB).unwrap(), bytes(MIB / 4).unwrap()]
+    };
+    let outside = bytes(100).unwrap();
+    assert_eq!(allocator::stats().current - before, 2 * MIB + 100);
+    // Each other thread has none.
+    let of_thread = std::thread::scope(|scope| {
+        let _buffer = buffers.enter();
+        scope.spawn(|| bytes(1000).unwrap()).join().unwrap()
+    });
+    assert_eq!(allocator::stats().current - before, 2 * MIB + 1100);
+    drop((tensors, outside, of_thread, buffers));
+    assert_eq!(allocator::stats().current, before);
+    let limit = allocator::stats().in_use + 3 * MIB;
+    allocator::set_limit(Some(limit));
+    assert!(allocator::is_out_of_memory(&Buffers::new(4, MIB as usize).unwrap_err()));
+    assert_eq!(allocator::stats().current, before, "those that there was memory for are released");
+    allocator::set_limit(None);
+}
+
+#[test]
+fn buffers_serve_many_threads() {
+    let _turn = turn();
+    let before = allocator::stats();
+    let buffers = Buffers::new(5, 64 << 10).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let buffers = &buffers;
+            scope.spawn(move || {
+                let mut batches = Vec::new();
+                for step in 0..2000 {
+                    let [size, victim, ..] = philox(thread, step);
+                    let value = (thread << 32 | step) as i64;
+                    let _buffer = buffers.enter();
+                    let numbers = i64::from(size % 6000);
+                    batches.push((value, Tensor::f_full([numbers], value, (Kind::Int64, Device::Cpu)).unwrap()));
+                    if batches.len() == 3 {
+                        let (value, tensor) = batches.swap_remove(victim as usize % 3);
+                        assert_eq!(tensor.sum(Kind::Int64).int64_value(&[]), value.wrapping_mul(tensor.numel() as i64));
+                    }
+                }
+            });
+        }
+    });
+    drop(buffers);
+    let after = allocator::stats();
+    assert_eq!((after.current, after.in_use), (before.current, before.in_use));
 }
 
 #[test]

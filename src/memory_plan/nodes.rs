@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::node_sizes::{BatchSize, Degrees};
-use crate::memory::budget::{MemoryBudget, Moment, WorstBatches, gibibytes};
+use crate::memory::budget::{BatchBuffers, MemoryBudget, Moment, WorstBatches, gibibytes, largest_fitting};
 use crate::memory::limits::{Limit, PROCESS_BYTES};
 
 /// Memory sizes of the table of settings, in GB.
@@ -57,8 +57,8 @@ pub struct NodeQuestion {
     pub budget: MemoryBudget,
     /// Batches of a full queue.
     pub waiting_batches: usize,
-    /// Workers of the loader, each of which has a batch in the making.
-    pub workers: usize,
+    /// Batches announced to the teacher at a time; 1 without a teacher.
+    pub burst: usize,
     /// Seeds of an epoch.
     pub seeds: usize,
     /// Seeds of a sampled validation; 0 if it reads the whole graph.
@@ -104,18 +104,20 @@ impl NodeQuestion {
         self.degrees.batch(seeds as f64, &self.fanouts)
     }
 
-    /// The budget of batches of so many seeds: an epoch of few steps never fills the queue.
-    fn budget_of(&self, seeds: usize) -> MemoryBudget {
+    /// Buffers for batches of so many seeds; all batches of a whole graph share its tensors.
+    fn buffers(&self, seeds: usize) -> BatchBuffers {
         let steps = self.seeds.max(self.validation).div_ceil(seeds.max(1));
-        self.budget.with_queue_of_epoch(self.waiting_batches, steps)
+        BatchBuffers { burst: self.burst, waiting: self.waiting_batches, steps }
     }
 
-    /// Bytes of the batches that wait in the queue while a training never waits for one: those in the making come besides.
-    fn queue_bytes(&self, seeds: usize) -> f64 {
-        let shape = self.worst().shape(seeds);
-        let waiting = self.budget_of(seeds).peak_bytes(shape)
-            - self.budget.with_queue_of_epoch(self.waiting_batches, 1 + self.workers).peak_bytes(shape);
-        waiting.max(0.0)
+    /// The budget of batches of so many seeds.
+    fn budget_of(&self, seeds: usize) -> MemoryBudget {
+        self.budget_with(self.buffers(seeds), seeds)
+    }
+
+    /// Only batches of sampled neighbours are in buffers.
+    fn budget_with(&self, buffers: BatchBuffers, seeds: usize) -> MemoryBudget {
+        if self.fanouts.is_empty() { self.budget.clone() } else { self.budget.with_buffers(buffers, seeds) }
     }
 
     /// The settings that a training chooses within a limit for tensors.
@@ -126,7 +128,11 @@ impl NodeQuestion {
         let batch = match self.is_fixed {
             true => Some(wanted).filter(|&seeds| peak(seeds) <= limit_bytes),
             false if peak(wanted) <= target => Some(wanted),
-            false => self.budget.largest_batch(&worst, target, wanted),
+            // Fewer seeds give longer epochs: the search takes a full queue for all.
+            false => largest_fitting(wanted, |seeds| {
+                let buffers = BatchBuffers { steps: usize::MAX, ..self.buffers(seeds) };
+                self.budget_with(buffers, seeds).peak_bytes(worst.shape(seeds)) <= target
+            }),
         };
         let seeds = batch.unwrap_or(wanted);
         let free = (target - peak(seeds)).max(0.0);
@@ -183,7 +189,6 @@ impl NodeQuestion {
             _ => {}
         }
         row("peak of tensors and arrays", settings.peak_bytes);
-        row("the same with an empty queue", settings.peak_bytes - self.queue_bytes(seeds));
         row("the program itself, at most", PROCESS_BYTES as f64);
         self.describe_settings(&mut text, settings, limit);
         text

@@ -14,7 +14,7 @@ use super::training;
 use crate::config::{Config, FeaturesFrom};
 use crate::distill::objective::{NodeDistillation, NodeObjective, TeacherLink};
 use crate::graph::Loader;
-use crate::memory::budget::{LOADER_QUEUE, MemoryBudget, Moment};
+use crate::memory::budget::{BATCH_DATA, LOADER_QUEUE, MemoryBudget, Moment};
 use crate::memory::limits::host_limit;
 use crate::memory::probe::Probe;
 use crate::memory_plan::estimate::weight_bytes;
@@ -87,6 +87,11 @@ pub fn plan_nodes(config: &Config, size: Option<PlannedGraph>) -> Result<String,
         // All batches share the tensors of the whole graph.
         budget.components.retain(|component| component.name != LOADER_QUEUE);
     }
+    // A teacher of sampled neighbourhoods has cached all targets before the training.
+    let announces = config.distillation.use_kd && config.nodes.teacher_fanouts.is_none() && !is_whole;
+    let burst = if announces { config.distillation.teacher_burst } else { 1 };
+    let data = budget.components.iter_mut().filter(|component| component.name == BATCH_DATA);
+    data.for_each(|component| component.bytes = component.bytes.times(burst as f64));
     let other_files = add_the_rest(config, &planned, &mut budget)?;
     let GraphSize { nodes, edges, columns, row_bytes } = planned.size;
     let what = format!(
@@ -104,7 +109,7 @@ pub fn plan_nodes(config: &Config, size: Option<PlannedGraph>) -> Result<String,
         fanouts,
         budget,
         waiting_batches: waiting_batches(config, false),
-        workers: training::loader_workers(config, false),
+        burst,
         seeds: planned.seeds,
         validation: if planned.samples_validation { planned.validation } else { 0 },
         wanted,

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::distill::objective::Student;
 use crate::graph::Loader;
 use crate::memory;
-use crate::memory::budget::{MemoryBudget, Moment, Shape, WorstBatches, gibibytes};
+use crate::memory::budget::{BatchBuffers, MemoryBudget, Moment, Shape, WorstBatches, gibibytes, largest_fitting};
 use crate::memory::limits::{Limit, host_limit};
 use crate::memory::probe::Probe;
 use crate::train::fit::FitOptions;
@@ -42,6 +42,8 @@ pub struct NodeSizing<'a> {
 pub struct Fitted {
     /// Seeds per batch.
     pub batch_nodes: usize,
+    /// Number of buffers for batches, and the bytes of each.
+    pub buffers: (usize, f64),
     /// Host memory that the limit leaves for features, in bytes.
     pub free_bytes: f64,
     /// Lines for the user.
@@ -61,6 +63,7 @@ impl NodeSizing<'_> {
         options: &FitOptions,
     ) -> Result<Fitted, StageError> {
         let limit = host_limit(self.config.memory.memory_limit.map(|size| size.0));
+        let burst = student.source().burst();
         let available = self.wanted.min(self.seeds.len()).max(1);
         let worst = WorstBatches::uniform(1.0, 0.0, self.seeds.len().max(1));
         let measured = Probe {
@@ -87,15 +90,19 @@ impl NodeSizing<'_> {
         }
         let target = planned_bytes(self.config, &limit);
         let fixed = !self.config.training.optimize_batch_size;
-        // An epoch of few steps never fills the queue.
-        let budget_of = |nodes: usize| {
+        let buffers_of = |nodes: usize| {
             let steps = self.seeds.len().max(self.validation).div_ceil(nodes.max(1));
-            budget.with_queue_of_epoch(waiting_batches(self.config, false), steps)
+            BatchBuffers { burst, waiting: waiting_batches(self.config, false), steps }
         };
+        let budget_of = |nodes: usize| budget.with_buffers(buffers_of(nodes), nodes);
         let peak = |nodes: usize| budget_of(nodes).peak_bytes(worst.shape(nodes));
         let largest = match peak(available) <= target {
             true => Some(available),
-            false => budget.largest_batch(&worst, target, available),
+            // Fewer seeds give longer epochs: the search takes a full queue for all.
+            false => largest_fitting(available, |nodes| {
+                let buffers = BatchBuffers { steps: usize::MAX, ..buffers_of(nodes) };
+                budget.with_buffers(buffers, nodes).peak_bytes(worst.shape(nodes)) <= target
+            }),
         };
         let batch_nodes = match (self.decided, largest) {
             (Some(decided), _) => decided.min(available),
@@ -129,7 +136,10 @@ impl NodeSizing<'_> {
             };
             self.directory.write_json(BUDGET, &written)?;
         }
-        Ok(Fitted { batch_nodes, free_bytes: (target - peak(batch_nodes)).max(0.0), notes })
+        let buffers = buffers_of(batch_nodes);
+        let buffer_bytes = budget_of(batch_nodes).buffer_bytes(buffers, worst.shape(batch_nodes));
+        let buffers = (buffers.count(), buffer_bytes);
+        Ok(Fitted { batch_nodes, buffers, free_bytes: (target - peak(batch_nodes)).max(0.0), notes })
     }
 
     fn nothing_fits(&self, limit: &Limit, error: &dyn std::error::Error) -> StageError {

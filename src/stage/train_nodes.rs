@@ -28,6 +28,7 @@ use crate::nodes::{
     with_positions,
 };
 use crate::random::{self, Purpose};
+use crate::torch::allocator::{self, Buffers, Phase};
 use crate::train::fit::BatchPlan;
 use crate::train::trainable::Trainable;
 
@@ -79,7 +80,7 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let options = run.fit_options(&student);
     let mut notes = vec![format!("split: {}", split.origin)];
     let mut free_bytes = planned_bytes(config, &host_limit(config.memory.memory_limit.map(|size| size.0)));
-    let mut read_rows = None;
+    let (mut read_rows, mut wanted_buffers) = (None, None);
     if let Reach::Sampled(_) = &reach {
         let sizing = NodeSizing {
             config,
@@ -96,9 +97,10 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
             wanted: plan.batch_nodes,
             decided: run.decided().and_then(|decided| decided.batch_graphs),
         };
-        let Fitted { batch_nodes, free_bytes: left, notes: lines } =
+        let Fitted { batch_nodes, buffers, free_bytes: left, notes: lines } =
             sizing.fit(&mut student, &mut trainable, &options)?;
         (plan.batch_nodes, free_bytes) = (batch_nodes, left);
+        wanted_buffers = Some(buffers).filter(|_| data.device == Device::Cpu);
         notes.extend(lines);
         if plan.samples_validation {
             notes.push(
@@ -123,9 +125,15 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
         (training, validation) = (training.reading(Arc::clone(&rows)), validation.reading(Arc::clone(&rows)));
         read_rows = Some(rows);
     }
+    let buffers = match wanted_buffers {
+        Some((count, bytes)) => batch_buffers(count, bytes)?,
+        None => None,
+    };
+    // An exact validation has one batch, which shares the tensors of the whole graph.
+    let of_validation = buffers.clone().filter(|_| plan.samples_validation);
     let prepared = Prepared {
-        training_loader: loader(training),
-        validation_loader: loader(validation),
+        training_loader: loader(training).with_buffers(buffers),
+        validation_loader: loader(validation).with_buffers(of_validation),
         options,
         recomputes: false,
         description: run.description(Architecture::Nodes(architecture), Vocabulary::from_ids([])),
@@ -136,6 +144,20 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
         closing: Box::new(move || read_rows.iter().filter_map(|rows| node_features::summary(rows)).collect()),
     };
     run.fit(student, trainable, &mut plan, prepared)
+}
+
+/// Buffers for the batches of sampled neighbours, each with room for tensors of this many bytes. `None` if there is less memory than when
+/// the run was planned: then each batch gets memory of its own, as far as there is some.
+fn batch_buffers(count: usize, bytes: f64) -> Result<Option<Arc<Buffers>>, StageError> {
+    let _phase = allocator::enter_phase(Phase::Data);
+    match Buffers::new(count, bytes.ceil() as usize + Buffers::OVERHEAD_BYTES) {
+        Ok(buffers) => Ok(Some(Arc::new(buffers))),
+        Err(error) if allocator::is_out_of_memory(&error) => {
+            tracing::warn!("no memory for {count} buffers of batches: {error}");
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The teacher with all its targets in the cache, computed if they are not there.

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use kdgat_torch::allocator::{self, Phase};
+use kdgat_torch::allocator::{self, Buffers, Phase};
 use kdgat_torch::parallel::compute_alone;
 
 use super::assemble::{AssembleOptions, Assembler};
@@ -124,6 +124,7 @@ pub struct Loader {
     source: Arc<dyn BatchSource>,
     workers: usize,
     prefetch_batches: usize,
+    buffers: Option<Arc<Buffers>>,
 }
 
 impl Loader {
@@ -136,12 +137,18 @@ impl Loader {
     /// Creates a loader over any source, with this number of threads and of finished batches waiting over all threads (at least
     /// one of each).
     pub fn over(source: Arc<dyn BatchSource>, workers: usize, prefetch_batches: usize) -> Self {
-        Self { source, workers, prefetch_batches }
+        Self { source, workers, prefetch_batches, buffers: None }
     }
 
     /// The same loader, whose threads also make the padded form of each batch, for CUDA graphs.
     pub fn padding(self) -> Self {
         Self { source: Arc::new(PaddedBatches(self.source)), ..self }
+    }
+
+    /// The same loader, whose threads place the tensors of each batch in one of these buffers. There should be as many as batches are in
+    /// memory at a time; a further batch gets memory of its own.
+    pub fn with_buffers(self, buffers: Option<Arc<Buffers>>) -> Self {
+        Self { buffers, ..self }
     }
 
     /// Starts prefetching the given batches (positions in the store, or numbers of nodes).
@@ -150,7 +157,8 @@ impl Loader {
     pub fn epoch(&self, batches: Vec<Vec<u64>>, epoch: u64) -> EpochBatches {
         let workers = self.workers.clamp(1, batches.len().max(1));
         let waiting = (self.prefetch_batches / workers).max(1);
-        let work = Arc::new(Work { source: Arc::clone(&self.source), batches, epoch });
+        let (source, buffers) = (Arc::clone(&self.source), self.buffers.clone());
+        let work = Arc::new(Work { source, batches, epoch, buffers });
         let mut epoch = EpochBatches {
             remaining: work.batches.len(),
             next: 0,
@@ -189,6 +197,7 @@ struct Work {
     source: Arc<dyn BatchSource>,
     batches: Vec<Vec<u64>>,
     epoch: u64,
+    buffers: Option<Arc<Buffers>>,
 }
 
 impl Work {
@@ -197,7 +206,12 @@ impl Work {
         compute_alone();
         let mut maker = self.source.maker(self.epoch);
         let share = self.batches.iter().skip(worker).step_by(workers);
-        hand_over(worker, share, sender, |graphs| retry_on_oom(awaited, || maker.make(graphs)));
+        hand_over(worker, share, sender, |graphs| {
+            retry_on_oom(awaited, || {
+                let _buffer = self.buffers.as_ref().map(|buffers| buffers.enter());
+                maker.make(graphs)
+            })
+        });
     }
 }
 

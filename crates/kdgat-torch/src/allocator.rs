@@ -5,6 +5,7 @@
 //! though it is freed correctly. Each block is counted under the [`Phase`] of the thread that requested it.
 
 use std::ffi::c_char;
+use std::ptr::NonNull;
 
 use tch::{TchError, Tensor};
 use torch_sys::C_tensor;
@@ -229,6 +230,82 @@ pub fn attribute(tensor: &Tensor, phase: Phase) -> Result<bool, TchError> {
     Ok(attributed)
 }
 
+/// Equal buffers that are allocated once, for the tensors of batches, and reused in turn. They are counted in full from the start, so
+/// that memory does not depend on how many batches wait at a moment.
+#[derive(Debug)]
+pub struct Buffers {
+    pool: NonNull<BufferPool>,
+    bytes: usize,
+    count: usize,
+}
+
+// SAFETY: the pool is only accessed under the allocator's lock.
+unsafe impl Send for Buffers {}
+// SAFETY: as above.
+unsafe impl Sync for Buffers {}
+
+/// The pool in C++.
+enum BufferPool {}
+
+impl Buffers {
+    /// Bytes that a buffer needs beyond those of its tensors, for up to a hundred of them: headers and alignment.
+    pub const OVERHEAD_BYTES: usize = 100 * 128;
+
+    /// Allocates `count` buffers of `bytes` each, counted under this thread's phase.
+    ///
+    /// # Errors
+    /// If memory runs out.
+    pub fn new(count: usize, bytes: usize) -> Result<Self, TchError> {
+        let mut pool = std::ptr::null_mut();
+        // SAFETY: two numbers, and a place for the pointer.
+        unsafe { ffi::check(kdgat_buffers_new(count, bytes.max(1), &mut pool))? };
+        let pool = NonNull::new(pool).ok_or_else(|| TchError::Torch("no pool of buffers was made".to_owned()))?;
+        Ok(Self { pool, bytes, count })
+    }
+
+    /// Number of buffers.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes of each buffer.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Places this thread's tensors in the buffer that was free for the longest time, until the guard is dropped. A tensor that does not
+    /// fit, and all of them if no buffer is free or the thread is in one already, have memory of their own. The buffer is free again when all its tensors are dropped.
+    pub fn enter(&self) -> BufferGuard {
+        // SAFETY: the pool lives as long as `self`; a buffer in use keeps it beyond that.
+        let has_entered = unsafe { kdgat_buffers_enter(self.pool.as_ptr()) };
+        BufferGuard { has_entered, thread_bound: std::marker::PhantomData }
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        // SAFETY: not used after this; C++ releases it with the last tensor in it.
+        unsafe { kdgat_buffers_drop(self.pool.as_ptr()) };
+    }
+}
+
+/// Guard of a buffer; ends its use on the thread that entered it.
+#[must_use = "the buffer is left when this is dropped"]
+#[derive(Debug)]
+pub struct BufferGuard {
+    has_entered: bool,
+    thread_bound: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for BufferGuard {
+    fn drop(&mut self) {
+        if self.has_entered {
+            // SAFETY: no arguments.
+            unsafe { kdgat_buffers_leave() };
+        }
+    }
+}
+
 /// Injected allocation failures, for tests of recovery.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Failures {
@@ -266,6 +343,10 @@ unsafe extern "C" {
     fn kdgat_allocator_set_limits(limit: usize, keep_limit: usize);
     fn kdgat_allocator_release_kept();
     fn kdgat_allocator_inject(countdown: u64, seed: u64, threshold: u64);
+    fn kdgat_buffers_new(count: usize, bytes: usize, pool: *mut *mut BufferPool) -> *mut c_char;
+    fn kdgat_buffers_enter(pool: *mut BufferPool) -> bool;
+    fn kdgat_buffers_leave();
+    fn kdgat_buffers_drop(pool: *mut BufferPool);
     fn kdgat_allocator_set_phase(phase: u8) -> u8;
     fn kdgat_attribute(tensor: *const C_tensor, phase: u8, attributed: *mut bool) -> *mut c_char;
 }

@@ -3,6 +3,9 @@
 //
 // One lock guards all counts, so that they are consistent (such as bytes by phase at the moment of the peak). It is
 // held only for bookkeeping; memory is mapped and unmapped outside of it.
+//
+// A pool of buffers is allocated once for the tensors of batches. A thread that makes a batch takes a buffer and places the
+// tensors in it one after another; the buffer returns to the pool with the last of them.
 #include "shim.h"
 
 #include <c10/core/CPUAllocator.h>
@@ -12,7 +15,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <sstream>
 #include <stdexcept>
@@ -27,11 +32,14 @@ constexpr size_t kMapped = size_t(1) << 20;  // larger blocks are mapped directl
 constexpr size_t kHugePage = size_t(2) << 20;
 constexpr size_t kAlwaysKept = size_t(128) << 20;
 
+struct Buffer;
+
 // Header in front of each block's data.
 struct alignas(kAlignment) Block {
   size_t requested;
   size_t capacity;   // usable bytes after this header
   uint64_t age;
+  Buffer* buffer;    // the buffer that the block is in; null for a block of its own
   uint8_t phase;
   bool mapped;
 
@@ -50,6 +58,24 @@ static_assert(sizeof(Block) == kAlignment);
 size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
+
+struct BufferPool;
+
+// Memory for the tensors of one batch.
+struct Buffer {
+  BufferPool* pool;
+  char* begin;
+  size_t bytes;
+  size_t used = 0;      // bytes up to the end of the last block
+  size_t live = 0;      // blocks that are not freed
+  bool is_open = false;  // a thread places blocks in it
+};
+
+struct BufferPool {
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  std::deque<Buffer*> free;  // in the order in which they were released, so that all are used in turn
+  bool is_dropped = false;
+};
 
 // Capacity of a new block for `bytes`: whole pages if mapped; otherwise one of eight sizes per power of two, so that
 // blocks of similar sizes are interchangeable.
@@ -116,6 +142,7 @@ struct OutOfHostMemory : std::runtime_error {
 };
 
 thread_local uint8_t current_phase = 0;
+thread_local Buffer* current_buffer = nullptr;
 
 } // namespace
 
@@ -146,6 +173,9 @@ class HostAllocator final : public c10::Allocator {
   }
 
   void put(Block* block) {
+    if (block->buffer != nullptr) {
+      return leave_buffer(block->buffer, [](Buffer& buffer) { --buffer.live; });
+    }
     std::vector<Block*> released;
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -217,7 +247,59 @@ class HostAllocator final : public c10::Allocator {
     fail_counter_ = 0;
   }
 
+  // Allocates `count` buffers, which are counted in full from now on.
+  BufferPool* new_pool(size_t count, size_t bytes) {
+    auto pool = std::make_unique<BufferPool>();
+    try {
+      for (size_t number = 0; number < count; ++number) {
+        auto buffer = std::make_unique<Buffer>();
+        buffer->pool = pool.get();
+        buffer->bytes = bytes;
+        buffer->begin = static_cast<char*>(take(bytes));
+        pool->free.push_back(buffer.get());
+        pool->buffers.push_back(std::move(buffer));
+      }
+    } catch (...) {
+      release(std::move(pool));
+      throw;
+    }
+    return pool.release();
+  }
+
+  // Gives the buffer that was released first to this thread; false if none is free or the thread has one.
+  bool enter_buffer(BufferPool* pool) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (current_buffer != nullptr || pool->free.empty()) {
+      return false;
+    }
+    current_buffer = pool->free.front();
+    pool->free.pop_front();
+    current_buffer->is_open = true;
+    return true;
+  }
+
+  void close_buffer() {
+    if (Buffer* buffer = std::exchange(current_buffer, nullptr)) {
+      leave_buffer(buffer, [](Buffer& buffer) { buffer.is_open = false; });
+    }
+  }
+
+  // Releases the pool now, or with its last tensor.
+  void drop_pool(BufferPool* pool) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      pool->is_dropped = true;
+      if (pool->free.size() != pool->buffers.size()) {
+        return;
+      }
+    }
+    release(std::unique_ptr<BufferPool>(pool));
+  }
+
   void attribute(Block* block, uint8_t phase) {
+    if (block->buffer != nullptr) {
+      return;  // The buffer is counted as a whole.
+    }
     std::lock_guard<std::mutex> lock(mutex_);
     stats_.phases[block->phase] -= block->requested;
     stats_.phases[phase] += block->requested;
@@ -233,6 +315,9 @@ class HostAllocator final : public c10::Allocator {
       std::lock_guard<std::mutex> lock(mutex_);
       if (injected()) {
         refuse(bytes, "a failure injected by a test");
+      }
+      if (Block* block = place_in_buffer(bytes)) {
+        return block->data();
       }
       if (Block* block = reuse(capacity)) {
         count(block, bytes);
@@ -263,6 +348,49 @@ class HostAllocator final : public c10::Allocator {
     }
     count(block, bytes);
     return block->data();
+  }
+
+  // A block of this thread's buffer; null without a buffer, or if the rest of it is too small.
+  Block* place_in_buffer(size_t bytes) {
+    Buffer* buffer = current_buffer;
+    size_t capacity = round_up(bytes, kAlignment);
+    if (buffer == nullptr || sizeof(Block) + capacity > buffer->bytes - buffer->used) {
+      return nullptr;
+    }
+    auto* block = new (buffer->begin + buffer->used) Block{};
+    block->requested = bytes;
+    block->capacity = capacity;
+    block->buffer = buffer;
+    buffer->used += block->footprint();
+    ++buffer->live;
+    ++stats_.allocations;
+    ++stats_.reused;
+    return block;
+  }
+
+  // Applies `change` to a buffer, which then returns to its pool if it is closed and empty.
+  template <typename Change>
+  void leave_buffer(Buffer* buffer, Change&& change) {
+    BufferPool* pool = buffer->pool;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      change(*buffer);
+      if (buffer->live != 0 || buffer->is_open) {
+        return;
+      }
+      buffer->used = 0;
+      pool->free.push_back(buffer);
+      if (!pool->is_dropped || pool->free.size() != pool->buffers.size()) {
+        return;
+      }
+    }
+    release(std::unique_ptr<BufferPool>(pool));
+  }
+
+  void release(std::unique_ptr<BufferPool> pool) {
+    for (const auto& buffer : pool->buffers) {
+      put(Block::of(buffer->begin));
+    }
   }
 
   // The smallest cached block that is large enough but at most a quarter larger; among equals, the one freed last.
@@ -399,6 +527,22 @@ void kdgat_allocator_release_kept() {
 
 void kdgat_allocator_inject(uint64_t countdown, uint64_t seed, uint64_t threshold) {
   allocator().inject(countdown, seed, threshold);
+}
+
+char* kdgat_buffers_new(size_t count, size_t bytes, void** pool) {
+  return kdgat::guarded([&] { *pool = allocator().new_pool(count, bytes); });
+}
+
+bool kdgat_buffers_enter(void* pool) {
+  return allocator().enter_buffer(static_cast<BufferPool*>(pool));
+}
+
+void kdgat_buffers_leave() {
+  allocator().close_buffer();
+}
+
+void kdgat_buffers_drop(void* pool) {
+  allocator().drop_pool(static_cast<BufferPool*>(pool));
 }
 
 uint8_t kdgat_allocator_set_phase(uint8_t phase) {

@@ -175,6 +175,36 @@ pub struct WholeBatches {
     pub largest: Shape,
 }
 
+/// Buffers for the batches of a loader: one for the batch in use, and one for each in its queue.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchBuffers {
+    /// Batches announced to the teacher at a time, until all its targets are cached; 1 without a teacher. All but one of them have memory of
+    /// their own.
+    pub burst: usize,
+    /// Batches of a full queue of the loader, those in the making included.
+    pub waiting: usize,
+    /// Batches of an epoch, of training or of validation, whichever has more.
+    pub steps: usize,
+}
+
+impl BatchBuffers {
+    /// Number of buffers: an epoch of few steps never fills the queue.
+    pub fn count(&self) -> usize {
+        self.waiting.saturating_add(1).min(self.steps.max(1))
+    }
+
+    /// Number of batches that are announced at a time.
+    fn announced(&self) -> usize {
+        self.burst.clamp(1, self.steps.max(1))
+    }
+
+    /// Share of a buffer for batches that are larger than expected. The neighbourhoods of n samples are drawn independently, so that the
+    /// standard deviation of their sum is less than 1 / √n of it where that of one neighbourhood is less than its mean.
+    fn spare(samples: usize) -> f64 {
+        1.0 / (samples.max(1) as f64).sqrt()
+    }
+}
+
 impl MemoryBudget {
     /// The budget for batches of a given size: its components then depend only on the number of graphs that go through the
     /// model at a time. Set `in_parts` if these are fewer than a batch has.
@@ -209,14 +239,30 @@ impl MemoryBudget {
         budget
     }
 
-    /// The budget with less in the loader's queue, which has up to `full` batches: an epoch of `steps` batches leaves at most the others
-    /// waiting while one of them is in use.
-    pub fn with_queue_of_epoch(&self, full: usize, steps: usize) -> Self {
+    /// The budget of batches of this many samples whose tensors are in buffers of equal size. Batches of sampled neighbours differ: a buffer
+    /// has room for one that is larger than expected by the share of [`BatchBuffers::spare`].
+    pub fn with_buffers(&self, buffers: BatchBuffers, samples: usize) -> Self {
         let mut budget = self.clone();
-        let share = full.min(steps.saturating_sub(1)) as f64 / full.max(1) as f64;
-        let queues = budget.components.iter_mut().filter(|component| component.name == LOADER_QUEUE);
-        queues.for_each(|component| component.bytes = component.bytes.times(share));
+        if budget.components.iter().all(|component| component.name != LOADER_QUEUE) {
+            // Batches are copied to a GPU, and the queue is no part of its memory.
+            return budget;
+        }
+        let room = 1.0 + BatchBuffers::spare(samples);
+        let (announced, queued) = (buffers.announced() as f64, (buffers.count() - 1) as f64);
+        for Component { name, bytes, .. } in &mut budget.components {
+            match *name {
+                BATCH_DATA => *bytes = bytes.times(room * announced / buffers.burst.max(1) as f64),
+                LOADER_QUEUE => *bytes = bytes.times(room * queued / buffers.waiting.max(1) as f64),
+                _ => {}
+            }
+        }
         budget
+    }
+
+    /// Bytes of each of these buffers, according to the budget [with them](Self::with_buffers), for batches of this shape.
+    pub fn buffer_bytes(&self, buffers: BatchBuffers, shape: Shape) -> f64 {
+        let data = self.components.iter().filter(|component| component.name == BATCH_DATA);
+        data.map(|component| component.bytes.at(shape)).sum::<f64>() / buffers.announced() as f64
     }
 
     /// Adds a component that does not depend on the batch.
@@ -260,21 +306,7 @@ impl MemoryBudget {
     /// Largest number of graphs, up to `cap`, whose worst batch peaks at no more than `target_bytes`; `None` if not even
     /// one fits.
     pub fn largest_batch(&self, worst: &WorstBatches, target_bytes: f64, cap: usize) -> Option<usize> {
-        let fits = |graphs: usize| self.peak_bytes(worst.shape(graphs)) <= target_bytes;
-        if !fits(1) {
-            return None;
-        }
-        // Binary search: a larger batch never takes less memory.
-        let (mut fitting, mut too_large) = (1, cap.max(1) + 1);
-        while too_large - fitting > 1 {
-            let middle = fitting.midpoint(too_large);
-            if fits(middle) {
-                fitting = middle;
-            } else {
-                too_large = middle;
-            }
-        }
-        Some(fitting)
+        largest_fitting(cap, |graphs| self.peak_bytes(worst.shape(graphs)) <= target_bytes)
     }
 
     /// Formats the budget in one line.
@@ -338,6 +370,23 @@ impl MemoryBudget {
     pub fn largest_component(&self, shape: Shape) -> Option<&Component> {
         self.components.iter().max_by(|a, b| a.bytes.at(shape).total_cmp(&b.bytes.at(shape)))
     }
+}
+
+/// Largest number from 1 to `cap` that fits, by binary search; `None` if not even 1 does. If a number fits, so must each smaller one.
+pub fn largest_fitting(cap: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
+    if !fits(1) {
+        return None;
+    }
+    let (mut fitting, mut too_large) = (1, cap.max(1) + 1);
+    while too_large - fitting > 1 {
+        let middle = fitting.midpoint(too_large);
+        if fits(middle) {
+            fitting = middle;
+        } else {
+            too_large = middle;
+        }
+    }
+    Some(fitting)
 }
 
 /// Largest sums of nodes and of edges in batches of a dataset.
@@ -472,21 +521,37 @@ mod tests {
     }
 
     #[test]
-    fn a_short_epoch_never_fills_the_queue() {
+    fn buffers_are_for_the_batches_of_a_full_queue_or_of_a_short_epoch() {
         let component = |name, per_node| Component {
             name,
             moment: Moment::Always,
             bytes: Linear { fixed: 40.0, per_node, per_edge: 0.0 },
         };
-        let components = vec![component(BATCH_DATA, 10.0), component(LOADER_QUEUE, 40.0)];
-        let budget = MemoryBudget { method: Method::Measured, components };
-        let shape = Shape { graphs: 1.0, nodes: 2.0, edges: 0.0 };
-        let (data, queue) = (60.0, 120.0);
-        for (steps, share) in [(0, 0.0), (1, 0.0), (2, 0.25), (4, 0.75), (5, 1.0), (100, 1.0)] {
-            let found = budget.with_queue_of_epoch(4, steps).peak_bytes(shape);
-            assert!((found - data - share * queue).abs() < 1e-9, "{steps} steps: {found}");
+        let (shape, each) = (Shape { graphs: 1.0, nodes: 2.0, edges: 0.0 }, 60.0);
+        let cases = [(1, 4, 0, 1), (1, 4, 1, 1), (1, 4, 2, 2), (1, 4, 5, 5), (1, 4, 100, 5), (1, 0, 9, 1)];
+        let bursts = [(3, 2, 100, 5), (3, 2, 2, 3), (3, 2, 1, 1)];
+        for (burst, waiting, steps, batches) in cases.into_iter().chain(bursts) {
+            let times = |count: usize| component("", 10.0).bytes.times(count as f64);
+            let data = Component { bytes: times(burst), ..component(BATCH_DATA, 0.0) };
+            let queue = Component { bytes: times(waiting), ..component(LOADER_QUEUE, 0.0) };
+            let weights = component("parameters", 0.0);
+            let budget = MemoryBudget { method: Method::Measured, components: vec![data, queue, weights] };
+            let buffers = BatchBuffers { burst, waiting, steps };
+            assert_eq!(buffers.count(), (1 + waiting).min(steps.max(1)));
+            let budget = budget.with_buffers(buffers, 100);
+            // A tenth of the room is for larger batches: one over the root of a hundred samples.
+            let expected = batches as f64 * 1.1 * each;
+            assert!((budget.peak_bytes(shape) - 40.0 - expected).abs() < 1e-9, "{buffers:?}: {budget:?}");
+            assert!((budget.buffer_bytes(buffers, shape) - 1.1 * each).abs() < 1e-9);
         }
-        assert_eq!(budget.with_queue_of_epoch(0, 9).peak_bytes(shape), data, "no queue");
+    }
+
+    #[test]
+    fn without_a_queue_on_the_device_there_are_no_buffers() {
+        let bytes = Linear::fixed(40.0);
+        let components = vec![Component { name: BATCH_DATA, moment: Moment::Always, bytes }];
+        let budget = MemoryBudget { method: Method::Measured, components };
+        assert_eq!(budget.with_buffers(BatchBuffers { burst: 1, waiting: 4, steps: 9 }, 4), budget);
     }
 
     #[test]
