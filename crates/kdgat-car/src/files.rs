@@ -13,12 +13,14 @@ use crate::{CText, CarError, CarModel, CarPartner, Precision, example, readme, w
 pub struct CarFile {
     /// Path below the folder.
     pub name: String,
+    /// Text of the file.
     pub contents: String,
 }
 
 /// The exported folder, and its figures.
 #[derive(Debug, Clone)]
 pub struct CarFiles {
+    /// All files.
     pub files: Vec<CarFile>,
     /// Bytes of the network's constants.
     pub weight_bytes: usize,
@@ -29,14 +31,18 @@ pub struct CarFiles {
 /// Frames with the trainer's results for them, against which the C code is tested.
 #[derive(Debug, Clone, Default)]
 pub struct Vectors {
+    /// Frames in order of time.
     pub frames: Vec<Frame>,
+    /// One for each complete window.
     pub results: Vec<VectorResult>,
 }
 
 /// The trainer's result for a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct VectorResult {
+    /// Score, from 0 to 1 for a classifier.
     pub score: f64,
+    /// True if the score is above the threshold.
     pub attack: bool,
     /// Contribution of the ID that weighs most.
     pub weight: f32,

@@ -8,15 +8,17 @@ use crate::CarError;
 /// Measured figures of an export.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
-    /// Bytes of code and constants, compiled with `-Os` and with `-O2`.
+    /// Bytes of code and constants, compiled with `-Os`.
     pub flash_small: u64,
+    /// The same, compiled with `-O2`.
     pub flash_fast: u64,
     /// Bytes of `kdgat_state`.
     pub state: u64,
     /// Sizes of a calibration; none for two models together.
     pub calibration: Option<CalibrationBytes>,
-    /// Mean and largest number of nodes of the windows of the test vectors.
+    /// Mean number of nodes of the windows of the test vectors.
     pub mean_nodes: f64,
+    /// Their largest number of nodes.
     pub most_nodes: u64,
     /// Microseconds of processor time a window, compiled with `-O2`.
     pub microseconds: f64,

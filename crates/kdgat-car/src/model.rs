@@ -38,6 +38,7 @@ pub struct CarModel<'a> {
 pub struct CarPartner<'a> {
     /// Name of the run, for comments and the README.
     pub name: String,
+    /// Its architecture and origin.
     pub description: &'a ModelDescription,
     /// Weights on the CPU, under their names in the checkpoint.
     pub state: &'a StateDict,
@@ -52,6 +53,8 @@ pub struct CarPartner<'a> {
 /// Median and spread of usual scores on an unbounded scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct UsualScale {
+    /// Median.
     pub median: f64,
+    /// Spread, by which a score less the median is divided.
     pub spread: f64,
 }

@@ -52,7 +52,8 @@ pub(super) fn expect_room(
         return Ok(());
     }
     Err(ModelError::Other(format!(
-        "the probabilities of {nodes} nodes and {classes} classes take {}, and at most {} are used for them; drop --kd-smoothing-steps and          --more-teachers, or raise --memory-limit",
+        "the probabilities of {nodes} nodes and {classes} classes take {}, and at most {} are used for them; drop --kd-smoothing-steps and \
+         --more-teachers, or raise --memory-limit",
         format_bytes(bytes),
         format_bytes(place.memory_bytes)
     )))
