@@ -9,8 +9,8 @@ use tch::{Device, Tensor};
 
 use super::evaluate_graphs::write_results;
 use super::node_data::{self, NodeData};
+use super::node_teacher::activation_place;
 use super::recorded_runs::{Subject, recorded_runs, sections_of};
-use super::teacher::activation_place;
 use super::{EvaluateOptions, StageError, training};
 use crate::config::{Config, NodesConfig};
 use crate::distill::frozen::{ActivationPlace, outputs_of_all_nodes};

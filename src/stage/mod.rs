@@ -27,6 +27,7 @@ mod node_features;
 mod node_plan;
 mod node_sizing;
 mod node_targets;
+mod node_teacher;
 mod outcome;
 mod planned_batches;
 mod predictions;

@@ -13,7 +13,8 @@ use tch::{Device, Tensor};
 use super::node_data::{self, NodeData};
 use super::node_features::{self, SampledBatches};
 use super::node_sizing::planned_bytes;
-use super::teacher::{self, FoundTeacher, activation_place, cache_options};
+use super::node_teacher::{self, activation_place};
+use super::teacher::{FoundTeacher, cache_options};
 use super::teacher_cache::{Cached, Progress, free_text, on_disk, refuse_full_disk};
 use super::train_nodes::{Seeds, node_gnn_config};
 use super::{StageError, training};
@@ -65,7 +66,7 @@ pub fn node_targets(config: &Config) -> Result<NodeTargets, StageError> {
     let split = NodeSplit::of(&data.graph, &node_data::split_options(config, &data.graph))?;
     let visible = node_data::visible_part(&data.graph, &split)?;
     let student = node_gnn_config(config, &data.graph)?;
-    let found = teacher::find_for_nodes(config, &data, &student, &split)?;
+    let found = node_teacher::find_for_nodes(config, &data, &student, &split)?;
     let Some(found) = found else { return Err(StageError::Input("no teacher is configured".into())) };
     let seeds = Seeds::of(config, &split, visible.num_nodes(), true);
     NodeTargets::new(config, &data, &visible, found, seeds.with_validation(&split))
@@ -93,7 +94,7 @@ impl NodeTargets {
         }
         let dataset = DatasetIdentity { name: graph.name.clone(), digest: graph.digest.clone() };
         let options = cache_options(config, &found, &dataset);
-        let shape = teacher::node_shape(&graph, Some(nodes));
+        let shape = node_teacher::node_shape(&graph, Some(nodes));
         let targets = TargetLayout::classifier(architecture.outputs as usize);
         let CacheOptions { precision, architecture: text, features, .. } = &options;
         let key = CacheKey::new(found.weights.digest(), text, features, &targets, *precision, &shape);

@@ -2,33 +2,26 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde_json::Map;
 use tch::Device;
 
-use super::node_data::NodeData;
 use super::node_targets::joined;
 use super::setup::{self, Data};
-use super::train_nodes::training_labels;
 use super::{Outcome, StageError, training};
 use crate::config::{self, CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
-use crate::distill::frozen::{
-    self, ActivationPlace, Asked, CachedNodes, FrozenNodes, LoadedModel, NodeTeacher, TargetSmoothing,
-    TeacherVocabulary, joined_weights,
-};
+use crate::distill::frozen::{self, Asked, LoadedModel, TargetSmoothing, TeacherVocabulary};
 use crate::distill::objective::TeacherLink;
 use crate::distill::registry::{self, Registry, TeacherConfig, TrainedOn};
 use crate::distill::{
-    CacheMode, CacheOptions, FrozenModel, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherError,
-    TeacherOptions, Weights,
+    CacheMode, CacheOptions, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherError, TeacherOptions,
+    Weights,
 };
 use crate::graph::Validation;
 use crate::graph::dataset::GraphSplit;
 use crate::memory::{self, Meter, retry_on_oom};
 use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, DatasetIdentity, GnnConfig, ModelDescription, NodeGnnConfig};
-use crate::nodes::{NodeGraph, NodeSplit, Smoothing, with_positions};
 use crate::shell;
 use crate::train::checkpoint;
 
@@ -63,21 +56,6 @@ impl FoundTeacher {
     /// The teacher's identity.
     pub fn identity(&self) -> TeacherIdentity {
         TeacherIdentity { digest: self.weights.digest().to_owned(), architecture: Some(self.architecture.clone()) }
-    }
-
-    /// The teachers of the nodes of a graph, each with the positions that it reads.
-    ///
-    /// # Errors
-    /// If the teacher is of another kind.
-    pub fn node_teachers(&self, visible: &Arc<NodeGraph>) -> Result<Vec<NodeTeacher>, StageError> {
-        let Architecture::Nodes(first) = &self.architecture else {
-            return Err(StageError::Input("the teacher of a network for nodes must be one, too".to_owned()));
-        };
-        let teacher = |config: &NodeGnnConfig| {
-            let graph = Arc::new(with_positions(visible, config.positions as usize)?);
-            Ok(NodeTeacher { config: config.clone(), graph })
-        };
-        std::iter::once(first).chain(&self.more).map(teacher).collect()
     }
 }
 
@@ -136,13 +114,12 @@ pub fn find_for_graphs(
 }
 
 /// The role of a trained graph network in a run, for messages.
-struct ModelRole {
-    name: &'static str,
-    flag: &'static str,
+pub(super) struct ModelRole {
+    pub name: &'static str,
+    pub flag: &'static str,
 }
 
-const TEACHER: ModelRole = ModelRole { name: "teacher", flag: "--teacher-path" };
-const FURTHER_TEACHER: ModelRole = ModelRole { name: "teacher", flag: "--more-teachers" };
+pub(super) const TEACHER: ModelRole = ModelRole { name: "teacher", flag: "--teacher-path" };
 const DIFFICULTY_MODEL: ModelRole = ModelRole { name: "difficulty model", flag: "--difficulty-model" };
 
 /// Loads the graph network at `path` whose task loss is the difficulty of a run's graphs. It must read the same columns as the student and
@@ -207,72 +184,6 @@ fn expect_fitting(
     expect_same_division(&found.path, role, "graphs", &split.origin, &split.test_digest(), &command)
 }
 
-/// Finds the configured teacher of a network for nodes, if any: by path, or the one registered for the dataset. It may have other layers
-/// than the student, but must read the same features and have the same classes.
-///
-/// # Errors
-/// Also if the teacher was trained on another division of the nodes: it would pass on labels of this one's test nodes.
-pub fn find_for_nodes(
-    config: &Config,
-    data: &NodeData,
-    student: &NodeGnnConfig,
-    split: &NodeSplit,
-) -> Result<Option<FoundTeacher>, StageError> {
-    if !config.distillation.use_kd {
-        return Ok(None);
-    }
-    let command = format!("kdgat train --preset sage,teacher{}{}", data_flag(config), division_flags(config));
-    let first = by_path_or_registered(config, &data.graph.name, "nodes", &command)?;
-    let further = config.nodes.more_teachers.iter().flat_map(|paths| &paths.0);
-    let mut models = vec![(first, &TEACHER)];
-    for path in further {
-        models.push((open(path)?, &FURTHER_TEACHER));
-    }
-    let (mut architectures, mut weights) = (Vec::new(), Vec::new());
-    for (found, role) in models {
-        architectures.push(fitting_teacher(&found, role, student, split, &command)?);
-        weights.push(found.weights);
-    }
-    let more = architectures.split_off(1);
-    let architecture = Architecture::Nodes(architectures.remove(0));
-    let weights = joined_weights(weights)?;
-    let smoothing = (config.nodes.kd_smoothing_steps > 0).then(|| TargetSmoothing {
-        smoothing: Smoothing { steps: config.nodes.kd_smoothing_steps, teleport: config.nodes.kd_smoothing_teleport },
-        labels: Arc::new(training_labels(&data.graph, split)),
-    });
-    let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
-    let asked = Asked::Outputs;
-    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, smoothing }))
-}
-
-/// The architecture of a teacher for nodes that has the features and classes of `student` and was trained on this division.
-fn fitting_teacher(
-    found: &LoadedModel,
-    role: &ModelRole,
-    student: &NodeGnnConfig,
-    split: &NodeSplit,
-    command: &str,
-) -> Result<NodeGnnConfig, StageError> {
-    let path = found.path.display();
-    let Architecture::Nodes(architecture) = &found.architecture else {
-        let kind = found.architecture.model_name();
-        return Err(StageError::Input(format!(
-            "the teacher {path} is a model of kind {kind}, not of the nodes of one graph; train one with {command}"
-        )));
-    };
-    let sizes = |config: &NodeGnnConfig| [config.data_features(), config.outputs];
-    if sizes(architecture) != sizes(student) {
-        let text = |[features, classes]: [i64; 2]| format!("{features} features and {classes} classes");
-        return Err(StageError::Input(format!(
-            "the teacher {path} has {}, the data {}; train a teacher on this data with {command}",
-            text(sizes(architecture)),
-            text(sizes(student))
-        )));
-    }
-    expect_same_division(&found.path, role, "nodes", &split.origin, &split.test_digest(), command)?;
-    Ok(architecture.clone())
-}
-
 /// Fields that decide on a graph's nodes and their division.
 const DIVISION: [&str; 11] = [
     "undirected",
@@ -289,7 +200,7 @@ const DIVISION: [&str; 11] = [
 ];
 
 /// The flags of these fields that do not have their defaults.
-fn division_flags(config: &Config) -> String {
+pub(super) fn division_flags(config: &Config) -> String {
     let usual = Config::default();
     let fields = DIVISION.iter().filter_map(|name| config::field(name));
     let flags = fields.map(|field| (field.flag(), (field.show)(config), (field.show)(&usual)));
@@ -297,7 +208,12 @@ fn division_flags(config: &Config) -> String {
 }
 
 /// The model at the configured path, or the registered teacher of this kind; `command` trains one.
-fn by_path_or_registered(config: &Config, dataset: &str, kind: &str, command: &str) -> Result<LoadedModel, StageError> {
+pub(super) fn by_path_or_registered(
+    config: &Config,
+    dataset: &str,
+    kind: &str,
+    command: &str,
+) -> Result<LoadedModel, StageError> {
     if let Some(path) = &config.distillation.teacher_path {
         return open(path);
     }
@@ -313,7 +229,7 @@ fn by_path_or_registered(config: &Config, dataset: &str, kind: &str, command: &s
 
 /// Refuses a model that was trained on another division of the graphs or nodes (`of`) than this run's: `origin`, with the digest of its
 /// test set.
-fn expect_same_division(
+pub(super) fn expect_same_division(
     model: &Path,
     role: &ModelRole,
     of: &str,
@@ -466,51 +382,7 @@ pub fn start(
     Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
 }
 
-/// Starts the thread of a teacher for the nodes of `graph`, if there is a teacher. Each node counts as a graph of one node.
-pub fn start_for_nodes(
-    config: &Config,
-    found: Option<FoundTeacher>,
-    graph: &Arc<NodeGraph>,
-    device: Device,
-    usage: TeacherUse,
-) -> Result<TeacherLink, StageError> {
-    let settings = &config.distillation;
-    let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
-    let teachers = found.node_teachers(graph)?;
-    // `node_teachers` has at least one.
-    let NodeTeacher { config: first, graph } = teachers[0].clone();
-    let dataset = DatasetIdentity { name: graph.name.clone(), digest: graph.digest.clone() };
-    let options = teacher_options(config, &found, device, &dataset, usage.batches_per_epoch);
-    let shape = node_shape(&graph, Some(usage.graphs));
-    let model: Box<dyn FrozenModel> = match config.nodes.teacher_fanouts {
-        Some(_) => Box::new(CachedNodes::new(first)),
-        None => {
-            let place = activation_place(config, &settings.teacher_cache_dir)?;
-            let kernel = training::attention_kernel(config);
-            let model = FrozenNodes::new(teachers, found.smoothing.clone(), kernel, place);
-            Box::new(model.map_err(TeacherError::from)?)
-        }
-    };
-    let teacher = Teacher::start(model, found.weights, &options, &shape)?;
-    Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
-}
-
-/// The nodes of a graph as a store whose graphs have one node each.
-pub fn node_shape(graph: &NodeGraph, used: Option<Vec<u64>>) -> StoreShape {
-    StoreShape { dataset_digest: graph.digest.clone(), node_counts: vec![1; graph.num_nodes()], used }
-}
-
-/// Memory for the activations of all nodes at one layer: 1/4 of what is free; beyond it they lie in a file in `folder`.
-pub fn activation_place(config: &Config, folder: &Path) -> Result<ActivationPlace, StageError> {
-    std::fs::create_dir_all(folder).map_err(|source| StageError::File {
-        path: folder.to_owned(),
-        action: "create",
-        source,
-    })?;
-    Ok(ActivationPlace { memory_bytes: cache_memory_bytes(config), folder: folder.to_owned() })
-}
-
-fn teacher_options(
+pub(super) fn teacher_options(
     config: &Config,
     found: &FoundTeacher,
     device: Device,

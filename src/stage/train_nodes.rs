@@ -12,9 +12,10 @@ use super::node_features::{self, ChosenRows, SampledBatches};
 use super::node_plan::whole_forward_bytes;
 use super::node_sizing::{Fitted, NodeSizing, planned_bytes};
 use super::node_targets::NodeTargets;
+use super::node_teacher;
 use super::outcome::Outcome;
 use super::run::{Prepared, Run};
-use super::teacher::{self, FoundTeacher, TeacherUse};
+use super::teacher::{FoundTeacher, TeacherUse};
 use super::training;
 use crate::config::{AggregatorChoice, Config, Convolution, ModelKind, NodeValidation, NormChoice, Stage};
 use crate::distill::objective::{IGNORED_LABEL, NodeDistillation, NodeObjective};
@@ -42,7 +43,7 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let architecture = node_gnn_config(config, &data.graph)?;
     // What the new model reads; the teacher may have been trained without positions.
     let read = Arc::new(with_positions(&visible, config.nodes.position_columns)?);
-    let mut found = teacher::find_for_nodes(config, &data, &architecture, &split)?;
+    let mut found = node_teacher::find_for_nodes(config, &data, &architecture, &split)?;
     let seeds = Seeds::of(config, &split, visible.num_nodes(), found.is_some());
     if config.nodes.teacher_fanouts.is_some()
         && let Some(teacher) = found.take()
@@ -74,7 +75,7 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let distillation = found
         .is_some()
         .then(|| NodeDistillation { loss: training::logit_loss(config), alpha: config.distillation.kd_alpha });
-    let teacher = teacher::start_for_nodes(config, found, &visible, data.device, plan.teacher_use())?;
+    let teacher = node_teacher::start_for_nodes(config, found, &visible, data.device, plan.teacher_use())?;
     let mut student = NodeObjective { model, teacher, distillation, labelled_share: seeds.labelled_share };
     let mut trainable = Trainable::new(parameters.into_tensors(), data.device)?;
     let options = run.fit_options(&student);

@@ -1,0 +1,153 @@
+//! The teacher of the nodes of one large graph: found with the further ones, and started on its thread.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tch::Device;
+
+use super::node_data::NodeData;
+use super::teacher::{
+    FoundTeacher, ModelRole, TEACHER, TeacherUse, by_path_or_registered, cache_memory_bytes, data_flag, division_flags,
+    expect_same_division, open, teacher_options,
+};
+use super::train_nodes::training_labels;
+use super::{StageError, training};
+use crate::config::Config;
+use crate::distill::frozen::{
+    ActivationPlace, Asked, CachedNodes, FrozenNodes, LoadedModel, NodeTeacher, TargetSmoothing, TeacherVocabulary,
+    joined_weights,
+};
+use crate::distill::objective::TeacherLink;
+use crate::distill::{FrozenModel, StoreShape, Teacher, TeacherError};
+use crate::nn::{Architecture, DatasetIdentity, NodeGnnConfig};
+use crate::nodes::{NodeGraph, NodeSplit, Smoothing, with_positions};
+
+/// A teacher besides the first.
+const FURTHER_TEACHER: ModelRole = ModelRole { name: "teacher", flag: "--more-teachers" };
+
+impl FoundTeacher {
+    /// The teachers of the nodes of a graph, each with the positions that it reads.
+    ///
+    /// # Errors
+    /// If the teacher is of another kind.
+    pub fn node_teachers(&self, visible: &Arc<NodeGraph>) -> Result<Vec<NodeTeacher>, StageError> {
+        let Architecture::Nodes(first) = &self.architecture else {
+            return Err(StageError::Input("the teacher of a network for nodes must be one, too".to_owned()));
+        };
+        let teacher = |config: &NodeGnnConfig| {
+            let graph = Arc::new(with_positions(visible, config.positions as usize)?);
+            Ok(NodeTeacher { config: config.clone(), graph })
+        };
+        std::iter::once(first).chain(&self.more).map(teacher).collect()
+    }
+}
+
+/// Finds the configured teacher of a network for nodes, if any: by path, or the one registered for the dataset. It may have other layers
+/// than the student, but must read the same features and have the same classes.
+///
+/// # Errors
+/// Also if the teacher was trained on another division of the nodes: it would pass on labels of this one's test nodes.
+pub fn find_for_nodes(
+    config: &Config,
+    data: &NodeData,
+    student: &NodeGnnConfig,
+    split: &NodeSplit,
+) -> Result<Option<FoundTeacher>, StageError> {
+    if !config.distillation.use_kd {
+        return Ok(None);
+    }
+    let command = format!("kdgat train --preset sage,teacher{}{}", data_flag(config), division_flags(config));
+    let first = by_path_or_registered(config, &data.graph.name, "nodes", &command)?;
+    let further = config.nodes.more_teachers.iter().flat_map(|paths| &paths.0);
+    let mut models = vec![(first, &TEACHER)];
+    for path in further {
+        models.push((open(path)?, &FURTHER_TEACHER));
+    }
+    let (mut architectures, mut weights) = (Vec::new(), Vec::new());
+    for (found, role) in models {
+        architectures.push(fitting_teacher(&found, role, student, split, &command)?);
+        weights.push(found.weights);
+    }
+    let more = architectures.split_off(1);
+    let architecture = Architecture::Nodes(architectures.remove(0));
+    let weights = joined_weights(weights)?;
+    let smoothing = (config.nodes.kd_smoothing_steps > 0).then(|| TargetSmoothing {
+        smoothing: Smoothing { steps: config.nodes.kd_smoothing_steps, teleport: config.nodes.kd_smoothing_teleport },
+        labels: Arc::new(training_labels(&data.graph, split)),
+    });
+    let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
+    let asked = Asked::Outputs;
+    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, smoothing }))
+}
+
+/// The architecture of a teacher for nodes that has the features and classes of `student` and was trained on this division.
+fn fitting_teacher(
+    found: &LoadedModel,
+    role: &ModelRole,
+    student: &NodeGnnConfig,
+    split: &NodeSplit,
+    command: &str,
+) -> Result<NodeGnnConfig, StageError> {
+    let path = found.path.display();
+    let Architecture::Nodes(architecture) = &found.architecture else {
+        let kind = found.architecture.model_name();
+        return Err(StageError::Input(format!(
+            "the teacher {path} is a model of kind {kind}, not of the nodes of one graph; train one with {command}"
+        )));
+    };
+    let sizes = |config: &NodeGnnConfig| [config.data_features(), config.outputs];
+    if sizes(architecture) != sizes(student) {
+        let text = |[features, classes]: [i64; 2]| format!("{features} features and {classes} classes");
+        return Err(StageError::Input(format!(
+            "the teacher {path} has {}, the data {}; train a teacher on this data with {command}",
+            text(sizes(architecture)),
+            text(sizes(student))
+        )));
+    }
+    expect_same_division(&found.path, role, "nodes", &split.origin, &split.test_digest(), command)?;
+    Ok(architecture.clone())
+}
+
+/// Starts the thread of a teacher for the nodes of `graph`, if there is a teacher. Each node counts as a graph of one node.
+pub fn start_for_nodes(
+    config: &Config,
+    found: Option<FoundTeacher>,
+    graph: &Arc<NodeGraph>,
+    device: Device,
+    usage: TeacherUse,
+) -> Result<TeacherLink, StageError> {
+    let settings = &config.distillation;
+    let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
+    let teachers = found.node_teachers(graph)?;
+    // `node_teachers` has at least one.
+    let NodeTeacher { config: first, graph } = teachers[0].clone();
+    let dataset = DatasetIdentity { name: graph.name.clone(), digest: graph.digest.clone() };
+    let options = teacher_options(config, &found, device, &dataset, usage.batches_per_epoch);
+    let shape = node_shape(&graph, Some(usage.graphs));
+    let model: Box<dyn FrozenModel> = match config.nodes.teacher_fanouts {
+        Some(_) => Box::new(CachedNodes::new(first)),
+        None => {
+            let place = activation_place(config, &settings.teacher_cache_dir)?;
+            let kernel = training::attention_kernel(config);
+            let model = FrozenNodes::new(teachers, found.smoothing.clone(), kernel, place);
+            Box::new(model.map_err(TeacherError::from)?)
+        }
+    };
+    let teacher = Teacher::start(model, found.weights, &options, &shape)?;
+    Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
+}
+
+/// The nodes of a graph as a store whose graphs have one node each.
+pub fn node_shape(graph: &NodeGraph, used: Option<Vec<u64>>) -> StoreShape {
+    StoreShape { dataset_digest: graph.digest.clone(), node_counts: vec![1; graph.num_nodes()], used }
+}
+
+/// Memory for the activations of all nodes at one layer: 1/4 of what is free; beyond it they lie in a file in `folder`.
+pub fn activation_place(config: &Config, folder: &Path) -> Result<ActivationPlace, StageError> {
+    std::fs::create_dir_all(folder).map_err(|source| StageError::File {
+        path: folder.to_owned(),
+        action: "create",
+        source,
+    })?;
+    Ok(ActivationPlace { memory_bytes: cache_memory_bytes(config), folder: folder.to_owned() })
+}
