@@ -5,7 +5,8 @@
 pub mod graph_support;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use graph_support::{traffic, write_log};
 use kdgat::can::{Dataset, Frame};
@@ -15,6 +16,8 @@ use kdgat::nn::{
     Architecture, DatasetIdentity, FreshParameters, Gat, GatConfig, ModelDescription, Scope, Vgae, VgaeConfig,
 };
 use kdgat::train::checkpoint;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tch::Device;
 
 pub const KNOWN: &str = "test_01_known_vehicle_known_attack";
@@ -173,4 +176,28 @@ pub fn frames_of(path: &Path) -> Vec<Frame> {
         frames.extend_from_slice(&block);
     }
     frames
+}
+
+/// Lines that `kdgat detect` printed.
+pub fn detections(output: &Output) -> Vec<Value> {
+    stdout(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// A run's path below the bench's folder, as a command line names it.
+pub fn model(run: &Path) -> String {
+    run.strip_prefix(run.ancestors().nth(4).unwrap()).unwrap().display().to_string()
+}
+
+/// Sends a signal and waits for the process to exit without a second signal.
+pub fn ended_by(mut child: Child, signal: Signal) -> Output {
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            panic!("it is still waiting for a line");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
 }
