@@ -19,24 +19,30 @@ typedef struct {
     uint32_t number;
 } of_node;
 
-/* A signal in a window: its mean, and its largest value less its smallest, the frame before the window included. */
-typedef struct {
-    double mean;
-    double spread;
-} window_signal;
-
 static double value_of(const uint8_t *data, const uint8_t place[2])
 {
     const double low = (double)data[place[1]];
     return place[0] == NO_BYTE ? low : 256.0 * (double)data[place[0]] + low;
 }
 
-static window_signal signal_of(const kdgat_window_state *window, const of_node *node, const uint8_t place[2])
+/* Mean of a signal over the window. */
+static double mean_of(const of_node *node, const uint8_t place[2])
+{
+    /* A sum of integers is exact. */
+    double sum = 0.0;
+    uint32_t i;
+
+    for (i = 0; i < node->number; i++) {
+        sum += value_of(node->frames[node->positions[i]].data, place);
+    }
+    return sum / (double)node->number;
+}
+
+/* Largest value of a signal less the smallest, in the window and in the frame before it. */
+static double spread_of(const kdgat_window_state *window, const of_node *node, const uint8_t place[2])
 {
     const kdgat_fact *const fact = &window->history.facts[node->positions[0]];
-    /* Sums of integers are exact. */
-    double sum = 0.0, least = INFINITY, most = -INFINITY;
-    window_signal found;
+    double least = INFINITY, most = -INFINITY;
     uint32_t i;
 
     if (fact->has_previous) {
@@ -44,13 +50,10 @@ static window_signal signal_of(const kdgat_window_state *window, const of_node *
     }
     for (i = 0; i < node->number; i++) {
         const double value = value_of(node->frames[node->positions[i]].data, place);
-        sum += value;
         least = fmin(least, value);
         most = fmax(most, value);
     }
-    found.mean = sum / (double)node->number;
-    found.spread = most - least;
-    return found;
+    return most - least;
 }
 
 /* The frames of a node. */
@@ -81,7 +84,7 @@ static int covers(float least, float most, double value)
 static double disagreement(const kdgat_window_state *window, const kdgat_graph *graph, const kdgat_relation *relation,
                            const of_node *own)
 {
-    const window_signal found = signal_of(window, own, relation->place);
+    const double found = mean_of(own, relation->place);
     double least = -1.0;
     uint32_t i;
 
@@ -89,17 +92,16 @@ static double disagreement(const kdgat_window_state *window, const kdgat_graph *
         const kdgat_partner *const partner = &kdgat_partners[relation->first_partner + i];
         const of_node other = frames_of_id(window, graph, partner->id);
         const double slope = (double)partner->slope, error = (double)partner->error;
-        window_signal by;
-        double spread, residual;
+        double by, spread, residual;
         if (other.number == 0u) {
             continue;
         }
-        by = signal_of(window, &other, partner->place);
-        if (!covers(relation->least, relation->most, found.mean) || !covers(partner->least, partner->most, by.mean)) {
+        by = mean_of(&other, partner->place);
+        if (!covers(relation->least, relation->most, found) || !covers(partner->least, partner->most, by)) {
             continue;
         }
-        spread = slope * by.spread;
-        residual = fabs(found.mean - (slope * by.mean + (double)partner->offset)) / sqrt(error * error + spread * spread);
+        spread = slope * spread_of(window, &other, partner->place);
+        residual = fabs(found - (slope * by + (double)partner->offset)) / sqrt(error * error + spread * spread);
         least = least < 0.0 || residual < least ? residual : least;
     }
     return least < 0.0 ? least : least / (double)relation->usual;

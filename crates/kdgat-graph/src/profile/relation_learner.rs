@@ -36,7 +36,7 @@ const SIGNALS: usize = 8;
 /// Quantile of the residuals of the sample that is called usual.
 const USUAL: f64 = 0.999;
 
-/// A window of the sample: the means of its IDs, ascending.
+/// A window of the sample: the signals of its IDs, ascending.
 type Nodes = Vec<(u32, WindowSignals)>;
 
 /// Sample of attack-free windows. Samples of parts of the traffic can be merged in any order with the same result.
@@ -54,8 +54,8 @@ impl WindowSample {
         if self.windows.len() >= MOST_WINDOWS && self.windows.last_key_value().is_some_and(|(last, _)| key > *last) {
             return;
         }
-        let means = WindowSignals::of_nodes(view, true);
-        let nodes = view.can_ids.iter().zip(means).filter_map(|(&can_id, means)| Some((can_id, means?)));
+        let signals = WindowSignals::of_nodes(view, true);
+        let nodes = view.can_ids.iter().zip(signals).filter_map(|(&can_id, signals)| Some((can_id, signals?)));
         self.windows.insert(key, nodes.collect());
         self.trim();
     }

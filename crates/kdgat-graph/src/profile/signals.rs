@@ -1,4 +1,4 @@
-//! Signals of an ID: bytes and 16-bit words of its payloads, as their means over a window.
+//! Signals of an ID: bytes and 16-bit words of its payloads, as their means over a window and their spreads within it.
 //!
 //! A value of two bytes is a sum of its bytes, so the means of the eight bytes give the mean of every signal. Nobody has to know which
 //! bytes belong together: the ones that no relation holds for are left out by the [learner](super::relation_learner).
@@ -49,12 +49,6 @@ impl Place {
         let low = value(usize::from(self.low));
         self.high.map_or(low, |high| 256.0 * value(usize::from(high)) + low)
     }
-
-    /// The value in a payload of at least [`PAYLOAD_BYTES`] bytes.
-    fn value(self, payload: &[u8]) -> u16 {
-        let byte = |at: u8| payload[usize::from(at)];
-        self.high.map_or(0, |high| u16::from(byte(high)) << 8) | u16::from(byte(self.low))
-    }
 }
 
 impl fmt::Display for Place {
@@ -69,6 +63,18 @@ impl fmt::Display for Place {
 /// Number of places.
 const PLACES: usize = PAYLOAD_BYTES + 2 * (PAYLOAD_BYTES - 1);
 
+/// The values at all places of a payload, by [`Place::index`].
+fn values_of(payload: &[u8]) -> [u16; PLACES] {
+    let byte = |at: usize| u16::from(payload[at]);
+    let mut values = [0; PLACES];
+    (0..PAYLOAD_BYTES).for_each(|at| values[at] = byte(at));
+    for at in 0..PAYLOAD_BYTES - 1 {
+        values[PAYLOAD_BYTES + 2 * at] = byte(at) << 8 | byte(at + 1);
+        values[PAYLOAD_BYTES + 2 * at + 1] = byte(at + 1) << 8 | byte(at);
+    }
+    values
+}
+
 /// Signals of an ID's frames in a window, as integers, so that they are exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WindowSignals {
@@ -82,12 +88,12 @@ pub(super) struct WindowSignals {
 impl WindowSignals {
     /// Those of these frames, in order of time; `None` if there are none.
     pub fn of<'a>(frames: impl Iterator<Item = NodeFrame<'a>>) -> Option<Self> {
-        let (mut count, mut sums, mut ranges) = (0, [0u32; PAYLOAD_BYTES], [(u16::MAX, 0u16); PLACES]);
+        let (mut count, mut sums) = (0, [0u32; PAYLOAD_BYTES]);
+        let (mut least, mut most) = ([u16::MAX; PLACES], [0u16; PLACES]);
         let mut widen = |payload: &[u8]| {
-            for (place, (least, most)) in Place::all().zip(&mut ranges) {
-                let value = place.value(payload);
-                (*least, *most) = ((*least).min(value), (*most).max(value));
-            }
+            let values = values_of(payload);
+            least.iter_mut().zip(&values).for_each(|(least, &value)| *least = (*least).min(value));
+            most.iter_mut().zip(&values).for_each(|(most, &value)| *most = (*most).max(value));
         };
         for frame in frames {
             if count == 0
@@ -99,7 +105,7 @@ impl WindowSignals {
             widen(frame.payload);
             sums.iter_mut().zip(frame.payload).for_each(|(sum, &value)| *sum += u32::from(value));
         }
-        (count > 0).then(|| Self { frames: count, sums, spreads: ranges.map(|(least, most)| most - least) })
+        (count > 0).then(|| Self { frames: count, sums, spreads: std::array::from_fn(|at| most[at] - least[at]) })
     }
 
     /// Those of all nodes of a window: of their attack-free frames alone if `without_attacks`.
@@ -159,6 +165,10 @@ mod tests {
         assert_eq!(places.len(), 8 + 14);
         assert!(places.iter().all(|place| place.is_valid()));
         assert!(places.iter().enumerate().all(|(index, place)| place.index() == index));
+        let payload = [1, 20, 3, 40, 5, 60, 7, 80];
+        for (place, value) in places.iter().zip(values_of(&payload)) {
+            assert_eq!(place.of(|at| f64::from(payload[at])), f64::from(value), "{place}");
+        }
         let distinct: std::collections::BTreeSet<_> = places.iter().collect();
         assert_eq!(distinct.len(), places.len());
         assert!(!Place { high: Some(8), low: 0 }.is_valid());
