@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(one, config(1, 0.0));
         let other = config(0, 0.2);
         assert_eq!(describe(&other, &distinguishing(&[&one, &other])), "hidden_fraction 0.2");
-        // Of several teachers the number counts, not their paths.
+        // The number of further teachers is a setting, not their paths.
         let taught = |paths: &str| {
             let nodes = json!({ "hidden_fraction": 0.0, "more_teachers": paths });
             settings(

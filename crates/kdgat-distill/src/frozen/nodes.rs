@@ -212,7 +212,7 @@ impl TensorSource for Prefixed<'_> {
 /// probabilities otherwise. The tensors of several teachers have the prefixes of [`tensor_prefix`].
 ///
 /// # Errors
-/// As for [`outputs_of_all_nodes`]; or probabilities that do not fit into the memory.
+/// The errors of [`outputs_of_all_nodes`], and probabilities that do not fit into the memory.
 pub fn targets_of_all_nodes(
     teachers: &[NodeTeacher],
     smoothing: Option<&TargetSmoothing>,
