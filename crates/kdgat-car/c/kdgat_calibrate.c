@@ -385,9 +385,31 @@ static kdgat_status score_windows(kdgat_state *state, kdgat_calibration *work)
     return kdgat_learn(&recording, KDGAT_PARTS, &work->counts, &work->car) ? KDGAT_OK : KDGAT_MANY_IDS;
 }
 
-/* Raises the threshold to that of the model's own: what it calls an attack on its own car, seen with as little traffic, is the least that
- * it may call one here. */
-static void raise_threshold(kdgat_calibration_state *car)
+#ifdef KDGAT_LEAST_SCORE
+
+/* Number of windows that exceed a threshold of KDGAT_CALIBRATION_RATE at most, but for one case in twenty: the 95 % quantile of a Poisson
+ * distribution, or of a normal one from 100 expected windows. */
+static uint32_t exceeding_by_chance(uint32_t windows)
+{
+    const double expected = KDGAT_CALIBRATION_RATE * (double)windows;
+    double probability = exp(-expected), sum = probability;
+    uint32_t count = 0;
+    if (expected > 100.0) {
+        return (uint32_t)ceil(expected + 1.6448536269514722 * sqrt(expected));
+    }
+    while (sum < 0.95) {
+        count++;
+        probability *= expected / (double)count;
+        sum += probability;
+    }
+    return count;
+}
+
+#endif
+
+/* Replaces the threshold by the model's own, seen with as little traffic, unless significantly more of the windows exceed it than the rate
+ * asks for. `values` ascend. */
+static void keep_threshold(kdgat_calibration_state *car, const double *values, uint32_t windows)
 {
 #ifdef KDGAT_LEAST_SCORE
 #if KDGAT_MODEL == KDGAT_MODEL_GAT
@@ -396,9 +418,15 @@ static void raise_threshold(kdgat_calibration_state *car)
     const double value = kdgat_log_distance(KDGAT_LEAST_SCORE);
 #endif
     const double least = (value - car->median) / car->spread;
-    car->threshold = least > car->threshold ? least : car->threshold;
+    uint32_t exceeding = 0;
+    while (exceeding < windows && (values[windows - 1u - exceeding] - car->median) / car->spread > least) {
+        exceeding++;
+    }
+    car->threshold = exceeding <= exceeding_by_chance(windows) ? least : car->threshold;
 #else
     (void)car;
+    (void)values;
+    (void)windows;
 #endif
 }
 
@@ -441,7 +469,7 @@ kdgat_status kdgat_calibrate_end(kdgat_state *state, kdgat_calibration *work)
     fit_scale(car, work->values, windows);
     car->threshold = guarded((work->values[place_at_rate(windows)] - car->median) / car->spread);
 #if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
-    raise_threshold(car);
+    keep_threshold(car, work->values, windows);
 #endif
     if (car->median - car->median != 0.0 || car->spread - car->spread != 0.0 || car->threshold - car->threshold != 0.0) {
         return KDGAT_NOT_FINITE;

@@ -38,6 +38,10 @@ enum {
 #define SHORTEST_SECONDS 1e-6f
 /* Share of the shortest usual gap below which a frame is off schedule. */
 #define ON_SCHEDULE 0.9f
+/* How much sooner than usual another drive may bring a frame, in seconds. */
+#define JITTER_SECONDS 0.0035f
+/* Share of the median gap up to which the jitter does not count: a limit above one half finds every injected frame. */
+#define INJECTED 0.6f
 /* Margin of the shortest usual gap for an ID with few gaps. */
 #define MARGIN 5.0f
 
@@ -51,6 +55,11 @@ static float larger(float a, float b)
     return a > b ? a : b;
 }
 
+static float smaller(float a, float b)
+{
+    return a < b ? a : b;
+}
+
 /* ln(1 + count), at most 3. */
 static float log_count(float count)
 {
@@ -60,8 +69,9 @@ static float log_count(float count)
 
 /* Limits derived from an ID's profile. */
 typedef struct {
-    float low;  /* shortest usual gap: less than its quantile for an ID with few or irregular gaps */
-    float high; /* silence from which a regular ID is overdue; infinite for others */
+    float low;         /* shortest usual gap: less than its quantile for an ID with few or irregular gaps */
+    float on_schedule; /* a frame that comes sooner than this after the last one on schedule is off schedule */
+    float high;        /* silence from which a regular ID is overdue; infinite for others */
 } limits;
 
 /* Sets the limits, and the features that describe the profile itself. */
@@ -75,6 +85,7 @@ static limits limits_of(const kdgat_usual *usual, float *row)
     row[CONFIDENCE] = log10f(1.0f + usual->gaps) / 2.0f;
     row[PERIOD] = clamp(log10f(median / 0.1f), -2.0f, 2.0f);
     found.low = usual->gap_low * trust * sqrtf(ratio < 1.0f ? ratio : 1.0f);
+    found.on_schedule = smaller(ON_SCHEDULE * found.low, larger(INJECTED * median, median - JITTER_SECONDS));
     found.high = INFINITY;
     if (usual->gaps >= 50.0f && row[IRREGULARITY] < 0.4f && usual->gap_high < 3.0f * median) {
         found.high = usual->gap_high / larger(trust, 0.09f);
@@ -220,7 +231,7 @@ static void deviations(const kdgat_window_state *window, const kdgat_profile *pr
         add_gap(&sums, usual, limit.low, fact->gap);
         unusual = add_bytes(&sums, usual, frame, fact);
         /* Without a frame before, the comparison with NaN is false. */
-        if (since < ON_SCHEDULE * limit.low) {
+        if (since < limit.on_schedule) {
             sums.off_schedule += 1.0f;
             sums.depth = larger(sums.depth, clamp(logf(limit.low / larger(since, SHORTEST_SECONDS)), 0.0f, MOST));
             sums.off_schedule_bytes += unusual ? 1.0f : 0.0f;

@@ -217,9 +217,10 @@ pub struct Partner {
 }
 
 impl Calibration {
-    /// Calibrates on attack-free windows, as the model with these weights, or a classifier and an autoencoder, see them. With fewer than
-    /// `1 / rule.rate` windows, the threshold is their highest deviation. What the models call an attack on their own car, seen with as
-    /// little traffic ([`CarWindows::least_score`]), is the least that they may call one here.
+    /// Calibrates on attack-free windows, as the model with these weights, or a classifier and an autoencoder, see them. The threshold is
+    /// that of the models on their own car, seen with as little traffic ([`CarWindows::least_score`]), unless these windows contradict it.
+    /// Otherwise it is one that at most a share `rule.rate` of these windows exceeds: with fewer than `1 / rule.rate` windows, their highest
+    /// deviation.
     ///
     /// # Errors
     /// Fails if there are fewer than [`FEWEST_WINDOWS`] windows or the scores are not finite.

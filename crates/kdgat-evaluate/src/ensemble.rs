@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::calibration::Rule;
 use super::scores::Profiled;
-use super::threshold::at_false_positive_rate;
+use super::threshold::for_car;
 use super::{CarScale, EvaluateError, Scale, ScoreKind, TrainedModel, records};
 use kdgat_base::shell;
 use kdgat_config::{Setting, Threshold};
@@ -31,7 +31,7 @@ pub struct CarWindows<'a> {
     pub foreign_ids: Option<ForeignIds>,
     /// The windows in their order, with their scores.
     pub windows: &'a [Profiled],
-    /// The least score that is called an attack on another car: see
+    /// The least score that is called an attack on another car, unless its windows contradict it: see
     /// [`RecordedThreshold::short_profile`](super::records::RecordedThreshold::short_profile).
     pub least_score: Option<f64>,
 }
@@ -48,17 +48,17 @@ pub struct JointScale {
 impl JointScale {
     /// Fits the scales to the same attack-free windows as each model sees them; `None` without windows.
     ///
-    /// At most a share [`Rule::rate`] of these windows exceeds the threshold, which is at least that of the models' least scores, if all
-    /// have one.
+    /// The threshold is that of the models' least scores, if all have one and these windows do not contradict it
+    /// ([`for_car`]); at most a share [`Rule::rate`] of these windows exceeds any other one.
     pub fn of(models: &[CarWindows<'_>], rule: Rule) -> Option<Self> {
         let fit = |model: &CarWindows<'_>| CarScale::of(model.kind, model.windows, model.foreign_ids, rule);
         let (cars, usual): (Vec<_>, Vec<_>) = models.iter().map(fit).collect::<Option<Vec<_>>>()?.into_iter().unzip();
         let windows = usual.iter().map(Vec::len).min()?;
         let of_window = |window: usize| mean(usual.iter().map(|usual| usual[window]));
-        let threshold = at_false_positive_rate((0..windows).map(of_window).collect(), rule.rate)?;
         let least = models.iter().zip(&cars).map(|(model, car)| Some(car.deviations_of_score(model.least_score?)));
         let least = least.collect::<Option<Vec<f64>>>().map(|least| mean(least.into_iter()));
-        Some(Self { cars, threshold: least.map_or(threshold, |least| threshold.max(least)) })
+        let threshold = for_car(least, (0..windows).map(of_window).collect(), rule.rate)?;
+        Some(Self { cars, threshold })
     }
 }
 
@@ -281,6 +281,7 @@ fn expect_pair(first: &TrainedModel, second: &TrainedModel) -> Result<(), Evalua
 
 #[cfg(test)]
 mod tests {
+    use super::super::threshold::at_false_positive_rate;
     use super::*;
 
     fn windows(values: impl Iterator<Item = f32>) -> Vec<Profiled> {

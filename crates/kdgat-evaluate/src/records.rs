@@ -42,7 +42,7 @@ pub struct RecordedThreshold {
     /// Scale of the benign validation graphs.
     pub scale: Scale,
     /// The threshold by the same rule when the validation graphs are seen with the profile of ten seconds of their log, for models of the
-    /// profile set: the least that another car's threshold may be.
+    /// profile set: the threshold of another car, unless its windows contradict it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_profile: Option<f64>,
 }

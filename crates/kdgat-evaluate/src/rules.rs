@@ -9,7 +9,7 @@ use super::EvaluateError;
 use super::bootstrap::Bootstrap;
 use super::judge::{CalibrateBy, NOT_CALIBRATED, Subject, TestFile};
 use super::tables::{ModelReport, Report, Row};
-use super::threshold::{self, at_false_positive_rate};
+use super::threshold::{self, at_false_positive_rate, for_car};
 use kdgat_config::{EvaluationConfig, Threshold};
 use kdgat_graph::profile::rules::Rule;
 use kdgat_graph::profile::{ProfileLearner, fold_parts};
@@ -59,7 +59,9 @@ pub fn judge(
         let chosen = threshold::choose(method, &scores(&on_validation), &labels).map_err(unusable)?;
         let calibrated = |car: &Option<CarCounts>| {
             let CarCounts { all, held_out } = car.as_ref()?;
-            Some((scores(all), at_false_positive_rate(scores(held_out), by?.rule.rate)?))
+            let (held_out, rate) = (scores(held_out), by?.rule.rate);
+            let own = at_false_positive_rate(held_out.clone(), rate)?;
+            Some((scores(all), for_car(Some(chosen), held_out, rate)?.min(own)))
         };
         let subject = Subject {
             scores: of_files.iter().map(|counts| scores(counts)).collect(),

@@ -37,6 +37,42 @@ pub fn at_false_positive_rate(mut benign: Vec<f64>, rate: f64) -> Option<f64> {
     Some(guarded(*score))
 }
 
+/// Probability of calling a car different from those that a threshold was chosen on when it is not.
+const SIGNIFICANCE: f64 = 0.05;
+/// Expected counts from which a Poisson distribution is taken as a normal one.
+const MANY_EXPECTED: f64 = 100.0;
+/// 95 % quantile of the standard normal distribution.
+const NORMAL_QUANTILE: f64 = 1.644_853_626_951_472_2;
+
+/// Threshold for another car, from a `model` threshold and the scores of this car's attack-free windows: the model's, unless significantly
+/// more of the windows exceed it than `rate` asks for; then [`at_false_positive_rate`] of the windows. One unusual window in a few seconds
+/// of traffic says little about the rate, and would hide attacks. `None` without windows.
+pub fn for_car(model: Option<f64>, benign: Vec<f64>, rate: f64) -> Option<f64> {
+    let by_chance = exceeding_by_chance(benign.len(), rate);
+    let is_kept = |threshold: &f64| benign.iter().filter(|score| *score > threshold).count() <= by_chance;
+    match model.filter(is_kept) {
+        Some(model) if !benign.is_empty() => Some(model),
+        _ => at_false_positive_rate(benign, rate),
+    }
+}
+
+/// Number of `windows` attack-free windows that exceed a threshold with this false-positive rate at most, but for one case in twenty: the
+/// 95 % quantile of a Poisson distribution.
+fn exceeding_by_chance(windows: usize, rate: f64) -> usize {
+    let expected = rate * windows as f64;
+    if expected > MANY_EXPECTED {
+        return (expected + NORMAL_QUANTILE * expected.sqrt()).ceil() as usize;
+    }
+    let mut probability = (-expected).exp();
+    let (mut count, mut sum) = (0, probability);
+    while sum < 1.0 - SIGNIFICANCE {
+        count += 1;
+        probability *= expected / count as f64;
+        sum += probability;
+    }
+    count
+}
+
 /// The smallest false-positive rate that `windows` attack-free windows can resolve (one of them), in two significant digits.
 pub fn smallest_rate(windows: u64) -> f64 {
     let exact = 1.0 / windows as f64;
@@ -92,6 +128,29 @@ mod tests {
             let threshold = at_false_positive_rate(benign.clone(), rate).unwrap();
             assert_eq!(above(&benign, threshold), expected, "rate {rate}");
         }
+    }
+
+    /// Quantiles of the Poisson distribution with means 0.05 to 1000, from SciPy (`scipy.stats.poisson.ppf`).
+    #[test]
+    fn chance_follows_the_poisson_distribution() {
+        for (windows, expected) in [(0, 0), (51, 0), (52, 1), (355, 1), (356, 2), (1000, 3), (5000, 9), (100_000, 117)]
+        {
+            assert_eq!(exceeding_by_chance(windows, 0.001), expected, "{windows} windows");
+        }
+        assert!(exceeding_by_chance(1_000_000, 0.001).abs_diff(1052) <= 1);
+    }
+
+    #[test]
+    fn a_car_keeps_the_threshold_until_its_windows_contradict_it() {
+        let usual = |windows: u32, unusual: usize| -> Vec<f64> {
+            (0..windows).map(|index| f64::from(index) / 1e6).chain(vec![0.9; unusual]).collect()
+        };
+        assert_eq!(for_car(Some(0.5), usual(260, 1), 0.001), Some(0.5), "one of 261 windows");
+        assert!(for_car(Some(0.5), usual(260, 2), 0.001).unwrap() > 0.9, "two of 262");
+        assert_eq!(for_car(Some(0.5), usual(2000, 4), 0.001), Some(0.5), "four of 2004");
+        assert_eq!(for_car(None, usual(260, 1), 0.001), at_false_positive_rate(usual(260, 1), 0.001));
+        assert_eq!(for_car(Some(1e-9), usual(260, 0), 0.001), at_false_positive_rate(usual(260, 0), 0.001));
+        assert_eq!(for_car(Some(0.5), Vec::new(), 0.001), None);
     }
 
     #[test]

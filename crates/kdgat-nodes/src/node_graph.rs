@@ -65,6 +65,18 @@ impl<T: Pod> Section<T> {
         Ok(())
     }
 
+    /// Tells the system that mapped values are read in their order, which is how it treats them without advice.
+    ///
+    /// # Errors
+    /// Any error of the system.
+    pub fn read_in_order(&self) -> io::Result<()> {
+        if let Source::Mapped(map, bytes) = &self.source {
+            map.advise_range(Advice::Normal, bytes.start, bytes.len())?;
+            self.is_random.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     /// True if [`Self::prefetch`] has an effect.
     pub fn is_prefetched(&self) -> bool {
         self.is_random.load(Ordering::Relaxed)
@@ -214,6 +226,15 @@ impl NodeGraph {
     pub fn read_edges_randomly(&self) -> io::Result<()> {
         self.row_pointers.read_randomly()?;
         self.sources.read_randomly()
+    }
+
+    /// Tells the system that edges are read in their order: [`Section::read_in_order`].
+    ///
+    /// # Errors
+    /// Any error of the system.
+    pub fn read_edges_in_order(&self) -> io::Result<()> {
+        self.row_pointers.read_in_order()?;
+        self.sources.read_in_order()
     }
 
     /// Bytes of the edges: of their sources, and of the row pointers.

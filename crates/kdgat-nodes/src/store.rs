@@ -353,6 +353,9 @@ mod tests {
         graph.read_edges_randomly().unwrap();
         assert!(graph.clone().sources.is_prefetched() && graph.row_pointers.is_prefetched(), "all handles are told");
         assert_eq!(fanouts.each_ref().map(|fanouts| sampled(fanouts)), expected);
+        graph.read_edges_in_order().unwrap();
+        assert!(!graph.sources.is_prefetched() && !graph.row_pointers.is_prefetched());
+        assert_eq!(fanouts.each_ref().map(|fanouts| sampled(fanouts)), expected);
     }
 
     #[test]

@@ -63,6 +63,12 @@ const MOST: f32 = 4.0;
 const SHORTEST_SECONDS: f32 = 1e-6;
 /// Share of the shortest usual gap below which a frame is off schedule.
 const ON_SCHEDULE: f32 = 0.9;
+/// How much sooner than usual another drive may bring a frame, in seconds: a dozen frames of higher priority, of 0.25 ms each at 500 kbit/s.
+/// A profile of one drive does not show that, however long the drive is.
+const JITTER_SECONDS: f32 = 0.0035;
+/// Share of the median gap up to which [`JITTER_SECONDS`] does not count. An injected frame divides a gap in two, one of which is at most half
+/// of it, so that a limit slightly above one half finds every one.
+const INJECTED: f32 = 0.6;
 /// Margin of the shortest usual gap for an ID with few gaps: 1 − 5 / √(gaps + 25) of the quantile count.
 const MARGIN: f32 = 5.0;
 /// An ID sends regularly with at least this many gaps, this irregularity at most, and longest gaps below this many medians.
@@ -76,6 +82,8 @@ type Row = [f32; DEVIATIONS];
 pub(super) struct Usual {
     /// Shortest usual gap: the 0.1 % quantile, less for an ID with few or irregular gaps.
     low_seconds: f32,
+    /// A frame that comes sooner than this after the last one on schedule is off schedule.
+    on_schedule_seconds: f32,
     /// Silence from which a regular ID is overdue; infinite for others.
     high_seconds: f32,
     irregularity: f32,
@@ -91,8 +99,10 @@ impl Usual {
         let irregularity = (median / low).ln().clamp(0.0, MOST);
         let (fewest, most_irregular, most_medians) = REGULAR;
         let regular = id.gaps >= fewest && irregularity < most_irregular && id.gap_high_seconds < most_medians * median;
+        let low_seconds = id.gap_low_seconds * trust * (low / median).min(1.0).sqrt();
         Self {
-            low_seconds: id.gap_low_seconds * trust * (low / median).min(1.0).sqrt(),
+            low_seconds,
+            on_schedule_seconds: (ON_SCHEDULE * low_seconds).min((INJECTED * median).max(median - JITTER_SECONDS)),
             high_seconds: if regular { id.gap_high_seconds / trust.max(0.09) } else { f32::INFINITY },
             irregularity,
             confidence: (1.0 + gaps).log10() / 2.0,
@@ -175,7 +185,7 @@ impl Schedule {
     pub(super) fn delay_if_off(&mut self, time: f32, usual: &Usual) -> Option<f32> {
         let since = time - self.latest;
         // Without a frame before, the comparison with NaN is false.
-        if since < ON_SCHEDULE * usual.low_seconds {
+        if since < usual.on_schedule_seconds {
             return Some(since);
         }
         self.latest = time;

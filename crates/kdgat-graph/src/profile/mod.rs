@@ -46,7 +46,7 @@ pub fn fold_parts(windows: usize) -> Vec<Range<usize>> {
 
 /// Version of the profile and of the deviations from it: raised whenever the same frames give other features, so that a model never reads
 /// features of another meaning.
-pub const PROFILE_VERSION: u32 = 3;
+pub const PROFILE_VERSION: u32 = 4;
 
 /// What is usual for one ID.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
