@@ -120,6 +120,20 @@ fn given(config: &Config) -> RowAccess {
     }
 }
 
+/// Rows for batches whose memory is measured, before it is known which rows are kept in memory: read around the system's cache if they do
+/// not fit into memory, because the system would read megabytes around each of them.
+///
+/// # Errors
+/// If the file cannot be opened.
+pub fn for_measuring(graph: &NodeGraph, free_bytes: f64) -> Result<Arc<FeatureRows>, StageError> {
+    let row_bytes = FeatureRows::mapped(&graph.features).row_bytes().unwrap_or(0);
+    let (access, _) = automatic(&graph.features, (row_bytes * graph.num_nodes()) as f64, free_bytes);
+    Ok(Arc::new(match access {
+        RowAccess::Direct => FeatureRows::open(&graph.features, access)?,
+        RowAccess::Mapped | RowAccess::Resident => FeatureRows::mapped(&graph.features),
+    }))
+}
+
 /// Prepares a graph for sampling: without room in memory for the edges, the system would read megabytes around each row of them.
 ///
 /// # Errors
@@ -130,6 +144,14 @@ pub fn prepare_sampling(graph: &NodeGraph, free_bytes: f64) -> Result<(), StageE
     }
     tracing::debug!("edges are read ahead row by row: they take {}", gibibytes(graph.edge_bytes() as f64));
     graph.read_edges_randomly().map_err(|error| StageError::Input(format!("the edges of {}: {error}", graph.name)))
+}
+
+/// Prepares a graph for passes over its edges, after [`prepare_sampling`].
+///
+/// # Errors
+/// If the system does not take the advice.
+pub fn prepare_passes(graph: &NodeGraph) -> Result<(), StageError> {
+    graph.read_edges_in_order().map_err(|error| StageError::Input(format!("the edges of {}: {error}", graph.name)))
 }
 
 /// The place for features of this size, and the reason if there is something to say.

@@ -83,11 +83,14 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let mut free_bytes = planned_bytes(config, &host_limit(config.memory.memory_limit.map(|size| size.0)));
     let (mut read_rows, mut wanted_buffers) = (None, None);
     if let Reach::Sampled(_) = &reach {
+        node_features::prepare_sampling(&read, free_bytes)?;
+        let measured = training.with_labels(Arc::new(training_labels(&visible, &split)))?;
+        let measured = measured.reading(node_features::for_measuring(&read, free_bytes)?);
         let sizing = NodeSizing {
             config,
             device: data.device,
             directory: run.directory(),
-            loader: &loader(training.with_labels(Arc::new(training_labels(&visible, &split)))?),
+            loader: &loader(measured),
             seeds: &seeds.nodes,
             array_bytes: array_bytes(visible.num_nodes(), seeds.nodes.len()) + position_bytes(config, &read),
             validation_bytes: match plan.samples_validation {
@@ -100,6 +103,7 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
         };
         let Fitted { batch_nodes, buffers, free_bytes: left, notes: lines } =
             sizing.fit(&mut student, &mut trainable, &options)?;
+        node_features::prepare_passes(&read)?;
         (plan.batch_nodes, free_bytes) = (batch_nodes, left);
         wanted_buffers = Some(buffers).filter(|_| data.device == Device::Cpu);
         notes.extend(lines);
