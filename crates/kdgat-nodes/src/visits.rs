@@ -11,9 +11,15 @@
 //! with small degrees would count twice. The draws of `v` therefore count as far as `v` would be there without `u`, as messages do in
 //! belief propagation (Pearl 1982): with `(c(v) − r(u)) / (1 − r(u))` instead of `c(v)`.
 
+use kdgat_torch::parallel::{Parts, parallel_for};
+
 use super::NodeGraph;
 use super::sampler::Fanout;
 
+/// If more than one node in this many draws, all rows are read by several threads.
+const FEW_DRAWING: usize = 10;
+/// Nodes that a thread takes at a time.
+const BLOCK_NODES: usize = 4096;
 /// Edges that are looked up to see if the reverse of each is there.
 const CHECKED_EDGES: usize = 1024;
 
@@ -34,42 +40,94 @@ pub fn visit_probabilities(
         count += 1;
     }
     let share = (batch as f64 / count.max(1) as f64).min(1.0) as f32;
-    let mut among: Vec<f32> = is_seed.iter().map(|&is_seed| if is_seed { share } else { 0.0 }).collect();
-    let (row_pointers, sources): (&[u64], &[u32]) = (&graph.row_pointers, &graph.sources);
-    let hops = if fanouts.is_empty() { 0 } else { num_nodes };
+    let of_seed = |is_seed: bool| if is_seed { share } else { 0.0 };
+    let mut nodes: Vec<NodeDraws> =
+        is_seed.iter().map(|&is_seed| NodeDraws { among: of_seed(is_seed), drawn: 0.0, share: 0.0 }).collect();
     let returns = has_reverse_edges(graph);
-    // For each node, the probability that it has drawn a given neighbour, and the logarithm of the product's inverse.
-    let (mut drawn, mut logs) = (vec![0f32; hops], vec![0f32; hops]);
+    // Probability that no node draws a node at this hop.
+    let mut undrawn = vec![0f32; if fanouts.is_empty() { 0 } else { num_nodes }];
     for &fanout in fanouts {
-        logs.fill(0.0);
-        let of_row = |ends: &[u64]| share_of_row((ends[1] - ends[0]) as f64, fanout) as f32;
-        for (node, ends) in row_pointers.windows(2).enumerate() {
-            let among = among[node];
-            if among == 0.0 || ends[0] == ends[1] {
-                continue;
-            }
-            let share = of_row(ends);
-            let draws = drawn[node] + (among - drawn[node]) * share;
-            let log = -(-draws).ln_1p();
-            for &source in &sources[ends[0] as usize..ends[1] as usize] {
-                // The source may have drawn this node.
-                let by_source = if returns { drawn[source as usize] } else { 0.0 };
-                logs[source as usize] += match by_source > 0.0 {
-                    true => -(-without(by_source, among, drawn[node], share)).ln_1p(),
-                    false => log,
-                };
-            }
+        for (node, ends) in nodes.iter_mut().zip(graph.row_pointers.windows(2)) {
+            node.share = if ends[1] > ends[0] { share_of_row((ends[1] - ends[0]) as f64, fanout) as f32 } else { 0.0 };
         }
-        for ((drawn, &among), ends) in drawn.iter_mut().zip(&among).zip(row_pointers.windows(2)) {
-            if ends[1] > ends[0] {
-                *drawn += (among - *drawn) * of_row(ends);
-            }
+        let drawing = nodes.iter().filter(|node| node.among > 0.0).count();
+        match returns && drawing > num_nodes / FEW_DRAWING {
+            true => gather_draws(graph, &nodes, &mut undrawn),
+            false => scatter_draws(graph, &nodes, returns, &mut undrawn),
         }
-        for ((among, &log), &is_seed) in among.iter_mut().zip(&logs).zip(&is_seed) {
-            *among = 1.0 - (1.0 - if is_seed { share } else { 0.0 }) * (-log).exp();
+        for ((node, &undrawn), &is_seed) in nodes.iter_mut().zip(&undrawn).zip(&is_seed) {
+            node.drawn = node.draws();
+            node.among = 1.0 - (1.0 - of_seed(is_seed)) * undrawn;
         }
     }
-    among
+    drop(undrawn);
+    nodes.into_iter().map(|node| node.among).collect()
+}
+
+/// What is known of a node before a hop; together, because a pass over the edges reads nodes in any order.
+#[derive(Clone, Copy)]
+struct NodeDraws {
+    /// Probability that it is among the nodes.
+    among: f32,
+    /// Probability that it has drawn a given neighbour.
+    drawn: f32,
+    /// Probability that it draws a given neighbour at this hop.
+    share: f32,
+}
+
+impl NodeDraws {
+    /// Probability that it has drawn a given neighbour after this hop.
+    fn draws(&self) -> f32 {
+        self.drawn + (self.among - self.drawn) * self.share
+    }
+
+    /// The same for a neighbour that has drawn this node with the probability `by_neighbour`, which gains nothing then.
+    fn draws_without(&self, by_neighbour: f32) -> f32 {
+        match by_neighbour > 0.0 {
+            true => without(by_neighbour, self.among, self.drawn, self.share),
+            false => self.draws(),
+        }
+    }
+}
+
+/// Sets the probability that no node draws a node, from the rows of the nodes that draw: one after the other, as they share neighbours.
+fn scatter_draws(graph: &NodeGraph, nodes: &[NodeDraws], returns: bool, undrawn: &mut [f32]) {
+    let logs = undrawn;
+    logs.fill(0.0);
+    for (node, ends) in nodes.iter().zip(graph.row_pointers.windows(2)) {
+        if node.among == 0.0 {
+            continue;
+        }
+        let log = -(-node.draws()).ln_1p();
+        for &source in &graph.sources[ends[0] as usize..ends[1] as usize] {
+            // The source may have drawn this node.
+            let by_source = if returns { nodes[source as usize].drawn } else { 0.0 };
+            logs[source as usize] += match by_source > 0.0 {
+                true => -(-node.draws_without(by_source)).ln_1p(),
+                false => log,
+            };
+        }
+    }
+    logs.iter_mut().for_each(|log| *log = (-*log).exp());
+}
+
+/// The same from each node's own row, if every edge has its reverse: on several threads, and without logarithms.
+fn gather_draws(graph: &NodeGraph, nodes: &[NodeDraws], undrawn: &mut [f32]) {
+    let (row_pointers, sources): (&[u64], &[u32]) = (&graph.row_pointers, &graph.sources);
+    let blocks = nodes.len().div_ceil(BLOCK_NODES);
+    let parts = Parts::new(undrawn, (0..=blocks).map(|block| (block * BLOCK_NODES).min(nodes.len())));
+    let of_node = |node: usize| -> f32 {
+        let by_node = nodes[node].drawn;
+        let row = &sources[row_pointers[node] as usize..row_pointers[node + 1] as usize];
+        let misses = row.iter().map(|&other| 1.0 - f64::from(nodes[other as usize].draws_without(by_node)));
+        misses.product::<f64>() as f32
+    };
+    parallel_for(blocks, 1, |range| {
+        for block in range {
+            let values = parts.take(block).iter_mut();
+            values.enumerate().for_each(|(place, value)| *value = of_node(block * BLOCK_NODES + place));
+        }
+    });
 }
 
 /// Probability that a node draws a neighbour by the end of a hop without having been drawn by it, which has the probability `by_neighbour`.
@@ -163,6 +221,26 @@ mod tests {
             let ratio = sum(&expected) / sum(&found);
             assert!((0.97..1.03).contains(&ratio), "{name}: {} and {}", sum(&expected), sum(&found));
         }
+    }
+
+    /// Both ways of a hop compute the same, also where nodes have drawn before.
+    #[test]
+    fn gathering_equals_scattering() {
+        let graph = planted_graph(3000, 3, 2, 2, 7);
+        let noise = |node: u64, place: u64| random::unit(3, Purpose::Shuffle, node, place) as f32;
+        let nodes: Vec<NodeDraws> = (0..graph.num_nodes() as u64)
+            .map(|node| {
+                let among = if node % 3 == 0 { 0.0 } else { noise(node, 0) };
+                NodeDraws { among, drawn: 0.5 * among * noise(node, 1), share: noise(node, 2) }
+            })
+            .collect();
+        let (mut scattered, mut gathered) = (vec![0.0; nodes.len()], vec![0.0; nodes.len()]);
+        scatter_draws(&graph, &nodes, true, &mut scattered);
+        gather_draws(&graph, &nodes, &mut gathered);
+        for (node, (one, other)) in scattered.iter().zip(&gathered).enumerate() {
+            assert!((one - other).abs() < 1e-5, "node {node}: {one} and {other}");
+        }
+        assert!(scattered.iter().any(|&undrawn| undrawn < 0.5) && scattered.iter().any(|&undrawn| undrawn > 0.5));
     }
 
     #[test]
