@@ -387,7 +387,7 @@ static kdgat_status score_windows(kdgat_state *state, kdgat_calibration *work)
 
 #ifdef KDGAT_LEAST_SCORE
 
-/* Number of windows that exceed a threshold of KDGAT_CALIBRATION_RATE at most, but for one case in twenty: the 95 % quantile of a Poisson
+/* Number of windows that exceed a threshold of KDGAT_CALIBRATION_RATE at most, but for one case in a hundred: the 99 % quantile of a Poisson
  * distribution, or of a normal one from 100 expected windows. */
 static uint32_t exceeding_by_chance(uint32_t windows)
 {
@@ -395,9 +395,9 @@ static uint32_t exceeding_by_chance(uint32_t windows)
     double probability = exp(-expected), sum = probability;
     uint32_t count = 0;
     if (expected > 100.0) {
-        return (uint32_t)ceil(expected + 1.6448536269514722 * sqrt(expected));
+        return (uint32_t)ceil(expected + 2.3263478740408408 * sqrt(expected));
     }
-    while (sum < 0.95) {
+    while (sum < 0.99) {
         count++;
         probability *= expected / (double)count;
         sum += probability;
