@@ -227,7 +227,11 @@ impl NodeTargets {
             let error = |source| StageError::File { path: folder.to_owned(), action: "create", source };
             std::fs::create_dir_all(folder).map_err(error)?;
         }
-        super::teacher_cache::expect_room(path, bytes, &size)
+        let advice = match self.config.nodes.kd_nodes_per_label {
+            Some(_) => "free some space",
+            None => "learn from fewer nodes with --kd-nodes-per-label",
+        };
+        super::teacher_cache::expect_room(path, bytes, &size, advice)
     }
 
     /// Computes blocks of nodes until a signal stops it. Returns the number of nodes.

@@ -165,15 +165,16 @@ fn announce_size(config: &Config, found: &FoundTeacher, data: &Data, graphs: &[u
         path.display(),
         free_text(&path)
     );
-    expect_room(&path, bytes, &size)?;
+    expect_room(&path, bytes, &size, "free some space")?;
     Ok(path)
 }
 
-/// Refuses a file that the disk has no room for; one that exists needs no more for its filled records.
-pub(super) fn expect_room(path: &Path, bytes: u64, size: &str) -> Result<(), StageError> {
+/// Refuses a file that the disk has no room for; one that exists needs no more for its filled records. `advice` is the first of the things to
+/// do.
+pub(super) fn expect_room(path: &Path, bytes: u64, size: &str, advice: &str) -> Result<(), StageError> {
     if !path.exists() && free_bytes(path).is_some_and(|free| free < bytes) {
         return Err(StageError::Input(format!(
-            "{size}, but the disk of {} has {} free; free some space, use --teacher-cache-precision f16, \
+            "{size}, but the disk of {} has {} free; {advice}, use --teacher-cache-precision f16, \
              or choose another disk with --teacher-cache-dir",
             path.display(),
             free_text(path)
