@@ -105,7 +105,7 @@ fn with_profile() -> InputConfig {
         }
     };
     let [byte, word] = [Place { high: None, low: 0 }, Place { high: Some(1), low: 2 }];
-    let place = |index: u32| if index % 2 == 0 { byte } else { word };
+    let place = |index: u32| if index.is_multiple_of(2) { byte } else { word };
     let range = |place: Place| SignalRange { least: 0.0, most: if place == byte { 120.0 } else { 40_000.0 } };
     let partner = |index: u32, slope: f32| Partner {
         can_id: 0x100 + 3 * (index % 8),
