@@ -284,6 +284,8 @@ void kdgat_conv_forward(const kdgat_conv *conv, const kdgat_graph *graph, const 
     }
 }
 
+#if KDGAT_MODEL == KDGAT_MODEL_GAT
+
 void kdgat_conv_nodes(const kdgat_conv *conv, const kdgat_rows *x, kdgat_scratch *scratch, uint32_t node, uint32_t count, float *y,
                       size_t y_stride)
 {
@@ -297,5 +299,7 @@ void kdgat_conv_nodes(const kdgat_conv *conv, const kdgat_rows *x, kdgat_scratch
         emit(conv, head, count, scratch, 1, y, y_stride, NULL);
     }
 }
+
+#endif
 
 #endif

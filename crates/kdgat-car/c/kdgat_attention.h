@@ -38,9 +38,11 @@ void kdgat_link(const kdgat_graph *graph, kdgat_scratch *scratch);
 void kdgat_conv_forward(const kdgat_conv *conv, const kdgat_graph *graph, const kdgat_rows *x, kdgat_scratch *scratch, int relu,
                         float *y, float *sums);
 
-/* Applies a GAT layer with ReLU to `count` nodes (1 to 4), from the scores of the last kdgat_conv_forward: rows of
- * y[heads * channels], y_stride values apart. */
+#if KDGAT_MODEL == KDGAT_MODEL_GAT && !KDGAT_GATV2
+/* Applies a layer with ReLU to `count` nodes (1 to 4), from the scores of the last kdgat_conv_forward: rows of y[heads * channels],
+ * y_stride values apart. */
 void kdgat_conv_nodes(const kdgat_conv *conv, const kdgat_rows *x, kdgat_scratch *scratch, uint32_t node, uint32_t count, float *y,
                       size_t y_stride);
+#endif
 
 #endif

@@ -106,6 +106,22 @@ pub fn can_compile() -> bool {
     found
 }
 
+/// A description of a model with windows of [`WINDOW`] frames and without a list of known IDs.
+pub fn description(architecture: Architecture) -> ModelDescription {
+    ModelDescription {
+        architecture,
+        vocabulary: vocabulary(),
+        foreign_ids: None,
+        dataset: DatasetIdentity { name: "random".to_owned(), digest: String::new() },
+        window: WINDOW,
+        size: "student".to_owned(),
+        epoch: 0,
+        val_loss: None,
+        teacher_digest: None,
+        created_by_version: "0.0.0".to_owned(),
+    }
+}
+
 /// Exports a model, with windows `stride` frames apart, into a new folder.
 pub fn export(
     name: &str,
@@ -125,24 +141,34 @@ pub fn export_with(
     precision: Precision,
     stride: usize,
 ) -> (tempfile::TempDir, CarFiles) {
-    let description = |architecture| ModelDescription {
-        architecture,
-        vocabulary: vocabulary(),
-        foreign_ids: None,
-        dataset: DatasetIdentity { name: "random".to_owned(), digest: String::new() },
-        window: WINDOW,
-        size: "student".to_owned(),
-        epoch: 0,
-        val_loss: None,
-        teacher_digest: None,
-        created_by_version: "0.0.0".to_owned(),
-    };
     let (of_partner, state_of_partner) = partner.unzip();
-    let (description, of_partner) = (description(architecture), of_partner.map(description));
+    let (described, of_partner) = (description(architecture), of_partner.map(description));
     let usual = UsualScale { median: 0.5, spread: 2.0 };
+    let partner = of_partner.as_ref().zip(state_of_partner).map(|(description, state)| CarPartner {
+        name: "partner".to_owned(),
+        description,
+        state,
+        weights_digest: "fedcba9876543210".to_owned(),
+        classifier_scale: usual,
+        autoencoder_scale: usual,
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let files = write_export(folder.path(), name, (&described, state), partner, precision, stride);
+    (folder, files)
+}
+
+/// Exports a model, and a partner if there is one, into `folder`.
+pub fn write_export(
+    folder: &Path,
+    name: &str,
+    (description, state): (&ModelDescription, &StateDict),
+    partner: Option<CarPartner>,
+    precision: Precision,
+    stride: usize,
+) -> CarFiles {
     let model = CarModel {
         name: name.to_owned(),
-        description: &description,
+        description,
         state,
         weights_digest: "0123456789abcdef".to_owned(),
         stride,
@@ -151,23 +177,15 @@ pub fn export_with(
         threshold_method: "given".to_owned(),
         least_score: None,
         calibration_rate: 0.001,
-        partner: of_partner.as_ref().zip(state_of_partner).map(|(description, state)| CarPartner {
-            name: "partner".to_owned(),
-            description,
-            state,
-            weights_digest: "fedcba9876543210".to_owned(),
-            classifier_scale: usual,
-            autoencoder_scale: usual,
-        }),
+        partner,
     };
     let written = kdgat_car::write(&model, &Vectors::default()).unwrap();
-    let folder = tempfile::tempdir().unwrap();
     for file in &written.files {
-        let path = folder.path().join(&file.name);
+        let path = folder.join(&file.name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, &file.contents).unwrap();
     }
-    (folder, written)
+    written
 }
 
 /// Compiles the sources of an export with the program `main` of this folder; warnings are errors.
