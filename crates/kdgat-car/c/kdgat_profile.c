@@ -38,7 +38,7 @@ enum {
 #define SHORTEST_SECONDS 1e-6f
 /* Share of the shortest usual gap below which a frame is off schedule. */
 #define ON_SCHEDULE 0.9f
-/* How much sooner than usual another drive may bring a frame, in seconds. */
+/* Seconds by which another drive may bring a frame sooner than usual. */
 #define JITTER_SECONDS 0.0035f
 /* Share of the median gap up to which the jitter does not count: a limit above one half finds every injected frame. */
 #define INJECTED 0.6f

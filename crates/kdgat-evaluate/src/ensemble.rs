@@ -31,7 +31,7 @@ pub struct CarWindows<'a> {
     pub foreign_ids: Option<ForeignIds>,
     /// The windows in their order, with their scores.
     pub windows: &'a [Profiled],
-    /// The least score that is called an attack on another car, unless its windows contradict it: see
+    /// The least score that is called an attack on another car: see
     /// [`RecordedThreshold::short_profile`](super::records::RecordedThreshold::short_profile).
     pub least_score: Option<f64>,
 }

@@ -60,6 +60,7 @@ pub fn judge(
         let calibrated = |car: &Option<CarCounts>| {
             let CarCounts { all, held_out } = car.as_ref()?;
             let (held_out, rate) = (scores(held_out), by?.rule.rate);
+            // The lower one, so that no rule is worse off than with a threshold from its windows alone.
             let own = at_false_positive_rate(held_out.clone(), rate)?;
             Some((scores(all), for_car(Some(chosen), held_out, rate)?.min(own)))
         };

@@ -5,6 +5,13 @@ use kdgat_config::Threshold;
 /// Distance of a chosen threshold above the score it was chosen at, in units in the last place, so that rounding to decimal
 /// digits and back cannot move it below that score.
 const GUARD: u64 = 4;
+/// Probability of calling a car different from those that a threshold was chosen on when it is not. Small, because the threshold that is
+/// chosen then rests on few windows.
+const SIGNIFICANCE: f64 = 0.01;
+/// Expected counts from which a Poisson distribution is taken as a normal one.
+const MANY_EXPECTED: f64 = 100.0;
+/// 99 % quantile of the standard normal distribution.
+const NORMAL_QUANTILE: f64 = 2.326_347_874_040_840_8;
 
 /// Chooses a threshold from validation scores; windows with a higher score are called attacks.
 ///
@@ -37,17 +44,9 @@ pub fn at_false_positive_rate(mut benign: Vec<f64>, rate: f64) -> Option<f64> {
     Some(guarded(*score))
 }
 
-/// Probability of calling a car different from those that a threshold was chosen on when it is not. Small, because the threshold that is
-/// chosen then rests on few windows.
-const SIGNIFICANCE: f64 = 0.01;
-/// Expected counts from which a Poisson distribution is taken as a normal one.
-const MANY_EXPECTED: f64 = 100.0;
-/// 99 % quantile of the standard normal distribution.
-const NORMAL_QUANTILE: f64 = 2.326_347_874_040_840_8;
-
 /// Threshold for another car, from a `model` threshold and the scores of this car's attack-free windows: the model's, unless significantly
 /// more of the windows exceed it than `rate` asks for; then [`at_false_positive_rate`] of the windows. One unusual window in a few seconds
-/// of traffic says little about the rate, and would hide attacks. `None` without windows.
+/// of traffic says little about the rate, and would hide attacks. Never lower than the model's. `None` without windows.
 pub fn for_car(model: Option<f64>, benign: Vec<f64>, rate: f64) -> Option<f64> {
     let by_chance = exceeding_by_chance(benign.len(), rate);
     let is_kept = |threshold: &f64| benign.iter().filter(|score| *score > threshold).count() <= by_chance;

@@ -64,7 +64,7 @@ pub fn visit_probabilities(
     nodes.into_iter().map(|node| node.among).collect()
 }
 
-/// What is known of a node before a hop; together, because a pass over the edges reads nodes in any order.
+/// Probabilities of a node before a hop; together, because a pass over the edges reads nodes in any order.
 #[derive(Clone, Copy)]
 struct NodeDraws {
     /// Probability that it is among the nodes.
@@ -92,14 +92,15 @@ impl NodeDraws {
 
 /// Sets the probability that no node draws a node, from the rows of the nodes that draw: one after the other, as they share neighbours.
 fn scatter_draws(graph: &NodeGraph, nodes: &[NodeDraws], returns: bool, undrawn: &mut [f32]) {
+    let (row_pointers, sources): (&[u64], &[u32]) = (&graph.row_pointers, &graph.sources);
     let logs = undrawn;
     logs.fill(0.0);
-    for (node, ends) in nodes.iter().zip(graph.row_pointers.windows(2)) {
+    for (node, ends) in nodes.iter().zip(row_pointers.windows(2)) {
         if node.among == 0.0 {
             continue;
         }
         let log = -(-node.draws()).ln_1p();
-        for &source in &graph.sources[ends[0] as usize..ends[1] as usize] {
+        for &source in &sources[ends[0] as usize..ends[1] as usize] {
             // The source may have drawn this node.
             let by_source = if returns { nodes[source as usize].drawn } else { 0.0 };
             logs[source as usize] += match by_source > 0.0 {

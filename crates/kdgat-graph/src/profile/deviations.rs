@@ -63,7 +63,7 @@ const MOST: f32 = 4.0;
 const SHORTEST_SECONDS: f32 = 1e-6;
 /// Share of the shortest usual gap below which a frame is off schedule.
 const ON_SCHEDULE: f32 = 0.9;
-/// How much sooner than usual another drive may bring a frame, in seconds: a dozen frames of higher priority, of 0.25 ms each at 500 kbit/s.
+/// Seconds by which another drive may bring a frame sooner than usual: a dozen frames of higher priority, of 0.25 ms each at 500 kbit/s.
 /// A profile of one drive does not show that, however long the drive is.
 const JITTER_SECONDS: f32 = 0.0035;
 /// Share of the median gap up to which [`JITTER_SECONDS`] does not count. An injected frame divides a gap in two, one of which is at most half
