@@ -3,9 +3,13 @@
 //! kdgat's batches come from its loader, as in training: all tensors of all layers, the order by source included, which the others do
 //! not make. Self-loops are not counted. The other programs run in their fastest configuration: widths of node numbers, fused or
 //! not, threads or worker processes are tried before each row.
+//!
+//! A store (`--data FILE.kdgat-nodes`) is measured where it is and without the other programs: it can be larger than the memory. Its
+//! features come from direct reads.
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -19,7 +23,7 @@ use common::{Error, median};
 use kdgat::graph::Loader;
 use kdgat::random::{self, Purpose};
 use kdgat::torch::direct_read::{DirectFile, DirectReader, Span};
-use kdgat_nodes::sources::{GraphOptions, SourceNotes, read};
+use kdgat_nodes::sources::{GraphOptions, SourceNotes, is_store, read};
 use kdgat_nodes::store::{self, Provenance};
 use kdgat_nodes::{
     BatchOptions, Fanout, FeatureRows, Features, NodeBatches, NodeGraph, NodeTask, Reach, RowAccess, SampledLayers,
@@ -41,9 +45,12 @@ const GATHERED: usize = 100_000;
 struct Options {
     #[command(flatten)]
     output: common::Output,
-    /// Another graph to measure, such as an .npz file; may be repeated
+    /// Another graph to measure, such as an .npz file or a store; may be repeated
     #[arg(long)]
     data: Vec<PathBuf>,
+    /// Measure only the graphs of --data
+    #[arg(long, requires = "data")]
+    only_data: bool,
     /// The Python program that runs DGL and GraphBolt
     #[arg(long)]
     peer: Option<PathBuf>,
@@ -71,13 +78,17 @@ fn main() -> Result<(), Error> {
     common::start(0)?;
     let scratch = tempfile::tempdir()?;
     let mut rows = Rows::new("nodes", options.output.json);
-    for name in std::iter::once(None).chain(options.data.iter().map(Some)) {
+    for name in std::iter::once(None).chain(options.data.iter().map(Some)).skip(options.only_data.into()) {
+        let store = name.filter(|path| is_store(path)).cloned();
         let graph = match name {
             None => heavy_tailed(NODES, DRAWN_EDGES),
+            Some(path) if is_store(path) => store::open(path)?,
             Some(path) => with_features(read(path, &GraphOptions::default())?.0),
         };
-        let bench = Bench { options: &options, folder: scratch.path(), graph: Arc::new(graph) };
-        bench.write_graph()?;
+        let bench = Bench { options: &options, folder: scratch.path(), store, graph: Arc::new(graph) };
+        if bench.has_peer() {
+            bench.write_graph()?;
+        }
         for case in cases(options.output.quick) {
             bench.measure(&case, &mut rows)?;
         }
@@ -111,6 +122,8 @@ fn cases(quick: bool) -> Vec<Case> {
 struct Bench<'a> {
     options: &'a Options,
     folder: &'a Path,
+    /// The file of a graph that is measured where it is.
+    store: Option<PathBuf>,
     graph: Arc<NodeGraph>,
 }
 
@@ -131,7 +144,7 @@ impl Bench<'_> {
         }
         let metric = ("sampled edges", "1/s");
         let mut peers = Vec::new();
-        if self.options.peer.is_some() {
+        if self.has_peer() {
             for program in ["dgl", "graphbolt"] {
                 peers.push((program, self.fastest(program, case)?, Vec::new()));
             }
@@ -168,11 +181,9 @@ impl Bench<'_> {
         if self.options.only.as_ref().is_some_and(|text| !name.contains(text.as_str())) {
             return Ok(());
         }
-        let path = self.folder.join("graph.kdgat-nodes");
-        let (options, notes) = (GraphOptions::default(), SourceNotes::default());
-        store::write(&self.graph, Provenance { source_digest: "0".repeat(64), options, notes }, &path)?;
+        let path = self.store.clone().map_or_else(|| self.written(), Ok)?;
         let stored = store::open(&path)?;
-        let row_bytes = COLUMNS * size_of::<f32>();
+        let row_bytes = FeatureRows::mapped(&stored.features).row_bytes().ok_or("sparse features are not measured")?;
         let nodes = |batch: usize| -> Vec<u32> {
             let draw = |at: usize| random::unit(SEED, Purpose::Sweep, 1 + batch as u64, at as u64);
             (0..GATHERED).map(|at| (draw(at) * stored.num_nodes() as f64) as u32).collect()
@@ -197,11 +208,9 @@ impl Bench<'_> {
                 Ok(start.elapsed().as_secs_f64())
             })?
         };
-        for (access, peer, rate) in [
-            (RowAccess::Mapped, "a copy of memory", memory),
-            (RowAccess::Resident, "a copy of memory", memory),
-            (RowAccess::Direct, "direct reads of 1 MiB", disk),
-        ] {
+        let direct = (RowAccess::Direct, "direct reads of 1 MiB", disk);
+        let in_memory = [RowAccess::Mapped, RowAccess::Resident].map(|access| (access, "a copy of memory", memory));
+        for (access, peer, rate) in in_memory.into_iter().filter(|_| self.store.is_none()).chain([direct]) {
             let from = FeatureRows::open(&stored.features, access)?;
             let (mut reader, mut batch) = (from.reader()?, 0);
             let value = self.rate_of(|| {
@@ -224,12 +233,30 @@ impl Bench<'_> {
         Ok(median(rates.collect::<Result<Vec<f64>, Error>>()?))
     }
 
+    /// Writes the graph as a store, and returns its path.
+    fn written(&self) -> Result<PathBuf, Error> {
+        let path = self.folder.join("graph.kdgat-nodes");
+        let (options, notes) = (GraphOptions::default(), SourceNotes::default());
+        store::write(&self.graph, Provenance { source_digest: "0".repeat(64), options, notes }, &path)?;
+        Ok(path)
+    }
+
+    /// True if other programs are measured on this graph.
+    fn has_peer(&self) -> bool {
+        self.options.peer.is_some() && self.store.is_none()
+    }
+
     fn fanouts(&self, case: &Case) -> Vec<Fanout> {
         case.fanouts.iter().map(|&limit| Fanout::AtMost(limit)).collect()
     }
 
-    /// All nodes as seeds, in batches, until there are `count` of them.
+    /// All nodes as seeds, in batches, until there are `count` of them; of a store nodes that are drawn at random.
     fn batches(&self, case: &Case, count: usize) -> Vec<Vec<u64>> {
+        if self.store.is_some() {
+            let draw = |at: usize| random::unit(SEED, Purpose::Shuffle, 0, at as u64) * self.graph.num_nodes() as f64;
+            let batch_of = |batch: usize| (batch * case.batch..(batch + 1) * case.batch).map(|at| draw(at) as u64);
+            return (0..count).map(|batch| BTreeSet::from_iter(batch_of(batch)).into_iter().collect()).collect();
+        }
         let mut nodes: Vec<u64> = (0..self.graph.num_nodes() as u64).collect();
         random::shuffle(&mut nodes, SEED, Purpose::Shuffle, 0);
         nodes.chunks(case.batch).cycle().take(count).map(<[u64]>::to_vec).collect()
@@ -237,7 +264,7 @@ impl Bench<'_> {
 
     /// Edges per second of batches from the loader.
     fn rate(&self, case: &Case) -> Result<f64, Error> {
-        let columns = if case.gathers { COLUMNS } else { 0 };
+        let columns = if case.gathers { self.graph.features.columns() } else { 0 };
         let graph = match case.gathers {
             true => Arc::clone(&self.graph),
             false => {
@@ -247,7 +274,12 @@ impl Bench<'_> {
         };
         let labels = Arc::new(vec![0; graph.num_nodes()]);
         let options = BatchOptions { reach: Reach::Sampled(self.fanouts(case)), seed: SEED, degrees: false };
-        let source = Arc::new(NodeBatches::new(graph, labels, options, Path::new("generated"))?);
+        let rows = match case.gathers && self.store.is_some() {
+            true => FeatureRows::open(&graph.features, RowAccess::Direct)?,
+            false => FeatureRows::mapped(&graph.features),
+        };
+        let batches = NodeBatches::new(graph, labels, options, Path::new("generated"))?.reading(Arc::new(rows));
+        let source = Arc::new(batches);
         let loader = Loader::over(source, case.threads, 2 * case.threads);
         self.repeat(|count| {
             let batches = self.batches(case, count);

@@ -68,6 +68,7 @@ def rows(quick):
         return [
             Row("training, vgae student", "train", "vgae", "student"),
             Row("training, gat student", "train", "gat", "student"),
+            Row("training, gin student", "train", "gin", "student"),
             Row("cached KD against running the teacher, vgae student", "cached", "vgae", "student", peer_what="kd"),
             one("vgae"),
         ]

@@ -9,17 +9,23 @@ mod support;
 
 use common::models::random_weights;
 use common::training::{Training, start_teacher, teacher_options};
-use kdgat::distill::Residency;
-use kdgat::graph::Batch;
+use kdgat::distill::losses::LogitLoss;
+use kdgat::distill::objective::{GraphDistillation, GraphObjective, TeacherLink};
+use kdgat::distill::{Residency, Teacher};
 use kdgat::graph::padding::SizeClass;
-use kdgat::nn::{Architecture, GatConfig, VgaeConfig};
+use kdgat::graph::{Batch, Level, NODE_FEATURES, Task};
+use kdgat::nn::attention::Backend;
+use kdgat::nn::{
+    Architecture, FreshParameters, GatConfig, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, Scope, TargetScale,
+    VgaeConfig,
+};
 use kdgat::torch::device::cuda_device_count;
 use kdgat::train::console::Console;
 use kdgat::train::step::{StepBatch, StepOptions, StepRunner};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use support::comparison::{alone, assert_same};
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 const VOCABULARY: i64 = 16;
 
@@ -65,13 +71,90 @@ fn pairs() -> [[Architecture; 2]; 2] {
     [[vgae(&[16, 8], 16, 2), vgae(&[32, 12], 12, 4)], [gat(6, 2), gat(16, 4)]]
 }
 
+fn teacher(architecture: &Architecture, device: Device) -> Teacher {
+    let options = teacher_options(device, Residency::Resident, 1, false);
+    let weights = random_weights(architecture, 7).unwrap();
+    start_teacher(architecture, weights, &options, &distill_support::shape(40)).unwrap()
+}
+
 fn training(student: &Architecture, taught_by: Option<&Architecture>, device: Device) -> Training {
-    let teacher = taught_by.map(|architecture| {
-        let options = teacher_options(device, Residency::Resident, 1, false);
-        let weights = random_weights(architecture, 7).unwrap();
-        (start_teacher(architecture, weights, &options, &distill_support::shape(40)).unwrap(), architecture)
-    });
+    let teacher = taught_by.map(|architecture| (teacher(architecture, device), architecture));
     Training::new(student, teacher, 1, device).unwrap()
+}
+
+/// Targets of a graph for tasks with several.
+const TARGETS: usize = 3;
+
+/// A graph network of a kind, and its way to a graph's row.
+#[derive(Debug, Clone, Copy)]
+struct Network {
+    kind: GnnKind,
+    pooling: Pooling,
+    virtual_node: bool,
+    task: Task,
+}
+
+/// One network of each kind, pooling and task.
+fn networks() -> [Network; 4] {
+    let of = |kind, pooling, virtual_node, task| Network { kind, pooling, virtual_node, task };
+    [
+        of(GnnKind::Gin, Pooling::Sum, true, Task::Regression),
+        of(GnnKind::Sage, Pooling::Max, false, Task::MultiLabel),
+        of(GnnKind::Gcn, Pooling::Mean, false, Task::Classification),
+        of(GnnKind::Gat, Pooling::Attention, false, Task::Regression),
+    ]
+}
+
+impl Network {
+    /// A network for the graphs of the tests, whose values have this scale in regression.
+    fn architecture(self, hidden: i64, deviation: f64) -> GnnConfig {
+        let scale = TargetScale { mean: 0.3, deviation, weights: vec![0.02; NODE_FEATURES] };
+        GnnConfig {
+            kind: self.kind,
+            node_features: NODE_FEATURES as i64,
+            edge_features: 0,
+            hidden,
+            layers: 2,
+            heads: if self.kind == GnnKind::Gat { 2 } else { 1 },
+            outputs: TARGETS as i64,
+            embedding_columns: 0,
+            level: Level::Graph,
+            pooling: self.pooling,
+            virtual_node: self.virtual_node,
+            dropout: 0.0,
+            target_scales: if self.task == Task::Regression { vec![scale; TARGETS] } else { Vec::new() },
+            input: InputConfig::default(),
+        }
+    }
+
+    fn training(self, is_taught: bool, device: Device) -> Training {
+        let mut parameters = FreshParameters::new(1, device);
+        let model = Gnn::new(Scope::root(&mut parameters), &self.architecture(6, 2.0), Backend::Auto).unwrap();
+        let taught_by = self.architecture(10, 3.0);
+        let distillation = is_taught.then(|| GraphDistillation {
+            loss: LogitLoss::SoftLabels { temperature: 4.0 },
+            alpha: 0.7,
+            only_right: true,
+            teacher_scales: taught_by.target_scales.clone(),
+            hints: None,
+            embedding: None,
+        });
+        let link = TeacherLink::new(is_taught.then(|| teacher(&Architecture::Graph(taught_by), device)), 1);
+        let objective = GraphObjective::new(model, self.task, link, distillation);
+        Training::of(Box::new(objective), parameters, device).unwrap()
+    }
+
+    /// The batches with targets of each graph.
+    fn with_targets(self, mut batches: Vec<Batch>) -> Vec<Batch> {
+        for batch in &mut batches {
+            let of_graph = |graph: &u64| distill_support::values(1000 + graph, TARGETS);
+            let values: Vec<f32> = batch.graph_index.iter().flat_map(of_graph).collect();
+            let values = Tensor::from_slice(&values).view([-1, TARGETS as i64]);
+            batch.targets =
+                Some(if self.task == Task::MultiLabel { values.gt(0.0).totype(Kind::Float) } else { values });
+        }
+        batches
+    }
 }
 
 /// Smallest size class that all batches fit into.
@@ -113,20 +196,37 @@ fn after_steps(training: &mut Training, batches: &[Batch], class: Option<SizeCla
     (results, runner.recorded_sizes())
 }
 
-fn assert_steps_are_the_same(device: Device, batches: &[Batch]) {
+fn assert_steps_are_the_same(device: Device, batches: Vec<Batch>) {
     for [student, teacher] in pairs() {
         for taught_by in [None, Some(&teacher)] {
-            let name =
-                format!("{} {}", student.model_name(), if taught_by.is_some() { "with a teacher" } else { "alone" });
-            let (expected, _) = after_steps(&mut training(&student, taught_by, device), batches, None);
-            let class = Some(common_class(batches));
-            let (found, sizes) = after_steps(&mut training(&student, taught_by, device), batches, class);
-            assert_eq!(sizes, usize::from(batches.len() > 1), "{name}: one size, recorded when it was met again");
-            for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                for (what, (found, expected)) in found.iter().zip(expected).enumerate() {
-                    assert_same(&format!("{name}, step {step}, {what}"), found, expected, 2e-5);
-                }
-            }
+            assert_padding_changes_nothing(&name_of(student.model_name(), taught_by.is_some()), &batches, || {
+                training(&student, taught_by, device)
+            });
+        }
+    }
+    let mut batches = batches;
+    for network in networks() {
+        batches = network.with_targets(batches);
+        for is_taught in [false, true] {
+            assert_padding_changes_nothing(&name_of(&format!("{network:?}"), is_taught), &batches, || {
+                network.training(is_taught, device)
+            });
+        }
+    }
+}
+
+fn name_of(model: &str, is_taught: bool) -> String {
+    format!("{model} {}", if is_taught { "with a teacher" } else { "alone" })
+}
+
+/// Steps on padded batches have the losses, gradients and running statistics of steps on the batches.
+fn assert_padding_changes_nothing(name: &str, batches: &[Batch], training: impl Fn() -> Training) {
+    let (expected, _) = after_steps(&mut training(), batches, None);
+    let (found, sizes) = after_steps(&mut training(), batches, Some(common_class(batches)));
+    assert_eq!(sizes, usize::from(batches.len() > 1), "{name}: one size, recorded when it was met again");
+    for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        for (what, (found, expected)) in found.iter().zip(expected).enumerate() {
+            assert_same(&format!("{name}, step {step}, {what}"), found, expected, 2e-5);
         }
     }
 }
@@ -142,7 +242,7 @@ fn five_batches() -> Vec<Batch> {
 #[test]
 fn steps_on_filled_up_batches_are_those_on_the_batches() {
     let _turn = turn();
-    assert_steps_are_the_same(Device::Cpu, &five_batches());
+    assert_steps_are_the_same(Device::Cpu, five_batches());
 }
 
 #[test]
@@ -152,7 +252,7 @@ fn steps_are_replayed_on_a_gpu() {
         println!("skipped: no GPU ({error})");
         return;
     }
-    assert_steps_are_the_same(Device::Cuda(0), &five_batches());
+    assert_steps_are_the_same(Device::Cuda(0), five_batches());
 }
 
 proptest! {

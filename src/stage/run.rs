@@ -156,6 +156,10 @@ impl<'a> Run<'a> {
         let (training_loader, validation_loader) =
             training::loaders(self.config, &data.store, &vocabulary, edge_features, self.origin.device);
         let mut options = self.fit_options(&student);
+        if let (Some(true), Some(obstacle)) = (self.config.training.cuda_graphs, student.capture_obstacle()) {
+            let text = format!("--cuda-graphs: {obstacle}; use --cuda-graphs false");
+            return Err(StageError::Input(text));
+        }
         let sizing = Sizing {
             config: self.config,
             data,
@@ -234,8 +238,8 @@ impl<'a> Run<'a> {
         let mut options = training::fit_options(self.config, self.origin.device);
         // Some operations of graph networks are composed of libtorch's.
         options.uses_own_threads &= self.stage != Stage::Train;
-        let is_of_windows = self.stage != Stage::Train;
-        options.records_steps = is_of_windows && training::captures_steps(self.config, self.origin.device.is_cuda());
+        let is_capturable = student.capture_obstacle().is_none();
+        options.records_steps = is_capturable && training::captures_steps(self.config, self.origin.device.is_cuda());
         if self.config.training.monitor == MonitorChoice::Metric
             && let Some(metric) = student.metric()
         {

@@ -11,8 +11,8 @@ use super::StageError;
 use super::setup::{self, Data};
 use super::teacher::TeacherUse;
 use crate::config::{
-    self, AttentionChoice, CachePrecision, Config, Convolution, CurriculumConfig, FeatureChoice, IdEncoding, KdLoss,
-    MonitorChoice, NodeValidation, PoolingChoice, Precision, Schedule as ScheduleChoice, Stage,
+    self, AttentionChoice, CachePrecision, Config, Convolution, CurriculumConfig, IdEncoding, KdLoss, MonitorChoice,
+    NodeValidation, PoolingChoice, Precision, Schedule as ScheduleChoice, Stage,
 };
 use crate::distill::losses::LogitLoss;
 use crate::graph::{
@@ -107,6 +107,9 @@ pub fn identity(
             "weight": distillation.kd_embedding_weight,
         });
     }
+    if distillation.kd_where_right {
+        content["kd_where_right"] = json!(true);
+    }
     if distillation.kd_hint_weight > 0.0 {
         content["hints"] = json!(distillation.kd_hint_weight);
     }
@@ -129,13 +132,11 @@ pub fn identity(
     blake3::hash(content.to_string().as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// True if training steps on windows are captured as CUDA graphs: as configured, otherwise on a GPU wherever it is possible.
+/// True if training steps are captured as CUDA graphs: as configured, otherwise on a GPU wherever it is possible.
 pub fn captures_steps(config: &Config, on_gpu: bool) -> bool {
     let training = &config.training;
     training.cuda_graphs.unwrap_or_else(|| {
-        // Steps with a profile's deviations have not been captured on a GPU yet.
-        let is_tried = config.data.features != FeatureChoice::Profile;
-        let capturable = is_tried && config::capture_obstacles(config).next().is_none();
+        let capturable = config::capture_obstacles(config).next().is_none();
         let settings = || device::allocator_settings().ok();
         on_gpu && capturable && settings().is_some_and(|settings| memory::fatal_in_a_capture(&settings).is_none())
     })
@@ -241,7 +242,7 @@ pub fn loaders(
             workers: loader_workers(config, device.is_cuda()),
             prefetch_batches: config.training.prefetch_batches,
         };
-        Loader::start(Arc::clone(store), options)
+        Loader::for_epochs(Arc::clone(store), options)
     };
     (loader(config.model.unknown_drop), loader(0.0))
 }

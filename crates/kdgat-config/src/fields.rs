@@ -136,7 +136,7 @@ config_fields! {
         precision: Precision = Precision::Single;
         /// Capture training steps as CUDA graphs and replay them: small models train several times as fast, because a GPU runs their small
         /// kernels faster than the host can launch them. Batches are padded by up to a sixteenth. `none` captures on a GPU where it is
-        /// possible: `features = "window"`, `conv = "gat"`, and not `precision = "16-mixed"`.
+        /// possible: not with `precision = "16-mixed"`, `features = "rich"`, `conv = "gatv2"`, targets of nodes or embeddings.
         cuda_graphs: Option<bool> = None;
         /// Batches between two rows of steps.csv. On a GPU each row waits for the device.
         log_every_n_steps: usize = 20, AtLeast(1.0);
@@ -168,6 +168,9 @@ config_fields! {
         kd_hint_weight: f64 = 0.0, AtLeast(0.0);
         /// Distillation loss of the classifier (gat).
         kd_loss: KdLoss = KdLoss::Kl;
+        /// Distil only the graphs that the teacher classifies right (conditional distillation, Meng et al. 2019); the others have the task
+        /// loss alone. Keeps a student that can become better than its teacher from learning the teacher's errors.
+        kd_where_right: bool = false;
         /// File with a teacher's outputs for all graphs of the dataset (`kdgat train`), from which the student learns instead of from a
         /// teacher's weights: safetensors or CSV, see docs/graphs.md. none: targets.safetensors in the dataset's folder, if there is one.
         targets_file: Option<PathBuf> = None;

@@ -80,6 +80,17 @@ impl LogitLoss {
     }
 }
 
+/// Conditional distillation (Meng et al. 2019): a mask of the graphs that the teacher, by its logits `[num_graphs, classes]`, classifies as
+/// their labels `[num_graphs]` say. The means of all losses are still over all graphs: the others add nothing to the sum.
+pub fn where_right(teacher: &Tensor, labels: &Tensor, real: Option<&Mask>) -> Result<Mask, ModelError> {
+    let right = teacher.f_argmax(-1, false)?.f_eq_tensor(labels)?.f_to_kind(Kind::Float)?;
+    let graphs = labels.size()[0].max(1) as f64;
+    Ok(match real {
+        None => Mask { rows: right, count: Tensor::f_full([0_i64; 0], graphs, (Kind::Float, labels.device()))? },
+        Some(real) => Mask { rows: right.f_mul(&real.rows)?, count: real.count.shallow_clone() },
+    })
+}
+
 /// Soft-label distillation (Hinton et al. 2015): T²·KL(softmax(teacher/T) ‖ softmax(student/T)), mean over graphs.
 /// Logits are `[num_graphs, classes]`.
 pub fn soft_labels(

@@ -10,6 +10,8 @@ use bytemuck::Pod;
 use kdgat_base::random::{self, Purpose};
 use tch::{Kind, Tensor};
 
+use super::deviation_cache::DeviationCache;
+use super::profile::DEVIATIONS;
 use super::{Adjacency, Batch, CarProfile, Columns, FeatureSet, GraphView, NodeTargets, Store, StoreError, Vocabulary};
 
 /// Options for assembling batches.
@@ -100,6 +102,8 @@ pub struct Assembler {
     data_self_loop: Vec<bool>,
     /// Next free place of each source of the current graph.
     next_place: Vec<i32>,
+    /// Deviations of the store's graphs that have been computed already; always of the same options.
+    deviations: Option<Arc<DeviationCache>>,
 }
 
 /// Bits of an extended CAN ID.
@@ -141,6 +145,11 @@ type ProfileOf<'a> = &'a dyn Fn(usize, &'a CarProfile) -> &'a CarProfile;
 type RowOf<'a> = &'a dyn Fn(u32) -> Result<u32, String>;
 
 impl Assembler {
+    /// An assembler of batches of one store, always with the same options but for `unknown_drop`.
+    pub(super) fn caching(deviations: Option<Arc<DeviationCache>>) -> Self {
+        Self { deviations, ..Self::default() }
+    }
+
     /// Makes a batch like [`assemble`].
     ///
     /// # Errors
@@ -185,7 +194,13 @@ impl Assembler {
             let profile = options.profile.as_ref().ok_or(StoreError::NoProfile)?;
             self.continuous.clear();
             for (at, view) in views.iter().enumerate() {
-                profile_of(at, profile).append_deviations(view, &mut self.continuous);
+                let compute = |rows: &mut Vec<f32>| profile_of(at, profile).append_deviations(view, rows);
+                match &self.deviations {
+                    Some(cache) => {
+                        cache.append(graphs[at], view.num_nodes() * DEVIATIONS, &mut self.continuous, compute);
+                    }
+                    None => compute(&mut self.continuous),
+                }
             }
             self.id_input.clear();
             self.id_input.resize(self.can_ids.len(), i64::from(Vocabulary::UNKNOWN));

@@ -10,6 +10,7 @@ pub mod batch;
 pub mod batch_budget;
 pub mod columns;
 pub mod dataset;
+mod deviation_cache;
 pub mod division;
 pub mod edge_list;
 pub mod edge_scaling;

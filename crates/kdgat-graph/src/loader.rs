@@ -15,6 +15,7 @@ use kdgat_torch::allocator::{self, Buffers, Phase};
 use kdgat_torch::parallel::compute_alone;
 
 use super::assemble::{AssembleOptions, Assembler};
+use super::deviation_cache::DeviationCache;
 use super::padding::SizeClass;
 use super::shuffle::Shuffle;
 use super::{Batch, Store, StoreError};
@@ -48,6 +49,7 @@ pub trait BatchMaker {
 struct StoreBatches {
     store: Arc<Store>,
     assemble: AssembleOptions,
+    deviations: Option<Arc<DeviationCache>>,
 }
 
 impl BatchSource for StoreBatches {
@@ -60,7 +62,7 @@ impl BatchSource for StoreBatches {
         if let Some(drop) = &mut assemble.unknown_drop {
             drop.epoch = epoch;
         }
-        Box::new(StoreMaker { store: &self.store, assemble, assembler: Assembler::default() })
+        Box::new(StoreMaker { store: &self.store, assemble, assembler: Assembler::caching(self.deviations.clone()) })
     }
 }
 
@@ -130,8 +132,18 @@ pub struct Loader {
 impl Loader {
     /// Creates a loader over `store`; its threads live for one epoch.
     pub fn start(store: Arc<Store>, options: LoaderOptions) -> Self {
+        Self::of_store(store, options, None)
+    }
+
+    /// The same for several epochs of the same graphs: what has to be computed for a graph is computed in the first one and cached in a file.
+    pub fn for_epochs(store: Arc<Store>, options: LoaderOptions) -> Self {
+        let deviations = DeviationCache::new(&store).map(Arc::new);
+        Self::of_store(store, options, deviations)
+    }
+
+    fn of_store(store: Arc<Store>, options: LoaderOptions, deviations: Option<Arc<DeviationCache>>) -> Self {
         let LoaderOptions { assemble, workers, prefetch_batches } = options;
-        Self::over(Arc::new(StoreBatches { store, assemble }), workers, prefetch_batches)
+        Self::over(Arc::new(StoreBatches { store, assemble, deviations }), workers, prefetch_batches)
     }
 
     /// Creates a loader over any source, with this number of threads and of finished batches waiting over all threads (at least

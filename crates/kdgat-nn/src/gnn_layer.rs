@@ -170,7 +170,10 @@ impl GnnConv {
             }
             // Σ_j W x_j / √(d_i d_j) + b over the neighbours and the node itself, d counting both.
             Self::Gcn { weight, bias } => {
-                let scale = degrees(adjacency)?.f_rsqrt()?;
+                let degrees = degrees(adjacency)?;
+                // Only a padding node can have no edge: 1 / √0 would spread through the batch norm.
+                let degrees = if batch.real.is_some() { degrees.f_clamp_min(1.0)? } else { degrees };
+                let scale = degrees.f_rsqrt()?;
                 let values = matmul_transposed(x, weight, kernel)?.f_mul(&scale)?;
                 neighbour_sum(&values, adjacency, kernel)?.f_mul(&scale)?.f_add(bias)?
             }

@@ -5,7 +5,7 @@
 
 use kdgat_graph::{Batch, Store, StoreError};
 use serde::{Deserialize, Serialize};
-use tch::{Kind, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::segments;
 
@@ -55,53 +55,89 @@ impl TargetScale {
     }
 }
 
-/// Values in the units of the targets from a network's outputs, `[rows, number of targets]`, f64. The rows are the graphs of the batch or,
-/// without a linear part, any.
+/// Values in the units of the targets from a network's outputs, as by [`ScaleTensors::in_units`].
 ///
 /// # Errors
 /// Those of libtorch.
 pub fn in_units(outputs: &Tensor, scales: &[TargetScale], batch: &Batch) -> Result<Tensor, TchError> {
-    let outputs = outputs.f_to_kind(Kind::Double)?;
-    let values = outputs.f_mul(&row(scales, |scale| scale.deviation, batch)?)?;
-    let values = values.f_add(&row(scales, |scale| scale.mean, batch)?)?;
-    match linear_parts(scales, batch)? {
-        Some(linear) => values.f_add(&linear),
-        None => Ok(values),
+    ScaleTensors::new(scales, batch.continuous.device())?.in_units(outputs, batch)
+}
+
+/// Scales of targets as tensors on a device, f64. Making them waits for the device, so that a step that is captured as a CUDA graph needs
+/// them made before.
+#[derive(Debug)]
+pub struct ScaleTensors {
+    /// `[number of targets]`.
+    means: Tensor,
+    /// `[number of targets]`.
+    deviations: Tensor,
+    /// `[node features, number of targets]`; `None` if no target has a linear part.
+    weights: Option<Tensor>,
+}
+
+impl ScaleTensors {
+    /// Copies scales to a device.
+    ///
+    /// # Errors
+    /// Those of libtorch.
+    pub fn new(scales: &[TargetScale], device: Device) -> Result<Self, TchError> {
+        let row = |value: fn(&TargetScale) -> f64| {
+            let values: Vec<f64> = scales.iter().map(value).collect();
+            Tensor::f_from_slice(&values)?.f_to_device(device)
+        };
+        let weights = scales.iter().map(|scale| scale.weights.len()).find(|features| *features > 0);
+        let weights = weights.map(|features| {
+            let of_target = |scale: &TargetScale| match scale.weights.is_empty() {
+                true => vec![0.0; features],
+                false => scale.weights.clone(),
+            };
+            let weights: Vec<f64> = scales.iter().flat_map(of_target).collect();
+            let weights = Tensor::f_from_slice(&weights)?.f_view([scales.len() as i64, features as i64])?;
+            weights.f_to_device(device)?.f_transpose(0, 1)
+        });
+        Ok(Self {
+            means: row(|scale| scale.mean)?,
+            deviations: row(|scale| scale.deviation)?,
+            weights: weights.transpose()?,
+        })
     }
-}
 
-/// Standardised residuals of values in the units of the targets, `[rows, number of targets]`, f32; rows as for [`in_units`].
-///
-/// # Errors
-/// Those of libtorch.
-pub fn standardised(values: &Tensor, scales: &[TargetScale], batch: &Batch) -> Result<Tensor, TchError> {
-    let mut values = values.f_to_kind(Kind::Double)?;
-    if let Some(linear) = linear_parts(scales, batch)? {
-        values = values.f_sub(&linear)?;
+    /// `[number of targets]`, f64.
+    pub fn deviations(&self) -> &Tensor {
+        &self.deviations
     }
-    let centred = values.f_sub(&row(scales, |scale| scale.mean, batch)?)?;
-    centred.f_div(&row(scales, |scale| scale.deviation, batch)?)?.f_to_kind(Kind::Float)
-}
 
-/// One number for each target, `[number of targets]`, f64.
-fn row(scales: &[TargetScale], value: fn(&TargetScale) -> f64, batch: &Batch) -> Result<Tensor, TchError> {
-    let values: Vec<f64> = scales.iter().map(value).collect();
-    Tensor::f_from_slice(&values)?.f_to_device(batch.continuous.device())
-}
+    /// Values in the units of the targets from a network's outputs, `[rows, number of targets]`, f64. The rows are the graphs of the batch
+    /// or, without a linear part, any.
+    ///
+    /// # Errors
+    /// Those of libtorch.
+    pub fn in_units(&self, outputs: &Tensor, batch: &Batch) -> Result<Tensor, TchError> {
+        let values = outputs.f_to_kind(Kind::Double)?.f_mul(&self.deviations)?.f_add(&self.means)?;
+        match self.linear_parts(batch)? {
+            Some(linear) => values.f_add(&linear),
+            None => Ok(values),
+        }
+    }
 
-/// w·Σ_i x_i of each graph and target, `[num_graphs, number of targets]`, f64; `None` if no target has a linear part.
-fn linear_parts(scales: &[TargetScale], batch: &Batch) -> Result<Option<Tensor>, TchError> {
-    let Some(features) = scales.iter().map(|scale| scale.weights.len()).find(|features| *features > 0) else {
-        return Ok(None);
-    };
-    let weights: Vec<f64> = scales
-        .iter()
-        .flat_map(|scale| if scale.weights.is_empty() { vec![0.0; features] } else { scale.weights.clone() })
-        .collect();
-    let weights = Tensor::f_from_slice(&weights)?.f_view([scales.len() as i64, features as i64])?;
-    let weights = weights.f_to_device(batch.continuous.device())?.f_transpose(0, 1)?;
-    let of_nodes = batch.continuous.f_to_kind(Kind::Double)?.f_matmul(&weights)?;
-    segments::sums(&of_nodes, &batch.node_pointers, &batch.graph_of_node).map(Some)
+    /// Standardised residuals of values in the units of the targets, `[rows, number of targets]`, f32; rows as for [`Self::in_units`].
+    ///
+    /// # Errors
+    /// Those of libtorch.
+    pub fn standardised(&self, values: &Tensor, batch: &Batch) -> Result<Tensor, TchError> {
+        let mut values = values.f_to_kind(Kind::Double)?;
+        if let Some(linear) = self.linear_parts(batch)? {
+            values = values.f_sub(&linear)?;
+        }
+        values.f_sub(&self.means)?.f_div(&self.deviations)?.f_to_kind(Kind::Float)
+    }
+
+    /// w·Σ_i x_i of each graph and target, `[num_graphs, number of targets]`, f64; `None` if no target has a linear part.
+    fn linear_parts(&self, batch: &Batch) -> Result<Option<Tensor>, TchError> {
+        let Some(weights) = &self.weights else { return Ok(None) };
+        let of_nodes = batch.continuous.f_to_kind(Kind::Double)?.f_matmul(weights)?;
+        segments::sums(&of_nodes, &batch.node_pointers, &batch.graph_of_node).map(Some)
+    }
 }
 
 /// The scale of each target of a store over these graphs, without a linear part.

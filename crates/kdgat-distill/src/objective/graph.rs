@@ -5,16 +5,17 @@
 
 use std::sync::Arc;
 
-use tch::{Kind, Reduction, Tensor};
+use tch::{Device, Kind, Reduction, Tensor};
 
 use super::{Student, TeacherLink, absent, target};
 use crate::hints::Hints;
 use crate::losses::{self, EmbeddingLoss, LogitLoss};
 use crate::{TargetName, TargetRows};
+use kdgat_graph::padding::Mask;
 use kdgat_graph::{Batch, Level, NodeTargets, Task};
 use kdgat_nn::layers::Mode;
-use kdgat_nn::target_scale;
-use kdgat_nn::{Gnn, ModelError, TargetScale};
+use kdgat_nn::target_scale::ScaleTensors;
+use kdgat_nn::{Gnn, ModelError, TargetScale, masked};
 use kdgat_torch::autocast::widened;
 use kdgat_train::objective::{Backward, Losses, Objective, ObjectiveError, Part, TargetSource};
 use kdgat_train::options::Monitor;
@@ -31,6 +32,16 @@ pub struct GraphObjective {
     pub distillation: Option<GraphDistillation>,
     /// `[num_graphs + 1]`: number of nodes with targets before each graph of the batch received last; empty if graphs have the targets.
     known_nodes: Arc<Vec<u64>>,
+    /// Scales of the student's and of the teacher's values, for regression; made by the first step.
+    scales: Option<Scales>,
+}
+
+/// Scales of values on the device of the batches.
+#[derive(Debug)]
+struct Scales {
+    own: ScaleTensors,
+    /// The teacher's, unless they are the student's.
+    teacher: Option<ScaleTensors>,
 }
 
 /// The distillation loss of a graph network and its weight.
@@ -40,6 +51,8 @@ pub struct GraphDistillation {
     pub loss: LogitLoss,
     /// α: share of the distillation in the total loss.
     pub alpha: f64,
+    /// True to distil only the rows that the teacher classifies right, for classification: [`losses::where_right`].
+    pub only_right: bool,
     /// Scales of the teacher's outputs, for regression.
     pub teacher_scales: Vec<TargetScale>,
     /// The loss of a hidden layer, if hints are used.
@@ -49,11 +62,13 @@ pub struct GraphDistillation {
 }
 
 /// Targets of the rows of a batch.
-struct Truth {
+struct Truth<'a> {
     /// Numbers of the classes, `[rows]`, i64; of other tasks not used.
     labels: Tensor,
     /// `[rows, number of targets]`, on the scale of the outputs.
     values: Tensor,
+    /// The rows that are not padding; `None` for a batch without.
+    real: Option<&'a Mask>,
 }
 
 /// A teacher's contribution to the loss of a batch; scalars.
@@ -98,13 +113,15 @@ pub const ALL_PARTS: &[&str] = &[
 impl GraphObjective {
     /// A student in training; `distillation` is the loss that belongs to `teacher`.
     pub fn new(model: Gnn, task: Task, teacher: TeacherLink, distillation: Option<GraphDistillation>) -> Self {
-        Self { model, task, teacher, distillation, known_nodes: Arc::default() }
+        Self { model, task, teacher, distillation, known_nodes: Arc::default(), scales: None }
     }
 
     fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
+        self.prepare_scales(batch.continuous.device())?;
         let pooled = self.with_targets(self.model.embed(batch, mode)?, batch)?;
         let outputs = widened(&self.model.classify(&pooled, mode)?)?;
-        let truth = Truth { labels: self.labels(batch)?, values: self.truth(batch)? };
+        let real = batch.real.as_ref().map(|real| &real.graphs);
+        let truth = Truth { labels: self.labels(batch)?, values: self.truth(batch)?, real };
         let task = self.task_loss(&outputs, &truth)?;
         self.teacher.read()?;
         let targets = self.teacher.rows_of(part)?;
@@ -147,9 +164,9 @@ impl GraphObjective {
         };
         if let Some(taught) = targets.get(logits) {
             let taught = self.with_targets(taught.gathered()?, batch)?;
-            let taught = self.on_own_scale(&taught, &distillation.teacher_scales, batch)?;
-            agreement = Some(self.agreement(outputs, &taught)?);
-            kd = Some(self.kd_loss(distillation, outputs, &taught, &truth.labels)?);
+            let taught = self.on_own_scale(taught, batch)?;
+            agreement = Some(self.agreement(outputs, &taught, truth.real)?);
+            kd = Some(self.kd_loss(distillation, outputs, &taught, truth)?);
         }
         let mut add = |term: Tensor| -> Result<(), ObjectiveError> {
             kd = Some(match kd.take() {
@@ -160,7 +177,7 @@ impl GraphObjective {
         };
         if let Some(hints) = &distillation.hints {
             let hidden = self.with_targets(target(targets, hidden)?.gathered()?, batch)?;
-            let hint = hints.compare(pooled, &hidden, None)?;
+            let hint = hints.compare(pooled, &hidden, truth.real)?;
             add(hint.weighted()?)?;
             extra = Some(hint.distance);
         }
@@ -188,11 +205,10 @@ impl GraphObjective {
             Level::Graph => batch.targets.as_ref().ok_or("the batch has no targets")?,
             Level::Node => &node_targets(batch)?.values,
         };
-        let scales = &self.model.config().target_scales;
-        if scales.is_empty() {
-            return Ok(targets.shallow_clone());
+        match &self.scales {
+            Some(scales) => Ok(scales.own.standardised(targets, batch)?),
+            None => Ok(targets.shallow_clone()),
         }
-        Ok(target_scale::standardised(targets, scales, batch)?)
     }
 
     /// Numbers of the classes, `[rows]`, i64.
@@ -203,26 +219,35 @@ impl GraphObjective {
         }
     }
 
-    /// The teacher's standardised values on the student's scale.
-    fn on_own_scale(&self, taught: &Tensor, scales: &[TargetScale], batch: &Batch) -> Result<Tensor, ModelError> {
+    /// Copies the scales to the device before the first step: a step that is captured as a CUDA graph cannot.
+    fn prepare_scales(&mut self, device: Device) -> Result<(), ModelError> {
         let own = &self.model.config().target_scales;
-        if self.task != Task::Regression || own == scales {
-            return Ok(taught.shallow_clone());
+        if self.scales.is_some() || own.is_empty() {
+            return Ok(());
         }
-        Ok(target_scale::standardised(&target_scale::in_units(taught, scales, batch)?, own, batch)?)
+        let others = self.distillation.as_ref().map(|distillation| &distillation.teacher_scales);
+        let teacher = others.filter(|scales| *scales != own).map(|scales| ScaleTensors::new(scales, device));
+        self.scales = Some(Scales { own: ScaleTensors::new(own, device)?, teacher: teacher.transpose()? });
+        Ok(())
+    }
+
+    /// The teacher's standardised values on the student's scale.
+    fn on_own_scale(&self, taught: Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
+        match &self.scales {
+            Some(Scales { own, teacher: Some(teacher) }) => {
+                Ok(own.standardised(&teacher.in_units(&taught, batch)?, batch)?)
+            }
+            _ => Ok(taught),
+        }
     }
 
     /// Cross entropy, binary cross entropy of each label, or mean squared error of standardised values.
-    fn task_loss(&self, outputs: &Tensor, Truth { labels, values: truth }: &Truth) -> Result<Tensor, ModelError> {
+    fn task_loss(&self, outputs: &Tensor, truth: &Truth) -> Result<Tensor, ModelError> {
+        let Truth { labels, values, real } = truth;
         Ok(match self.task {
-            Task::Classification => {
-                let (ignored_label, smoothing) = (-100, 0.0);
-                outputs.f_cross_entropy_loss(labels, None::<&Tensor>, Reduction::Mean, ignored_label, smoothing)?
-            }
-            Task::MultiLabel => {
-                outputs.f_binary_cross_entropy_with_logits(truth, None::<&Tensor>, None::<&Tensor>, Reduction::Mean)?
-            }
-            Task::Regression => outputs.f_mse_loss(truth, Reduction::Mean)?,
+            Task::Classification => masked::cross_entropy(outputs, labels, *real)?,
+            Task::MultiLabel => binary_cross_entropy(outputs, values, *real)?,
+            Task::Regression => masked::squared_distance(outputs, values, *real)?,
         })
     }
 
@@ -231,39 +256,44 @@ impl GraphObjective {
         distillation: &GraphDistillation,
         outputs: &Tensor,
         taught: &Tensor,
-        labels: &Tensor,
+        truth: &Truth,
     ) -> Result<Tensor, ModelError> {
         Ok(match self.task {
-            Task::Classification => distillation.loss.of(outputs, taught, labels, None)?,
+            Task::Classification => {
+                let is_right = || losses::where_right(taught, &truth.labels, truth.real);
+                let right = distillation.only_right.then(is_right).transpose()?;
+                distillation.loss.of(outputs, taught, &truth.labels, right.as_ref().or(truth.real))?
+            }
             // Each label is a distribution over two values.
-            Task::MultiLabel => outputs.f_binary_cross_entropy_with_logits(
-                &taught.f_sigmoid()?,
-                None::<&Tensor>,
-                None::<&Tensor>,
-                Reduction::Mean,
-            )?,
-            Task::Regression => losses::logit_distance(outputs, taught, None)?,
+            Task::MultiLabel => binary_cross_entropy(outputs, &taught.f_sigmoid()?, truth.real)?,
+            Task::Regression => losses::logit_distance(outputs, taught, truth.real)?,
         })
     }
 
     /// The reported figure: accuracy, share of right labels, or mean absolute error in the units of the targets, over all targets.
-    fn figure(&self, outputs: &Tensor, Truth { labels, values: truth }: &Truth) -> Result<Tensor, ModelError> {
+    fn figure(&self, outputs: &Tensor, truth: &Truth) -> Result<Tensor, ModelError> {
+        let Truth { labels, values, real } = truth;
         match self.task {
-            Task::Classification => share(&outputs.f_argmax(-1, false)?.f_eq_tensor(labels)?),
-            Task::MultiLabel => share(&outputs.f_gt(0.0)?.f_eq_tensor(&truth.f_gt(0.5)?)?),
+            Task::Classification => share_of_rows(&outputs.f_argmax(-1, false)?.f_eq_tensor(labels)?, *real),
+            Task::MultiLabel => share(&outputs.f_gt(0.0)?.f_eq_tensor(&values.f_gt(0.5)?)?, *real),
             Task::Regression => {
-                let scales = self.model.config().target_scales.iter().map(|scale| scale.deviation as f32);
-                let units = Tensor::f_from_slice(&scales.collect::<Vec<_>>())?.f_to_device(outputs.device())?;
-                Ok(outputs.f_sub(truth)?.f_abs()?.f_mul(&units)?.f_mean(Kind::Float)?)
+                let errors = outputs.f_sub(values)?.f_abs()?;
+                let errors = match &self.scales {
+                    Some(scales) => errors.f_mul(&scales.own.deviations().f_to_kind(Kind::Float)?)?,
+                    None => errors,
+                };
+                Ok(masked::mean(&errors, *real)?)
             }
         }
     }
 
-    fn agreement(&self, outputs: &Tensor, taught: &Tensor) -> Result<Tensor, ModelError> {
+    fn agreement(&self, outputs: &Tensor, taught: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
         match self.task {
-            Task::Classification => share(&outputs.f_argmax(-1, false)?.f_eq_tensor(&taught.f_argmax(-1, false)?)?),
-            Task::MultiLabel => share(&outputs.f_gt(0.0)?.f_eq_tensor(&taught.f_gt(0.0)?)?),
-            Task::Regression => Ok(outputs.f_sub(taught)?.f_abs()?.f_mean(Kind::Float)?),
+            Task::Classification => {
+                share_of_rows(&outputs.f_argmax(-1, false)?.f_eq_tensor(&taught.f_argmax(-1, false)?)?, real)
+            }
+            Task::MultiLabel => share(&outputs.f_gt(0.0)?.f_eq_tensor(&taught.f_gt(0.0)?)?, real),
+            Task::Regression => Ok(masked::mean(&outputs.f_sub(taught)?.f_abs()?, real)?),
         }
     }
 }
@@ -273,8 +303,23 @@ fn node_targets(batch: &Batch) -> Result<&NodeTargets, ObjectiveError> {
     Ok(batch.node_targets.as_ref().ok_or("the batch has no targets of nodes")?)
 }
 
-fn share(flags: &Tensor) -> Result<Tensor, ModelError> {
-    Ok(flags.f_to_kind(Kind::Float)?.f_mean(Kind::Float)?)
+/// Share of ones in `flags`, `[rows]`, over the rows that are not padding.
+fn share_of_rows(flags: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
+    Ok(masked::mean_of_rows(&flags.f_to_kind(Kind::Float)?, real)?)
+}
+
+/// Share of ones in `flags`, `[rows, columns]`, over the rows that are not padding.
+fn share(flags: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
+    Ok(masked::mean(&flags.f_to_kind(Kind::Float)?, real)?)
+}
+
+/// Mean binary cross entropy of logits and probabilities, `[rows, labels]` each, over the rows that are not padding.
+fn binary_cross_entropy(logits: &Tensor, truth: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
+    let of = |reduction| logits.f_binary_cross_entropy_with_logits(truth, None::<Tensor>, None::<Tensor>, reduction);
+    Ok(match real {
+        None => of(Reduction::Mean)?,
+        Some(_) => masked::mean(&of(Reduction::None)?, real)?,
+    })
 }
 
 impl Objective for GraphObjective {
@@ -334,6 +379,15 @@ impl Student for GraphObjective {
 
     /// Activations are always stored: recomputing them is not implemented for these layers.
     fn set_checkpointing(&mut self, _: bool) {}
+
+    fn capture_obstacle(&self) -> Option<&'static str> {
+        let config = self.model.config();
+        match config.level {
+            Level::Node => Some("the number of nodes with targets differs from batch to batch"),
+            Level::Graph if config.embedding_columns > 0 => Some("losses of embeddings compare all rows of a batch"),
+            Level::Graph => None,
+        }
+    }
 
     fn into_teacher(self) -> TeacherLink {
         self.teacher

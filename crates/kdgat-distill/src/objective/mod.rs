@@ -27,6 +27,11 @@ pub trait Student: Objective {
     /// Turns activation checkpointing on or off: activations are recomputed in the backward pass instead of stored.
     fn set_checkpointing(&mut self, on: bool);
 
+    /// The reason why training steps cannot be captured as CUDA graphs; `None` if a step on a padded batch is the step on the batch.
+    fn capture_obstacle(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Returns the connection at the end of the training.
     fn into_teacher(self) -> TeacherLink;
 }

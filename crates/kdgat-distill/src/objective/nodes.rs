@@ -121,6 +121,10 @@ impl Student for NodeObjective {
         &self.teacher
     }
 
+    fn capture_obstacle(&self) -> Option<&'static str> {
+        Some("batches of nodes of one large graph are not padded")
+    }
+
     /// Activations are always stored: recomputing them is not implemented for these layers.
     fn set_checkpointing(&mut self, _: bool) {}
 
