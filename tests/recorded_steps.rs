@@ -95,13 +95,14 @@ struct Network {
 }
 
 /// One network of each kind, pooling and task.
-fn networks() -> [Network; 4] {
+fn networks() -> [Network; 5] {
     let of = |kind, pooling, virtual_node, task| Network { kind, pooling, virtual_node, task };
     [
         of(GnnKind::Gin, Pooling::Sum, true, Task::Regression),
         of(GnnKind::Sage, Pooling::Max, false, Task::MultiLabel),
         of(GnnKind::Gcn, Pooling::Mean, false, Task::Classification),
         of(GnnKind::Gat, Pooling::Attention, false, Task::Regression),
+        of(GnnKind::Mlp, Pooling::Sum, false, Task::Classification),
     ]
 }
 

@@ -100,7 +100,7 @@ pub fn node_input(config: &GnnConfig, batch: &Batch) -> Result<Tensor, ModelErro
     }
     match config.kind {
         GnnKind::Mlp => {
-            let degrees = degrees(&batch.adjacency)?.f_log()?;
+            let degrees = degrees(batch)?.f_log()?;
             Ok(Tensor::f_cat(&[&batch.continuous, &degrees], 1)?)
         }
         _ => Ok(batch.continuous.shallow_clone()),

@@ -1,6 +1,6 @@
 //! One layer of a graph network: messages, normalisation, and the pooling of its output.
 
-use kdgat_graph::{Adjacency, Batch, Level};
+use kdgat_graph::{Batch, Level};
 use tch::{Kind, Tensor};
 
 use super::attention::Backend;
@@ -170,16 +170,13 @@ impl GnnConv {
             }
             // Σ_j W x_j / √(d_i d_j) + b over the neighbours and the node itself, d counting both.
             Self::Gcn { weight, bias } => {
-                let degrees = degrees(adjacency)?;
-                // Only a padding node can have no edge: 1 / √0 would spread through the batch norm.
-                let degrees = if batch.real.is_some() { degrees.f_clamp_min(1.0)? } else { degrees };
-                let scale = degrees.f_rsqrt()?;
+                let scale = degrees(batch)?.f_rsqrt()?;
                 let values = matmul_transposed(x, weight, kernel)?.f_mul(&scale)?;
                 neighbour_sum(&values, adjacency, kernel)?.f_mul(&scale)?.f_add(bias)?
             }
             // W_l·mean_j x_j + b + W_r·x_i; a node without neighbours has a mean of 0.
             Self::Sage { neighbours, own } => {
-                let counts = degrees(adjacency)?.f_sub_scalar(1.0)?.f_clamp_min(1.0)?;
+                let counts = degrees(batch)?.f_sub_scalar(1.0)?.f_clamp_min(1.0)?;
                 let mean = neighbour_sum(x, adjacency, kernel)?.f_sub(x)?.f_div(&counts)?;
                 neighbours.forward(&mean, kernel)?.f_add(&matmul_transposed(x, own, kernel)?)?
             }
@@ -190,7 +187,9 @@ impl GnnConv {
 }
 
 /// Number of incoming edges of each node, itself included, `[num_nodes, 1]`, f32.
-pub(super) fn degrees(adjacency: &Adjacency) -> Result<Tensor, ModelError> {
-    let counts = adjacency.row_pointers.f_diff(1, -1, None::<Tensor>, None::<Tensor>)?;
-    Ok(counts.f_to_kind(Kind::Float)?.f_unsqueeze(1)?)
+pub(super) fn degrees(batch: &Batch) -> Result<Tensor, ModelError> {
+    let counts = batch.adjacency.row_pointers.f_diff(1, -1, None::<Tensor>, None::<Tensor>)?;
+    let degrees = counts.f_to_kind(Kind::Float)?.f_unsqueeze(1)?;
+    // Only a padding node can have no edge: its logarithm or inverse would spread through the batch norm.
+    Ok(if batch.real.is_some() { degrees.f_clamp_min(1.0)? } else { degrees })
 }
