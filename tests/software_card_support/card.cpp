@@ -196,6 +196,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("unfold", TORCH_FN(at::native::unfold));
   library.impl("native_dropout", TORCH_FN(card::native_dropout));
   library.impl("native_dropout_backward", TORCH_FN(card::native_dropout_backward));
-  // Its out-variant changes the shape of its out-argument.
+  // Their out-variants change the shape of their out-argument.
+  library.impl("abs", torch::CppFunction::makeFromBoxedFunction<&card::fallback>());
   library.impl("mse_loss", torch::CppFunction::makeFromBoxedFunction<&card::fallback>());
 }
