@@ -135,7 +135,6 @@ impl Network {
         let distillation = is_taught.then(|| GraphDistillation {
             loss: LogitLoss::SoftLabels { temperature: 4.0 },
             alpha: 0.7,
-            only_right: true,
             teacher_scales: taught_by.target_scales.clone(),
             hints: None,
             embedding: None,

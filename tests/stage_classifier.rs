@@ -56,11 +56,6 @@ fn a_student_learns_from_the_registered_teacher_by_each_loss() {
     let (kd, hint) = (place.metric(run, "kd_loss"), place.metric(run, "hint_kd"));
     let (task, total) = (place.metric(run, "task_loss"), place.metric(run, "train_loss"));
     assert!((0.7 * kd[0] + 0.3 * task[0] - total[0]).abs() < 1e-5 && hint[1] < hint[0], "{kd:?} {hint:?} {total:?}");
-    place.run(&with(&["normal", "--preset", "gat,student", "--kd-where-right"], &QUICK));
-    let run = "runs/tiny/gat_student_normal_kd/5";
-    let [kd, task, total] = ["kd_loss", "task_loss", "train_loss"].map(|name| place.metric(run, name)[0]);
-    assert!((0.7 * kd + 0.3 * task - total).abs() < 1e-5, "{kd} {task} {total}");
-    assert!(kd < seen[0], "the teacher is right everywhere, or its errors are distilled: {kd}, {seen:?}");
     // With two classes `dkd` equals `kl`; `mse` on the logits differs.
     assert!((seen[0] - seen[1]).abs() < 1e-5 && (seen[0] - seen[2]).abs() > 1e-3, "{seen:?}");
 }

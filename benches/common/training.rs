@@ -117,7 +117,6 @@ impl Training {
                 let distillation = taught_by.map(|_| GraphDistillation {
                     loss,
                     alpha: VGAE_WEIGHTS.alpha,
-                    only_right: false,
                     teacher_scales: Vec::new(),
                     hints: None,
                     embedding: None,
@@ -128,8 +127,7 @@ impl Training {
                 let mut model = Gat::new(Scope::root(&mut parameters), config, Backend::Auto)?;
                 model.set_checkpointing(recomputes);
                 let loss = LogitLoss::SoftLabels { temperature: TEMPERATURE };
-                let alpha = VGAE_WEIGHTS.alpha;
-                let distillation = taught_by.map(|_| GatDistillation { loss, alpha, only_right: false, hints: None });
+                let distillation = taught_by.map(|_| GatDistillation { loss, alpha: VGAE_WEIGHTS.alpha, hints: None });
                 Box::new(GatObjective {
                     model,
                     task: ClassLoss::CrossEntropy,

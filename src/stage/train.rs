@@ -191,11 +191,6 @@ fn gnn_config(
             "pooling would be ignored: the targets are of nodes, whose own rows the head reads; drop --pooling".into(),
         ));
     }
-    if schema.task != Task::Classification && config.distillation.kd_where_right {
-        return Err(StageError::Input(
-            "kd_where_right distils where the teacher's class is right, and the targets are no classes; drop --kd-where-right".into(),
-        ));
-    }
     if schema.level == Level::Node && config::has_graph_curriculum(config) {
         return Err(StageError::Input(
             "a curriculum chooses graphs by a loss of theirs, and the targets are of nodes; drop --curriculum-start-share".into(),
@@ -263,8 +258,7 @@ fn distillation(
     let columns = [student.pooled_columns(), architecture.pooled_columns()];
     let hints = Hints::new(Scope::root(parameters), columns, options.kd_hint_weight)?;
     let teacher_scales = architecture.target_scales.clone();
-    let (alpha, only_right) = (options.kd_alpha, options.kd_where_right);
-    Ok(GraphDistillation { loss, alpha, only_right, teacher_scales, hints, embedding: None })
+    Ok(GraphDistillation { loss, alpha: options.kd_alpha, teacher_scales, hints, embedding: None })
 }
 
 /// Distillation of the outputs in a file. Its values are in the units of the targets.
@@ -272,7 +266,6 @@ fn foreign_distillation(config: &Config, targets: &ForeignTargets, student: &Gnn
     GraphDistillation {
         loss: training::logit_loss(config),
         alpha: config.distillation.kd_alpha,
-        only_right: config.distillation.kd_where_right,
         teacher_scales: vec![TargetScale::of_units(); student.target_scales.len()],
         hints: None,
         embedding: targets.columns(TargetName::Embedding).map(|_| foreign::embedding_loss(config)),

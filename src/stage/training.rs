@@ -107,9 +107,6 @@ pub fn identity(
             "weight": distillation.kd_embedding_weight,
         });
     }
-    if distillation.kd_where_right {
-        content["kd_where_right"] = json!(true);
-    }
     if distillation.kd_hint_weight > 0.0 {
         content["hints"] = json!(distillation.kd_hint_weight);
     }

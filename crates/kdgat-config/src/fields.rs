@@ -168,9 +168,6 @@ config_fields! {
         kd_hint_weight: f64 = 0.0, AtLeast(0.0);
         /// Distillation loss of the classifier (gat).
         kd_loss: KdLoss = KdLoss::Kl;
-        /// Distil only the graphs that the teacher classifies right (conditional distillation, Meng et al. 2019); the others have the task
-        /// loss alone. Keeps a student that can become better than its teacher from learning the teacher's errors.
-        kd_where_right: bool = false;
         /// File with a teacher's outputs for all graphs of the dataset (`kdgat train`), from which the student learns instead of from a
         /// teacher's weights: safetensors or CSV, see docs/graphs.md. none: targets.safetensors in the dataset's folder, if there is one.
         targets_file: Option<PathBuf> = None;

@@ -80,17 +80,6 @@ impl LogitLoss {
     }
 }
 
-/// Conditional distillation (Meng et al. 2019): a mask of the graphs that the teacher, by its logits `[num_graphs, classes]`, classifies as
-/// their labels `[num_graphs]` say. The means of all losses are still over all graphs: the others add nothing to the sum.
-pub fn where_right(teacher: &Tensor, labels: &Tensor, real: Option<&Mask>) -> Result<Mask, ModelError> {
-    let right = teacher.f_argmax(-1, false)?.f_eq_tensor(labels)?.f_to_kind(Kind::Float)?;
-    let graphs = labels.size()[0].max(1) as f64;
-    Ok(match real {
-        None => Mask { rows: right, count: Tensor::f_full([0_i64; 0], graphs, (Kind::Float, labels.device()))? },
-        Some(real) => Mask { rows: right.f_mul(&real.rows)?, count: real.count.shallow_clone() },
-    })
-}
-
 /// Soft-label distillation (Hinton et al. 2015): T²·KL(softmax(teacher/T) ‖ softmax(student/T)), mean over graphs.
 /// Logits are `[num_graphs, classes]`.
 pub fn soft_labels(
@@ -268,30 +257,11 @@ mod tests {
         let (student, teacher) = (logits(7, classes, 1), logits(7, classes, 2));
         let labels: Vec<i64> = (0..7).map(|graph| (graph % classes) as i64).collect();
         let tensor = |rows: &[Vec<f64>]| Tensor::from_slice2(rows);
-        let [given, labels_given] = [tensor(&teacher), Tensor::from_slice(&labels)];
-        let is_right = |graph: usize| {
-            let best = (0..classes).max_by(|&one, &other| teacher[graph][one].total_cmp(&teacher[graph][other]));
-            best == Some(labels[graph] as usize)
-        };
-        assert!((0..7).any(is_right) && !(0..7).all(is_right), "{classes} classes");
-        for right in [None, Some(where_right(&given, &labels_given, None).unwrap())] {
-            let found = loss.of(&tensor(&student), &given, &labels_given, right.as_ref()).unwrap().double_value(&[]);
-            let counted = (0..7).filter(|&graph| right.is_none() || is_right(graph));
-            let terms = counted.map(|graph| expected(&student[graph], &teacher[graph], labels[graph] as usize));
-            let expected = terms.sum::<f64>() / 7.0;
-            // A mask is in single precision.
-            let tolerance = if right.is_some() { 1e-6 * expected } else { 1e-9 };
-            assert!((found - expected).abs() < tolerance, "{what}, {classes} classes: {found} instead of {expected}");
-        }
-    }
-
-    #[test]
-    fn padding_is_never_right() {
-        let (teacher, labels) = (Tensor::from_slice2(&[[1.0, 0.0]; 4]), Tensor::from_slice(&[0_i64, 1, 0, 0]));
-        let real = Mask::of(3, 4, Device::Cpu).unwrap();
-        let right = where_right(&teacher, &labels, Some(&real)).unwrap();
-        assert_eq!(Vec::<f32>::try_from(&right.rows).unwrap(), [1.0, 0.0, 1.0, 0.0]);
-        assert_eq!(right.count.double_value(&[]), 3.0);
+        let found = loss.of(&tensor(&student), &tensor(&teacher), &Tensor::from_slice(&labels), None).unwrap();
+        let terms = (0..7).map(|graph| expected(&student[graph], &teacher[graph], labels[graph] as usize));
+        let expected = terms.sum::<f64>() / 7.0;
+        let found = found.double_value(&[]);
+        assert!((found - expected).abs() < 1e-9, "{what}, {classes} classes: {found} instead of {expected}");
     }
 
     #[test]

@@ -33,8 +33,6 @@ pub struct GatDistillation {
     pub loss: LogitLoss,
     /// α: share of the distillation in the total loss.
     pub alpha: f64,
-    /// True to distil only the graphs that the teacher classifies right: [`losses::where_right`].
-    pub only_right: bool,
     /// The loss of a hidden layer, if hints are used.
     pub hints: Option<Hints>,
 }
@@ -66,9 +64,7 @@ impl GatObjective {
         let (total, kd, agreement, hint) = match (&self.distillation, targets) {
             (Some(distillation), Some(targets)) => {
                 let taught = target(&targets, TargetName::Logits)?.gathered()?;
-                let is_right = || losses::where_right(&taught, &batch.labels, real);
-                let right = distillation.only_right.then(is_right).transpose()?;
-                let mut kd = distillation.loss.of(&logits, &taught, &batch.labels, right.as_ref().or(real))?;
+                let mut kd = distillation.loss.of(&logits, &taught, &batch.labels, real)?;
                 let mut distance = None;
                 if let Some(hints) = &distillation.hints {
                     let hidden = target(&targets, TargetName::HiddenGraphs)?.gathered()?;

@@ -51,8 +51,6 @@ pub struct GraphDistillation {
     pub loss: LogitLoss,
     /// α: share of the distillation in the total loss.
     pub alpha: f64,
-    /// True to distil only the rows that the teacher classifies right, for classification: [`losses::where_right`].
-    pub only_right: bool,
     /// Scales of the teacher's outputs, for regression.
     pub teacher_scales: Vec<TargetScale>,
     /// The loss of a hidden layer, if hints are used.
@@ -259,11 +257,7 @@ impl GraphObjective {
         truth: &Truth,
     ) -> Result<Tensor, ModelError> {
         Ok(match self.task {
-            Task::Classification => {
-                let is_right = || losses::where_right(taught, &truth.labels, truth.real);
-                let right = distillation.only_right.then(is_right).transpose()?;
-                distillation.loss.of(outputs, taught, &truth.labels, right.as_ref().or(truth.real))?
-            }
+            Task::Classification => distillation.loss.of(outputs, taught, &truth.labels, truth.real)?,
             // Each label is a distribution over two values.
             Task::MultiLabel => binary_cross_entropy(outputs, &taught.f_sigmoid()?, truth.real)?,
             Task::Regression => losses::logit_distance(outputs, taught, truth.real)?,
