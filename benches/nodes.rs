@@ -5,7 +5,7 @@
 //! not, threads or worker processes are tried before each row.
 //!
 //! A store (`--data FILE.kdgat-nodes`) is measured where it is and without the other programs: it can be larger than the memory. Its
-//! features come from direct reads.
+//! sampled batches read their features around the system's cache.
 
 mod common;
 
@@ -21,6 +21,7 @@ use clap::Parser;
 use common::rows::Rows;
 use common::{Error, median};
 use kdgat::graph::Loader;
+use kdgat::memory::limits::host_limit;
 use kdgat::random::{self, Purpose};
 use kdgat::torch::direct_read::{DirectFile, DirectReader, Span};
 use kdgat_nodes::sources::{GraphOptions, SourceNotes, is_store, read};
@@ -208,9 +209,11 @@ impl Bench<'_> {
                 Ok(start.elapsed().as_secs_f64())
             })?
         };
+        // Mapped and resident rows are measured where both copies of all features fit well into memory.
+        let fits = 4 * stored.features.bytes() as u64 <= host_limit(None).bytes;
         let direct = (RowAccess::Direct, "direct reads of 1 MiB", disk);
         let in_memory = [RowAccess::Mapped, RowAccess::Resident].map(|access| (access, "a copy of memory", memory));
-        for (access, peer, rate) in in_memory.into_iter().filter(|_| self.store.is_none()).chain([direct]) {
+        for (access, peer, rate) in in_memory.into_iter().filter(|_| fits).chain([direct]) {
             let from = FeatureRows::open(&stored.features, access)?;
             let (mut reader, mut batch) = (from.reader()?, 0);
             let value = self.rate_of(|| {
