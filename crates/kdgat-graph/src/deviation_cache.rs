@@ -83,11 +83,16 @@ impl DeviationCache {
         }
     }
 
-    /// Stops using the file, and says so once: a training without it is slower, and the same.
+    /// Stops using the file, and says so once: a training without it is slower, and the same. The file is emptied, so that a disk that it
+    /// has filled has room for checkpoints; threads that are reading it compute their graph.
     fn give_up(&self, action: &str, error: &std::io::Error) {
-        if !self.has_failed.swap(true, Ordering::Relaxed) {
-            let folder = self.folder.display();
-            tracing::warn!("deviations are computed in each epoch: cannot {action} their file in {folder}: {error}");
+        if self.has_failed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let folder = self.folder.display();
+        tracing::warn!("deviations are computed in each epoch: cannot {action} their file in {folder}: {error}");
+        if let Err(error) = self.file.set_len(0) {
+            tracing::warn!("the file of deviations in {folder} takes disk space until the training ends: {error}");
         }
     }
 }
@@ -98,7 +103,7 @@ mod tests {
 
     const GRAPH: [f32; 3] = [1.0, 2.0, 3.0];
 
-    /// What `append` adds after a first row, and whether it computed it.
+    /// The rows after `append` has added to a first one, and true if it computed them.
     fn appended(cache: &DeviationCache, graph: u64) -> (Vec<f32>, bool) {
         let (mut rows, mut computed) = (vec![9.0], false);
         cache.append(graph, GRAPH.len(), &mut rows, |rows| {
@@ -136,5 +141,6 @@ mod tests {
         assert_eq!(appended(&cut, 0), (expected(0), true));
         cut.file.set_len(4).unwrap();
         assert_eq!(appended(&cut, 0), (expected(0), true), "computed again");
+        assert_eq!(cut.file.metadata().unwrap().len(), 0, "the disk space is free");
     }
 }
