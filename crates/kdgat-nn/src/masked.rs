@@ -39,6 +39,15 @@ pub fn cross_entropy(logits: &Tensor, index: &Tensor, mask: Option<&Mask>) -> Re
     }
 }
 
+/// Mean binary cross entropy of logits and probabilities, `[rows, columns]` each, over the real rows and all columns.
+pub fn binary_cross_entropy(logits: &Tensor, truth: &Tensor, mask: Option<&Mask>) -> Result<Tensor, TchError> {
+    let of = |reduction| logits.f_binary_cross_entropy_with_logits(truth, None::<Tensor>, None::<Tensor>, reduction);
+    match mask {
+        None => of(Reduction::Mean),
+        Some(_) => mean(&of(Reduction::None)?, mask),
+    }
+}
+
 /// Mean and biased variance, `[columns]` each, of `[rows, columns]` over the real rows; and the rows minus the mean,
 /// with zeros in padded rows.
 pub fn moments(x: &Tensor, mask: &Mask) -> Result<([Tensor; 2], Tensor), TchError> {

@@ -1,15 +1,15 @@
 //! The loss of a classifier: its task, and distillation of a teacher's logits if there is a teacher.
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
-use super::{Student, TeacherLink, absent, parts, target};
+use super::{Student, TeacherLink, absent, parts, share, target};
 use crate::TargetName;
 use crate::hints::Hints;
 use crate::losses::{self, LogitLoss};
 use kdgat_graph::Batch;
 use kdgat_graph::padding::Mask;
 use kdgat_nn::vgae::Mode;
-use kdgat_nn::{ClassLoss, Gat, ModelError, masked};
+use kdgat_nn::{ClassLoss, Gat, ModelError};
 use kdgat_train::objective::{Backward, Losses, Objective, ObjectiveError, Part, TargetSource};
 
 /// A classifier in training, with or without a teacher.
@@ -91,11 +91,6 @@ impl GatObjective {
 
 fn share_equal(left: &Tensor, right: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
     share(&left.f_eq_tensor(right)?, real)
-}
-
-/// Share of ones in `flags`, over the rows that are not padding.
-fn share(flags: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
-    Ok(masked::mean_of_rows(&flags.f_to_kind(Kind::Float)?, real)?)
 }
 
 impl Objective for GatObjective {

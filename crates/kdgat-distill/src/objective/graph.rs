@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use tch::{Device, Kind, Reduction, Tensor};
+use tch::{Device, Kind, Tensor};
 
-use super::{Student, TeacherLink, absent, target};
+use super::{Student, TeacherLink, absent, share, target};
 use crate::hints::Hints;
 use crate::losses::{self, EmbeddingLoss, LogitLoss};
 use crate::{TargetName, TargetRows};
@@ -244,7 +244,7 @@ impl GraphObjective {
         let Truth { labels, values, real } = truth;
         Ok(match self.task {
             Task::Classification => masked::cross_entropy(outputs, labels, *real)?,
-            Task::MultiLabel => binary_cross_entropy(outputs, values, *real)?,
+            Task::MultiLabel => masked::binary_cross_entropy(outputs, values, *real)?,
             Task::Regression => masked::squared_distance(outputs, values, *real)?,
         })
     }
@@ -259,7 +259,7 @@ impl GraphObjective {
         Ok(match self.task {
             Task::Classification => distillation.loss.of(outputs, taught, &truth.labels, truth.real)?,
             // Each label is a distribution over two values.
-            Task::MultiLabel => binary_cross_entropy(outputs, &taught.f_sigmoid()?, truth.real)?,
+            Task::MultiLabel => masked::binary_cross_entropy(outputs, &taught.f_sigmoid()?, truth.real)?,
             Task::Regression => losses::logit_distance(outputs, taught, truth.real)?,
         })
     }
@@ -268,8 +268,8 @@ impl GraphObjective {
     fn figure(&self, outputs: &Tensor, truth: &Truth) -> Result<Tensor, ModelError> {
         let Truth { labels, values, real } = truth;
         match self.task {
-            Task::Classification => share_of_rows(&outputs.f_argmax(-1, false)?.f_eq_tensor(labels)?, *real),
-            Task::MultiLabel => share(&outputs.f_gt(0.0)?.f_eq_tensor(&values.f_gt(0.5)?)?, *real),
+            Task::Classification => share(&outputs.f_argmax(-1, false)?.f_eq_tensor(labels)?, *real),
+            Task::MultiLabel => share_of_all(&outputs.f_gt(0.0)?.f_eq_tensor(&values.f_gt(0.5)?)?, *real),
             Task::Regression => {
                 let errors = outputs.f_sub(values)?.f_abs()?;
                 let errors = match &self.scales {
@@ -284,9 +284,9 @@ impl GraphObjective {
     fn agreement(&self, outputs: &Tensor, taught: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
         match self.task {
             Task::Classification => {
-                share_of_rows(&outputs.f_argmax(-1, false)?.f_eq_tensor(&taught.f_argmax(-1, false)?)?, real)
+                share(&outputs.f_argmax(-1, false)?.f_eq_tensor(&taught.f_argmax(-1, false)?)?, real)
             }
-            Task::MultiLabel => share(&outputs.f_gt(0.0)?.f_eq_tensor(&taught.f_gt(0.0)?)?, real),
+            Task::MultiLabel => share_of_all(&outputs.f_gt(0.0)?.f_eq_tensor(&taught.f_gt(0.0)?)?, real),
             Task::Regression => Ok(masked::mean(&outputs.f_sub(taught)?.f_abs()?, real)?),
         }
     }
@@ -297,23 +297,9 @@ fn node_targets(batch: &Batch) -> Result<&NodeTargets, ObjectiveError> {
     Ok(batch.node_targets.as_ref().ok_or("the batch has no targets of nodes")?)
 }
 
-/// Share of ones in `flags`, `[rows]`, over the rows that are not padding.
-fn share_of_rows(flags: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
-    Ok(masked::mean_of_rows(&flags.f_to_kind(Kind::Float)?, real)?)
-}
-
 /// Share of ones in `flags`, `[rows, columns]`, over the rows that are not padding.
-fn share(flags: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
+fn share_of_all(flags: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
     Ok(masked::mean(&flags.f_to_kind(Kind::Float)?, real)?)
-}
-
-/// Mean binary cross entropy of logits and probabilities, `[rows, labels]` each, over the rows that are not padding.
-fn binary_cross_entropy(logits: &Tensor, truth: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
-    let of = |reduction| logits.f_binary_cross_entropy_with_logits(truth, None::<Tensor>, None::<Tensor>, reduction);
-    Ok(match real {
-        None => of(Reduction::Mean)?,
-        Some(_) => masked::mean(&of(Reduction::None)?, real)?,
-    })
 }
 
 impl Objective for GraphObjective {

@@ -10,6 +10,8 @@ use tch::{Kind, Tensor};
 
 use crate::hints::Hints;
 use crate::{TargetName, TargetRows};
+use kdgat_graph::padding::Mask;
+use kdgat_nn::{ModelError, masked};
 use kdgat_torch::rows::Rows;
 use kdgat_train::objective::{Objective, ObjectiveError};
 
@@ -47,6 +49,11 @@ fn parts(with_hint: &'static [&'static str], hints: Option<&Hints>) -> &'static 
 /// A NaN scalar for a part of the loss that a run does not have: an empty field in its logs.
 fn absent(like: &Tensor) -> Tensor {
     Tensor::full([0i64; 0].as_slice(), f64::NAN, (Kind::Float, like.device()))
+}
+
+/// Share of ones in `flags`, `[rows]`, over the rows that are not padding.
+fn share(flags: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
+    Ok(masked::mean_of_rows(&flags.f_to_kind(Kind::Float)?, real)?)
 }
 
 /// The target called `name`.
