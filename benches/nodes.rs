@@ -4,7 +4,7 @@
 //! not make. Self-loops are not counted. The other programs run in their fastest configuration: widths of node numbers, fused or
 //! not, threads or worker processes are tried before each row.
 //!
-//! A store (`--data FILE.kdgat-nodes`) is measured where it is and without the other programs: it can be larger than the memory. Its
+//! A store (`--store FILE.kdgat-nodes`) is measured where it is and without the other programs: it can be larger than the memory. Its
 //! sampled batches read their features around the system's cache.
 
 mod common;
@@ -24,7 +24,7 @@ use kdgat::graph::Loader;
 use kdgat::memory::limits::host_limit;
 use kdgat::random::{self, Purpose};
 use kdgat::torch::direct_read::{DirectFile, DirectReader, Span};
-use kdgat_nodes::sources::{GraphOptions, SourceNotes, is_store, read};
+use kdgat_nodes::sources::{GraphOptions, SourceNotes, read};
 use kdgat_nodes::store::{self, Provenance};
 use kdgat_nodes::{
     BatchOptions, Fanout, FeatureRows, Features, NodeBatches, NodeGraph, NodeTask, Reach, RowAccess, SampledLayers,
@@ -46,12 +46,12 @@ const GATHERED: usize = 100_000;
 struct Options {
     #[command(flatten)]
     output: common::Output,
-    /// Another graph to measure, such as an .npz file or a store; may be repeated
+    /// Another graph to measure, such as an .npz file; may be repeated
     #[arg(long)]
     data: Vec<PathBuf>,
-    /// Measure only the graphs of --data
-    #[arg(long, requires = "data")]
-    only_data: bool,
+    /// Measure this store and nothing else, without the other programs
+    #[arg(long, conflicts_with_all = ["data", "peer"])]
+    store: Option<PathBuf>,
     /// The Python program that runs DGL and GraphBolt
     #[arg(long)]
     peer: Option<PathBuf>,
@@ -79,15 +79,14 @@ fn main() -> Result<(), Error> {
     common::start(0)?;
     let scratch = tempfile::tempdir()?;
     let mut rows = Rows::new("nodes", options.output.json);
-    for name in std::iter::once(None).chain(options.data.iter().map(Some)).skip(options.only_data.into()) {
-        let store = name.filter(|path| is_store(path)).cloned();
-        let graph = match name {
-            None => heavy_tailed(NODES, DRAWN_EDGES),
-            Some(path) if is_store(path) => store::open(path)?,
-            Some(path) => with_features(read(path, &GraphOptions::default())?.0),
+    for name in std::iter::once(None).chain(options.data.iter().map(Some)) {
+        let graph = match (name, &options.store) {
+            (None, Some(store)) => store::open(store)?,
+            (None, None) => heavy_tailed(NODES, DRAWN_EDGES),
+            (Some(path), _) => with_features(read(path, &GraphOptions::default())?.0),
         };
-        let bench = Bench { options: &options, folder: scratch.path(), store, graph: Arc::new(graph) };
-        if bench.has_peer() {
+        let bench = Bench { options: &options, folder: scratch.path(), graph: Arc::new(graph) };
+        if options.peer.is_some() {
             bench.write_graph()?;
         }
         for case in cases(options.output.quick) {
@@ -123,8 +122,6 @@ fn cases(quick: bool) -> Vec<Case> {
 struct Bench<'a> {
     options: &'a Options,
     folder: &'a Path,
-    /// The file of a graph that is measured where it is.
-    store: Option<PathBuf>,
     graph: Arc<NodeGraph>,
 }
 
@@ -145,7 +142,7 @@ impl Bench<'_> {
         }
         let metric = ("sampled edges", "1/s");
         let mut peers = Vec::new();
-        if self.has_peer() {
+        if self.options.peer.is_some() {
             for program in ["dgl", "graphbolt"] {
                 peers.push((program, self.fastest(program, case)?, Vec::new()));
             }
@@ -182,7 +179,7 @@ impl Bench<'_> {
         if self.options.only.as_ref().is_some_and(|text| !name.contains(text.as_str())) {
             return Ok(());
         }
-        let path = self.store.clone().map_or_else(|| self.written(), Ok)?;
+        let path = self.options.store.clone().map_or_else(|| self.written(), Ok)?;
         let stored = store::open(&path)?;
         let row_bytes = FeatureRows::mapped(&stored.features).row_bytes().ok_or("sparse features are not measured")?;
         let nodes = |batch: usize| -> Vec<u32> {
@@ -244,18 +241,13 @@ impl Bench<'_> {
         Ok(path)
     }
 
-    /// True if other programs are measured on this graph.
-    fn has_peer(&self) -> bool {
-        self.options.peer.is_some() && self.store.is_none()
-    }
-
     fn fanouts(&self, case: &Case) -> Vec<Fanout> {
         case.fanouts.iter().map(|&limit| Fanout::AtMost(limit)).collect()
     }
 
     /// All nodes as seeds, in batches, until there are `count` of them; of a store nodes that are drawn at random.
     fn batches(&self, case: &Case, count: usize) -> Vec<Vec<u64>> {
-        if self.store.is_some() {
+        if self.options.store.is_some() {
             let draw = |at: usize| random::unit(SEED, Purpose::Shuffle, 0, at as u64) * self.graph.num_nodes() as f64;
             let batch_of = |batch: usize| (batch * case.batch..(batch + 1) * case.batch).map(|at| draw(at) as u64);
             return (0..count).map(|batch| BTreeSet::from_iter(batch_of(batch)).into_iter().collect()).collect();
@@ -277,7 +269,7 @@ impl Bench<'_> {
         };
         let labels = Arc::new(vec![0; graph.num_nodes()]);
         let options = BatchOptions { reach: Reach::Sampled(self.fanouts(case)), seed: SEED, degrees: false };
-        let rows = match case.gathers && self.store.is_some() {
+        let rows = match case.gathers && self.options.store.is_some() {
             true => FeatureRows::open(&graph.features, RowAccess::Direct)?,
             false => FeatureRows::mapped(&graph.features),
         };
