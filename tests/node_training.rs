@@ -158,6 +158,76 @@ fn targets_of_several_teachers_are_averaged_and_smoothed() {
     refused(&place, &alone, "nothing is distilled while use_kd is false");
 }
 
+/// Consistency reads nodes without labels, and its masks depend on the seed, the step and the view alone.
+#[test]
+fn consistency_draws_the_outputs_under_several_masks_together() {
+    let place = place();
+    let epochs = ["--preset", "appnp,teacher", "--max-epochs", "6", "--run-dir"];
+    let consistent = |name: &str, arguments: &[&str]| {
+        train(&place, &[&epochs[..], &[name, "--consistency-weight", "1"], arguments].concat());
+        loss_columns(&place.path().join(name))
+    };
+    let said = train(&place, &[&epochs[..], &["alone"]].concat());
+    assert!(said.contains("24 training nodes (24 with labels)"), "{said}");
+    let alone = loss_columns(&place.path().join("alone"));
+    let two = consistent("two", &[]);
+    let header = fs::read_to_string(place.path().join("two/metrics.csv")).unwrap();
+    assert!(header.lines().next().unwrap().contains("consistency_loss"), "{header}");
+    let text = fs::read_to_string(place.path().join("two/log.txt")).unwrap();
+    assert!(text.contains("240 training nodes (24 with labels)"), "{text}");
+    assert_eq!(consistent("again", &[]), two);
+    let others = [
+        alone,
+        consistent("three", &["--consistency-views", "3"]),
+        consistent("warm", &["--consistency-temperature", "0.9"]),
+        consistent("sampled", &["--fanouts", "3,3,2,2,2,2,2,2,2,2", "--batch-size", "100"]),
+    ];
+    others.iter().for_each(|other| assert_ne!(*other, two));
+    // A student may have it beside its teacher's targets.
+    let student = ["--preset", "mlp,student", "--max-epochs", "3", "--teacher-path", "two"];
+    train(&place, &[&student[..], &["--consistency-weight", "1", "--run-dir", "student"]].concat());
+
+    let none = ["--preset", "mlp,student", "--dropout", "0", "--use-kd", "false", "--consistency-weight", "1"];
+    refused(&place, &none, "there is no dropout");
+    refused(&place, &["--preset", "sage,teacher", "--consistency-views", "3"], "there is no consistency loss");
+}
+
+/// The weight of the distillation moves to its last value by epoch.
+#[test]
+fn the_weight_of_the_distillation_changes_by_epoch() {
+    let place = place();
+    train(&place, &["--preset", "sage,teacher", "--max-epochs", "5"]);
+    let student = ["--preset", "mlp,student", "--max-epochs", "4", "--kd-alpha", "0.8", "--dropout", "0", "--run-dir"];
+    let losses = |name: &str, arguments: &[&str]| {
+        train(&place, &[&student[..], &[name], arguments].concat());
+        loss_columns(&place.path().join(name))
+    };
+    let constant = losses("constant", &[]);
+    assert_eq!(losses("same", &["--kd-alpha-end", "0.8"]), constant);
+    let falling = losses("falling", &["--kd-alpha-end", "0.2"]);
+    assert_ne!(falling, constant);
+    // Each epoch's loss is the mixture of its parts, which are logged: that of training moves, that of validation stays.
+    let weights = |run: &str, prefix: &str, total: &str| -> Vec<f64> {
+        let text = fs::read_to_string(place.path().join(run).join("metrics.csv")).unwrap();
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        let header = reader.headers().unwrap().clone();
+        let at = |name: &str| header.iter().position(|found| found == name).unwrap();
+        let columns = [at(total), at(&format!("{prefix}task_loss")), at(&format!("{prefix}kd_loss"))];
+        let weight = |row: csv::StringRecord| {
+            let [total, task, kd] = columns.map(|column| row[column].parse::<f64>().unwrap());
+            (total - task) / (kd - task)
+        };
+        reader.records().map(|row| weight(row.unwrap())).collect()
+    };
+    let close = |found: &[f64], expected: [f64; 4]| {
+        assert!(found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-3), "{found:?}");
+    };
+    close(&weights("falling", "", "train_loss"), [0.8, 0.6, 0.4, 0.2]);
+    close(&weights("falling", "val_", "val_loss"), [0.2; 4]);
+    close(&weights("constant", "val_", "val_loss"), [0.8; 4]);
+    refused(&place, &["--preset", "mlp,student", "--use-kd", "false", "--kd-alpha-end", "0"], "use_kd is false");
+}
+
 /// Samples depend on the seed, the epoch, the hop and the node alone.
 #[test]
 fn samples_do_not_depend_on_the_number_of_workers() {

@@ -9,6 +9,7 @@ mod support;
 
 use common::models::random_weights;
 use common::training::{Training, start_teacher, teacher_options};
+use kdgat::distill::alpha::Alpha;
 use kdgat::distill::losses::LogitLoss;
 use kdgat::distill::objective::{GraphDistillation, GraphObjective, TeacherLink};
 use kdgat::distill::{Residency, Teacher};
@@ -134,7 +135,7 @@ impl Network {
         let taught_by = self.architecture(10, 3.0);
         let distillation = is_taught.then(|| GraphDistillation {
             loss: LogitLoss::SoftLabels { temperature: 4.0 },
-            alpha: 0.7,
+            alpha: Alpha::constant(0.7),
             teacher_scales: taught_by.target_scales.clone(),
             hints: None,
             embedding: None,

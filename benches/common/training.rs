@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use kdgat::distill::alpha::Alpha;
 use kdgat::distill::frozen::{self, Asked, TeacherVocabulary};
 use kdgat::distill::losses::{LogitLoss, Projection, VgaeWeights};
 use kdgat::distill::objective::{
@@ -90,6 +91,7 @@ impl Training {
         let mut parameters = FreshParameters::new(SEED, device);
         let (teacher, taught_by) = teacher.unzip();
         let link = TeacherLink::new(teacher, burst);
+        let alpha = Alpha::constant(VGAE_WEIGHTS.alpha);
         let objective: Box<dyn Objective> = match student {
             Architecture::Vgae(config) => {
                 let mut model = Vgae::new(Scope::root(&mut parameters), config, Backend::Auto)?;
@@ -99,7 +101,9 @@ impl Training {
                         hints: None,
                         translation: None,
                         projection: Projection::new(Scope::root(&mut parameters), config.latent, taught_by.latent)?,
-                        weights: VGAE_WEIGHTS,
+                        alpha,
+                        latent_weight: VGAE_WEIGHTS.latent,
+                        reconstruction_weight: VGAE_WEIGHTS.reconstruction,
                     }),
                     _ => None,
                 };
@@ -108,15 +112,15 @@ impl Training {
             Architecture::Nodes(config) => {
                 let model = NodeGnn::new(Scope::root(&mut parameters), config, Backend::Auto)?;
                 let loss = LogitLoss::SoftLabels { temperature: TEMPERATURE };
-                let distillation = taught_by.map(|_| NodeDistillation { loss, alpha: VGAE_WEIGHTS.alpha });
-                Box::new(NodeObjective { model, teacher: link, distillation, labelled_share: 1.0 })
+                let distillation = taught_by.map(|_| NodeDistillation { loss, alpha });
+                Box::new(NodeObjective { model, teacher: link, distillation, consistency: None, labelled_share: 1.0 })
             }
             Architecture::Graph(config) => {
                 let model = Gnn::new(Scope::root(&mut parameters), config, Backend::Auto)?;
                 let loss = LogitLoss::SoftLabels { temperature: TEMPERATURE };
                 let distillation = taught_by.map(|_| GraphDistillation {
                     loss,
-                    alpha: VGAE_WEIGHTS.alpha,
+                    alpha,
                     teacher_scales: Vec::new(),
                     hints: None,
                     embedding: None,
@@ -127,7 +131,7 @@ impl Training {
                 let mut model = Gat::new(Scope::root(&mut parameters), config, Backend::Auto)?;
                 model.set_checkpointing(recomputes);
                 let loss = LogitLoss::SoftLabels { temperature: TEMPERATURE };
-                let distillation = taught_by.map(|_| GatDistillation { loss, alpha: VGAE_WEIGHTS.alpha, hints: None });
+                let distillation = taught_by.map(|_| GatDistillation { loss, alpha, hints: None });
                 Box::new(GatObjective {
                     model,
                     task: ClassLoss::CrossEntropy,

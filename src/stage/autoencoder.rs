@@ -11,7 +11,7 @@ use super::training::{self, Graphs};
 use super::validation;
 use crate::config::{Config, Stage};
 use crate::distill::hints::Hints;
-use crate::distill::losses::{Projection, VgaeWeights};
+use crate::distill::losses::Projection;
 use crate::distill::objective::{Translation, VgaeDistillation, VgaeObjective};
 use crate::graph::Split;
 use crate::memory::{Meter, retry_on_oom};
@@ -102,14 +102,16 @@ fn distillation(
     };
     let projection = Projection::new(Scope::root(parameters), student.latent, architecture.latent)?;
     let options = &config.distillation;
-    let weights = VgaeWeights {
-        alpha: options.kd_alpha,
-        latent: options.kd_vgae_latent_weight,
-        reconstruction: options.kd_vgae_recon_weight,
-    };
     let scales = student.input.node_scaling.as_ref().zip(architecture.input.node_scaling.as_ref());
     let translation = scales.and_then(|(student, teacher)| teacher.translation(student));
     let columns = [vgae::last_width(student), vgae::last_width(architecture)];
     let hints = Hints::new(Scope::root(parameters), columns, options.kd_hint_weight)?;
-    Ok(VgaeDistillation { projection, weights, translation: translation.map(Translation::new), hints })
+    Ok(VgaeDistillation {
+        projection,
+        alpha: training::alpha(config),
+        latent_weight: options.kd_vgae_latent_weight,
+        reconstruction_weight: options.kd_vgae_recon_weight,
+        translation: translation.map(Translation::new),
+        hints,
+    })
 }

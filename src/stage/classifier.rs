@@ -134,5 +134,5 @@ fn distillation(
     let loss = training::logit_loss(config);
     let columns = [student.embedding_columns(), architecture.embedding_columns()];
     let hints = Hints::new(Scope::root(parameters), columns, options.kd_hint_weight)?;
-    Ok(GatDistillation { loss, alpha: options.kd_alpha, hints })
+    Ok(GatDistillation { loss, alpha: training::alpha(config), hints })
 }

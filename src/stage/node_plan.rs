@@ -9,7 +9,7 @@ use super::node_data;
 use super::planned_batches::PlannedBatches;
 use super::setup;
 use super::sizing::waiting_batches;
-use super::train_nodes::{array_bytes, node_gnn_config, samples_validation};
+use super::train_nodes::{array_bytes, consistency, node_gnn_config, samples_validation};
 use super::training;
 use crate::config::{Config, FeaturesFrom};
 use crate::distill::objective::{NodeDistillation, NodeObjective, TeacherLink};
@@ -181,10 +181,10 @@ fn of_size(config: &Config, size: PlannedGraph) -> Result<Planned, StageError> {
 
 /// Nodes that a training computes outputs for, of so many that are visible and have a label to train on.
 fn num_seeds(config: &Config, visible: usize, labelled: usize) -> usize {
-    match (config.distillation.use_kd, config.nodes.kd_nodes_per_label) {
-        (true, None) => visible,
-        (true, Some(per_label)) => (per_label * labelled).min(visible),
-        (false, _) => labelled,
+    match config.nodes.kd_nodes_per_label {
+        Some(per_label) if config.distillation.use_kd => (per_label * labelled).min(visible),
+        None if config.distillation.use_kd || consistency(config).is_some() => visible,
+        _ => labelled,
     }
 }
 
@@ -202,9 +202,10 @@ fn measured(
     let distillation = config
         .distillation
         .use_kd
-        .then(|| NodeDistillation { loss: training::logit_loss(config), alpha: config.distillation.kd_alpha });
+        .then(|| NodeDistillation { loss: training::logit_loss(config), alpha: training::alpha(config) });
     let teacher = TeacherLink::new(None, config.distillation.teacher_burst);
-    let mut student = NodeObjective { model, teacher, distillation, labelled_share: 1.0 };
+    let consistency = consistency(config);
+    let mut student = NodeObjective { model, teacher, distillation, consistency, labelled_share: 1.0 };
     let mut trainable = Trainable::new(parameters.into_tensors(), device)?;
     let options = training::fit_options(config, device);
     let columns = architecture.node_features;

@@ -258,14 +258,14 @@ fn distillation(
     let columns = [student.pooled_columns(), architecture.pooled_columns()];
     let hints = Hints::new(Scope::root(parameters), columns, options.kd_hint_weight)?;
     let teacher_scales = architecture.target_scales.clone();
-    Ok(GraphDistillation { loss, alpha: options.kd_alpha, teacher_scales, hints, embedding: None })
+    Ok(GraphDistillation { loss, alpha: training::alpha(config), teacher_scales, hints, embedding: None })
 }
 
 /// Distillation of the outputs in a file. Its values are in the units of the targets.
 fn foreign_distillation(config: &Config, targets: &ForeignTargets, student: &GnnConfig) -> GraphDistillation {
     GraphDistillation {
         loss: training::logit_loss(config),
-        alpha: config.distillation.kd_alpha,
+        alpha: training::alpha(config),
         teacher_scales: vec![TargetScale::of_units(); student.target_scales.len()],
         hints: None,
         embedding: targets.columns(TargetName::Embedding).map(|_| foreign::embedding_loss(config)),

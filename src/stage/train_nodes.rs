@@ -18,7 +18,7 @@ use super::run::{Prepared, Run};
 use super::teacher::{FoundTeacher, TeacherUse};
 use super::training;
 use crate::config::{AggregatorChoice, Config, Convolution, ModelKind, NodeValidation, NormChoice, Stage};
-use crate::distill::objective::{IGNORED_LABEL, NodeDistillation, NodeObjective};
+use crate::distill::objective::{Consistency, IGNORED_LABEL, NodeDistillation, NodeObjective};
 use crate::graph::{Loader, Shuffle, Vocabulary};
 use crate::memory::limits::host_limit;
 use crate::memory::{Meter, retry_on_oom};
@@ -44,7 +44,8 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     // What the new model reads; the teacher may have been trained without positions.
     let read = Arc::new(with_positions(&visible, config.nodes.position_columns)?);
     let mut found = node_teacher::find_for_nodes(config, &data, &architecture, &split)?;
-    let seeds = Seeds::of(config, &split, visible.num_nodes(), found.is_some());
+    let needs_labels = found.is_none() && consistency(config).is_none();
+    let seeds = Seeds::of(config, &split, visible.num_nodes(), !needs_labels);
     if config.nodes.teacher_fanouts.is_some()
         && let Some(teacher) = found.take()
     {
@@ -74,9 +75,10 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let (parameters, model) = new_model(config, &architecture, data.device)?;
     let distillation = found
         .is_some()
-        .then(|| NodeDistillation { loss: training::logit_loss(config), alpha: config.distillation.kd_alpha });
+        .then(|| NodeDistillation { loss: training::logit_loss(config), alpha: training::alpha(config) });
     let teacher = node_teacher::start_for_nodes(config, found, &visible, data.device, plan.teacher_use())?;
-    let mut student = NodeObjective { model, teacher, distillation, labelled_share: seeds.labelled_share };
+    let labelled_share = seeds.labelled_share;
+    let mut student = NodeObjective { model, teacher, distillation, consistency: consistency(config), labelled_share };
     let mut trainable = Trainable::new(parameters.into_tensors(), data.device)?;
     let options = run.fit_options(&student);
     let mut notes = vec![format!("split: {}", split.origin)];
@@ -174,6 +176,14 @@ fn filled(targets: NodeTargets) -> Result<FoundTeacher, StageError> {
     Ok(targets.into_found())
 }
 
+/// The consistency loss, if it has a weight.
+pub(super) fn consistency(config: &Config) -> Option<Consistency> {
+    let nodes = &config.nodes;
+    let (weight, views, temperature) =
+        (nodes.consistency_weight, nodes.consistency_views, nodes.consistency_temperature);
+    (weight > 0.0).then_some(Consistency { weight, views, temperature })
+}
+
 /// The division into sets, for the run's file of inputs.
 fn split_inputs(split: &NodeSplit) -> Map<String, Value> {
     let sizes = [split.training.len(), split.validation.len(), split.test.len(), split.hidden.len()];
@@ -215,11 +225,11 @@ pub(super) struct Seeds {
 }
 
 impl Seeds {
-    /// The labelled training nodes; with a teacher all visible nodes, since its outputs need no label, or `kd_nodes_per_label` times as many
-    /// as have one.
-    pub(super) fn of(config: &Config, split: &NodeSplit, num_nodes: usize, taught: bool) -> Self {
+    /// The labelled training nodes; with losses that need no label, those of a teacher's outputs or of consistency, all visible nodes or
+    /// `kd_nodes_per_label` times as many as have one.
+    pub(super) fn of(config: &Config, split: &NodeSplit, num_nodes: usize, beyond_labels: bool) -> Self {
         let labelled = split.training.len();
-        let nodes: Vec<u64> = if taught {
+        let nodes: Vec<u64> = if beyond_labels {
             let visible = split.visible(num_nodes);
             let is_visible = |node: u64| visible.as_ref().is_none_or(|visible| visible[node as usize]);
             let visible = (0..num_nodes as u64).filter(|&node| is_visible(node));

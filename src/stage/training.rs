@@ -12,8 +12,9 @@ use super::setup::{self, Data};
 use super::teacher::TeacherUse;
 use crate::config::{
     self, AttentionChoice, CachePrecision, Config, Convolution, CurriculumConfig, IdEncoding, KdLoss, MonitorChoice,
-    NodeValidation, PoolingChoice, Precision, Schedule as ScheduleChoice, Stage,
+    NodesConfig, PoolingChoice, Precision, Schedule as ScheduleChoice, Stage,
 };
+use crate::distill::alpha::Alpha;
 use crate::distill::losses::LogitLoss;
 use crate::graph::{
     AssembleOptions, BatchBudget, EdgeScaling, FeatureSet, Loader, LoaderOptions, Shuffle, Split, Store, UnknownDrop,
@@ -89,11 +90,11 @@ pub fn identity(
     }
     if stage == Stage::Train && config::is_one_graph(config) {
         content["nodes"] = json!(config.nodes);
-        // As above: runs from before this field existed can be resumed.
-        if config.nodes.node_validation == NodeValidation::Auto
-            && let Value::Object(fields) = &mut content["nodes"]
-        {
-            fields.remove("node_validation");
+        // As above: runs from before these fields existed can be resumed.
+        let usual = json!(NodesConfig::default());
+        if let Value::Object(fields) = &mut content["nodes"] {
+            let is_new = |name: &str| name == "node_validation" || name.starts_with("consistency_");
+            fields.retain(|name, value| !is_new(name) || *value != usual[name.as_str()]);
         }
     } else if stage == Stage::Train {
         content["graphs"] = json!(config.graphs);
@@ -109,6 +110,9 @@ pub fn identity(
     }
     if distillation.kd_hint_weight > 0.0 {
         content["hints"] = json!(distillation.kd_hint_weight);
+    }
+    if let Some(end) = distillation.kd_alpha_end {
+        content["kd_alpha_end"] = json!(end);
     }
     if let Some(nodes) = training.batch_nodes {
         content["batch_nodes"] = json!(nodes);
@@ -378,6 +382,12 @@ pub fn edge_scaling(config: &Config, data: &Data) -> Result<Option<EdgeScaling>,
             Some(EdgeScaling::of(&data.store, &attack_free)?)
         }
     })
+}
+
+/// The configured share of the distillation in the loss.
+pub fn alpha(config: &Config) -> Alpha {
+    let first = config.distillation.kd_alpha;
+    Alpha::annealed(first, config.distillation.kd_alpha_end.unwrap_or(first))
 }
 
 /// The configured comparison of the student's logits with the teacher's.

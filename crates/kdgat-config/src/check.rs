@@ -114,6 +114,13 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         "kd_loss = \"dkd\" needs the class of each node, and most nodes of one large graph have none that may be used",
         "use --kd-loss kl or mse",
     );
+    let nodes = &config.nodes;
+    let attention_dropout = if model.model == ModelKind::Gat { nodes.attention_dropout } else { 0.0 };
+    refuse(
+        nodes.consistency_weight > 0.0 && [model.dropout, nodes.input_dropout, attention_dropout] == [0.0; 3],
+        "consistency_weight compares outputs under different dropout masks, and there is no dropout",
+        "raise --dropout or --input-dropout, or drop --consistency-weight",
+    );
     refuse(
         config.graphs.fold >= config.graphs.folds && config.graphs.folds_file.is_none(),
         &format!("fold is {}, but there are {} folds, counted from 0", config.graphs.fold, config.graphs.folds),
@@ -232,6 +239,11 @@ pub fn capture_obstacles(config: &Config) -> impl Iterator<Item = (&'static str,
             config.data.features == FeatureChoice::Rich,
             "cuda_graphs cannot capture the feature scaling that features = \"rich\" copies to the GPU in every step",
             "use --features window, or --cuda-graphs false",
+        ),
+        (
+            config.distillation.use_kd && config.distillation.kd_alpha_end.is_some(),
+            "cuda_graphs captures the weight of the distillation, which kd_alpha_end changes during training",
+            "drop --kd-alpha-end, or use --cuda-graphs false",
         ),
     ];
     obstacles.into_iter().filter(|(applies, ..)| *applies).map(|(_, problem, advice)| (problem, advice))

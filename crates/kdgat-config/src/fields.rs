@@ -159,6 +159,9 @@ config_fields! {
         kd_temperature: f64 = 4.0, Above(0.0);
         /// Weight of the distillation loss; the task loss has the weight 1 − kd_alpha.
         kd_alpha: f64 = 0.7, Between(0.0, 1.0);
+        /// Weight of the distillation loss in the last of `max_epochs`, which it moves to linearly from kd_alpha, one step an epoch; validation
+        /// has this weight in every epoch. none: kd_alpha throughout.
+        kd_alpha_end: Option<f64> = None, Between(0.0, 1.0);
         /// Weight of the latent distance within the distillation loss (vgae).
         kd_vgae_latent_weight: f64 = 0.5, AtLeast(0.0);
         /// Weight of the reconstruction distance within the distillation loss (vgae).
@@ -285,6 +288,13 @@ config_fields! {
         kd_smoothing_steps: usize = 0, Between(0.0, 1000.0);
         /// Weight of a node's own target in each step of `kd_smoothing_steps`.
         kd_smoothing_teleport: f64 = 0.1, Inside(0.0, 1.0);
+        /// Weight of the consistency loss: a node's outputs under different dropout masks are drawn together, for nodes with and without a
+        /// label. 0: there is none. See docs/nodes.md.
+        consistency_weight: f64 = 0.0, Between(0.0, 1e6);
+        /// Dropout masks that each step compares for the consistency loss.
+        consistency_views: usize = 2, Between(2.0, 64.0);
+        /// Temperature that sharpens the mean of the compared probabilities, which each of them is drawn to.
+        consistency_temperature: f64 = 0.5, Inside(0.0, 1.0);
         /// Validation after each epoch of training on sampled neighbours.
         node_validation: NodeValidation = NodeValidation::Auto;
         /// Parts that the graph is divided into for training on clusters (ClusterGCN). none: no clusters.

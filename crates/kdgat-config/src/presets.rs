@@ -13,6 +13,7 @@ use super::text::{Entry, Node, Table, parse_toml};
 /// Presets compiled into the binary: name and content. A test compares the list with the folder.
 pub const BUILT_IN: &[(&str, &str)] = &[
     ("appnp", include_str!("../../../presets/appnp.toml")),
+    ("consistency", include_str!("../../../presets/consistency.toml")),
     ("dqn", include_str!("../../../presets/dqn.toml")),
     ("gat", include_str!("../../../presets/gat.toml")),
     ("gcn", include_str!("../../../presets/gcn.toml")),

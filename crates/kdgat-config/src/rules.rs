@@ -18,6 +18,7 @@ pub struct Rule {
 const DISTILLATION_FIELDS: &[&str] = &[
     "kd_temperature",
     "kd_alpha",
+    "kd_alpha_end",
     "kd_vgae_latent_weight",
     "kd_vgae_recon_weight",
     "kd_loss",
@@ -43,6 +44,7 @@ const COMPUTING_TEACHER_FIELDS: &[&str] = &[
 
 /// Fields of graph models and their training, which `kdgat fusion` does not read.
 const GRAPH_MODEL_FIELDS: &[&str] = &[
+    "kd_alpha_end",
     "latent",
     "heads",
     "embedding",
@@ -149,6 +151,9 @@ const NODE_FIELDS: &[&str] = &[
     "more_teachers",
     "kd_smoothing_steps",
     "kd_smoothing_teleport",
+    "consistency_weight",
+    "consistency_views",
+    "consistency_temperature",
     "node_validation",
     "features_from",
     "hot_rows",
@@ -373,6 +378,12 @@ const RULES: &[Rule] = &[
         is_read: |config, _| config.nodes.kd_smoothing_steps > 0,
         because: "the targets are not smoothed",
         remedy: "add --kd-smoothing-steps or drop it",
+    },
+    Rule {
+        fields: &["consistency_views", "consistency_temperature"],
+        is_read: |config, _| config.nodes.consistency_weight > 0.0,
+        because: "there is no consistency loss",
+        remedy: "add --consistency-weight or drop it",
     },
     Rule {
         fields: &["hot_rows", "node_validation"],

@@ -8,6 +8,7 @@
 #![warn(missing_docs)]
 
 pub mod accelerator;
+pub mod alpha;
 pub mod cache;
 pub mod foreign;
 pub mod frozen;

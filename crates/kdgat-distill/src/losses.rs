@@ -124,6 +124,23 @@ pub fn logit_distance(student: &Tensor, teacher: &Tensor, real: Option<&Mask>) -
     Ok(masked::squared_distance(student, teacher, real)?)
 }
 
+/// Consistency of a network under dropout (Feng et al. 2020, "Graph Random Neural Networks for Semi-Supervised Learning on Graphs", GRAND):
+/// the squared distance of each view's class probabilities from their sharpened mean, summed over classes, mean over views and nodes.
+///
+/// ```text
+/// p̄ = mean of the views' p,   p' = p̄^(1/T) / Σ p̄^(1/T),   loss = mean of Σ (p − p')²
+/// ```
+///
+/// Logits are `[num_nodes, classes]`, one tensor for each view. p' carries no gradient.
+pub fn consistency(views: &[Tensor], temperature: f64) -> Result<Tensor, ModelError> {
+    let probabilities = views.iter().map(|logits| logits.f_softmax(-1, Kind::Float)).collect::<Result<Vec<_>, _>>()?;
+    let probabilities = Tensor::f_stack(&probabilities, 0)?;
+    let mean = probabilities.f_detach()?.f_mean_dim([0i64].as_slice(), false, Kind::Float)?;
+    let sharpened = mean.f_log()?.f_div_scalar(temperature)?.f_softmax(-1, Kind::Float)?;
+    let distance = probabilities.f_sub(&sharpened)?.f_square()?;
+    Ok(distance.f_sum_dim_intlist([-1i64].as_slice(), false, Kind::Float)?.f_mean(Kind::Float)?)
+}
+
 /// T²·KL(teacher ‖ student) of log probabilities `[num_graphs, classes]`, mean over graphs.
 fn divergence(student: &Tensor, teacher: &Tensor, temperature: f64, real: Option<&Mask>) -> Result<Tensor, ModelError> {
     let log_target = true;
@@ -240,6 +257,34 @@ mod tests {
 
     fn kl(teacher: &[f64], student: &[f64]) -> f64 {
         teacher.iter().zip(student).map(|(t, s)| t * (t / s).ln()).sum()
+    }
+
+    /// Two views of two nodes, as the paper writes the loss: probabilities, their mean, and its powers, renormalised.
+    #[test]
+    fn consistency_is_the_distance_from_the_sharpened_mean() {
+        let views = [logits(2, 3, 1), logits(2, 3, 2)];
+        let temperature = 0.4;
+        let mut expected = 0.0;
+        for node in 0..2 {
+            let probabilities = views.each_ref().map(|view| softmax(&view[node], 1.0));
+            let powers: Vec<f64> = (0..3)
+                .map(|class| (probabilities.iter().map(|p| p[class]).sum::<f64>() / 2.0).powf(1.0 / temperature))
+                .collect();
+            let sum: f64 = powers.iter().sum();
+            for p in &probabilities {
+                expected += p.iter().zip(&powers).map(|(p, power)| (p - power / sum).powi(2)).sum::<f64>() / 4.0;
+            }
+        }
+        let tensors =
+            views.each_ref().map(|view| Tensor::from_slice2(view).to_kind(Kind::Float).set_requires_grad(true));
+        let loss = consistency(&tensors, temperature).unwrap();
+        assert!((loss.double_value(&[]) - expected).abs() < 1e-6, "{loss:?} against {expected}");
+        loss.backward();
+        assert!(tensors.iter().all(|view| view.grad().abs().sum(Kind::Float).double_value(&[]) > 0.0));
+        // Equal views whose probabilities are sharp already have nothing to learn.
+        let sharp = Tensor::from_slice(&[60.0f32, 0.0, -60.0]).view([1, 3]);
+        let loss = consistency(&[sharp.shallow_clone(), sharp], temperature).unwrap();
+        assert!(loss.double_value(&[]) < 1e-12);
     }
 
     /// TCKD and NCKD of a graph, as the paper writes them: probabilities first, then renormalised.

@@ -208,6 +208,7 @@ impl LoopState {
         memory::set_epoch(epoch);
         memory::set_activity(Activity::Training);
         fit.console.start_epoch(epoch, options.max_epochs, total_steps, self.position.step);
+        fit.objective.start_epoch(epoch, options.max_epochs);
         fit.objective.source_mut().start_epoch();
         self.epoch_clock = EpochClock::start(self.position.epoch_seconds);
 

@@ -123,6 +123,9 @@ pub trait Objective {
         None
     }
 
+    /// Starts an epoch of training, counted from 0; called once more when it is resumed.
+    fn start_epoch(&mut self, _epoch: u64, _max_epochs: u64) {}
+
     /// Source of the targets of the loss.
     fn source(&self) -> &dyn TargetSource;
 

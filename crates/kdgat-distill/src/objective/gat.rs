@@ -4,6 +4,7 @@ use tch::Tensor;
 
 use super::{Student, TeacherLink, absent, parts, share, target};
 use crate::TargetName;
+use crate::alpha::Alpha;
 use crate::hints::Hints;
 use crate::losses::{self, LogitLoss};
 use kdgat_graph::Batch;
@@ -32,7 +33,7 @@ pub struct GatDistillation {
     /// The comparison of the student's logits with the teacher's.
     pub loss: LogitLoss,
     /// α: share of the distillation in the total loss.
-    pub alpha: f64,
+    pub alpha: Alpha,
     /// The loss of a hidden layer, if hints are used.
     pub hints: Option<Hints>,
 }
@@ -72,7 +73,7 @@ impl GatObjective {
                     kd = kd.f_add(&hint.weighted()?)?;
                     distance = Some(hint.distance);
                 }
-                let total = losses::total(&kd, &task, distillation.alpha)?;
+                let total = losses::total(&kd, &task, distillation.alpha.of(mode))?;
                 let agreement = share_equal(&called, &taught.f_argmax(-1, false)?, real)?;
                 (total, kd, agreement, distance)
             }
@@ -96,6 +97,12 @@ fn share_equal(left: &Tensor, right: &Tensor, real: Option<&Mask>) -> Result<Ten
 impl Objective for GatObjective {
     fn parts(&self) -> &'static [&'static str] {
         parts(WITH_HINT, self.distillation.as_ref().and_then(|distillation| distillation.hints.as_ref()))
+    }
+
+    fn start_epoch(&mut self, epoch: u64, max_epochs: u64) {
+        if let Some(distillation) = &mut self.distillation {
+            distillation.alpha.start_epoch(epoch, max_epochs);
+        }
     }
 
     fn source(&self) -> &dyn TargetSource {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 use super::{Student, TeacherLink, absent, share, target};
+use crate::alpha::Alpha;
 use crate::hints::Hints;
 use crate::losses::{self, EmbeddingLoss, LogitLoss};
 use crate::{TargetName, TargetRows};
@@ -50,7 +51,7 @@ pub struct GraphDistillation {
     /// The comparison of logits; for regression the distance of standardised values is used.
     pub loss: LogitLoss,
     /// α: share of the distillation in the total loss.
-    pub alpha: f64,
+    pub alpha: Alpha,
     /// Scales of the teacher's outputs, for regression.
     pub teacher_scales: Vec<TargetScale>,
     /// The loss of a hidden layer, if hints are used.
@@ -131,7 +132,7 @@ impl GraphObjective {
         };
         let Taught { kd, agreement, extra } =
             self.taught(distillation, &targets, [&pooled, &outputs], (batch, &truth))?;
-        let total = losses::total(&kd, &task, distillation.alpha)?;
+        let total = losses::total(&kd, &task, distillation.alpha.of(mode))?;
         let agreement = agreement.unwrap_or_else(|| absent(&task));
         let mut parts = vec![task, kd, figure, agreement];
         parts.extend(extra);
@@ -319,6 +320,12 @@ impl Objective for GraphObjective {
 
     fn metric(&self) -> Option<Monitor> {
         Some(Monitor::Part { index: FIGURE, highest_is_best: self.task != Task::Regression })
+    }
+
+    fn start_epoch(&mut self, epoch: u64, max_epochs: u64) {
+        if let Some(distillation) = &mut self.distillation {
+            distillation.alpha.start_epoch(epoch, max_epochs);
+        }
     }
 
     fn source(&self) -> &dyn TargetSource {

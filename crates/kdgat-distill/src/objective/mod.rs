@@ -17,7 +17,7 @@ use kdgat_train::objective::{Objective, ObjectiveError};
 
 pub use gat::{GatDistillation, GatObjective, WITH_HINT as GAT_PARTS};
 pub use graph::{ALL_PARTS as GRAPH_PARTS, GraphDistillation, GraphObjective};
-pub use nodes::{IGNORED_LABEL, NodeDistillation, NodeObjective, PARTS as NODE_PARTS};
+pub use nodes::{Consistency, IGNORED_LABEL, NodeDistillation, NodeObjective, PARTS as NODE_PARTS};
 pub use teacher_link::TeacherLink;
 pub use vgae::{Translation, VgaeDistillation, VgaeObjective, WITH_HINT as VGAE_PARTS};
 

@@ -1,12 +1,14 @@
 //! The loss of a network that classifies the nodes of one large graph: labels of the nodes that have one, and a teacher's outputs for all
-//! (GLNN, Zhang et al. 2022).
+//! (GLNN, Zhang et al. 2022), and the consistency of its outputs under dropout (GRAND, Feng et al. 2020).
 
 use tch::{Kind, Reduction, Tensor};
 
 use super::{Student, TeacherLink, absent, target};
+use crate::alpha::Alpha;
 use crate::losses::{self, LogitLoss};
 use crate::{TargetName, TargetRows};
 use kdgat_graph::Batch;
+use kdgat_nn::fused::step_seed;
 use kdgat_nn::layers::Mode;
 use kdgat_nn::{ModelError, NodeGnn};
 use kdgat_torch::autocast::widened;
@@ -24,6 +26,8 @@ pub struct NodeObjective {
     pub teacher: TeacherLink,
     /// The distillation loss; `None` without a teacher.
     pub distillation: Option<NodeDistillation>,
+    /// The consistency loss, if there is one.
+    pub consistency: Option<Consistency>,
     /// Share of the training seeds that have a label, above 0. The label losses of an epoch's batches, weighted by their seeds, then
     /// add up to the mean over all labelled nodes, however the nodes are divided into batches.
     pub labelled_share: f64,
@@ -35,35 +39,82 @@ pub struct NodeDistillation {
     /// The comparison of logits.
     pub loss: LogitLoss,
     /// α: share of the distillation in the total loss.
-    pub alpha: f64,
+    pub alpha: Alpha,
+}
+
+/// The comparison of a network's outputs under different dropout masks, with and without labels.
+#[derive(Debug, Clone, Copy)]
+pub struct Consistency {
+    /// Weight of [`losses::consistency`] beside the other losses.
+    pub weight: f64,
+    /// Number of masks, 2 or more.
+    pub views: usize,
+    /// Temperature of the sharpened mean.
+    pub temperature: f64,
 }
 
 /// Names of the parts of the loss.
 pub const PARTS: &[&str] = &["task_loss", "kd_loss", "accuracy", "teacher_agreement"];
+/// Names of the parts of a loss with consistency.
+pub const PARTS_WITH_CONSISTENCY: &[&str] =
+    &["task_loss", "kd_loss", "accuracy", "teacher_agreement", "consistency_loss"];
 /// Position of the accuracy among the parts.
 const ACCURACY: usize = 2;
 
 impl NodeObjective {
-    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
-        let outputs = widened(&self.model.forward(batch, mode)?)?;
+    /// The losses of one view, and those of all views with their consistency.
+    fn training(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
+        let Some(Consistency { weight, views, temperature }) = self.consistency else {
+            let outputs = self.outputs(batch, Mode::Training)?;
+            return self.losses(&outputs, batch, part, Mode::Training);
+        };
+        let outputs = (0..views as u64)
+            .map(|view| step_seed::in_view(view, || self.outputs(batch, Mode::Training)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let of_views = outputs.iter().map(|outputs| self.losses(outputs, batch, part, Mode::Training));
+        let Losses { total, mut parts } = mean(of_views.collect::<Result<_, _>>()?)?;
+        let consistency = losses::consistency(&outputs, temperature)?;
+        let total = total.f_add(&consistency.f_mul_scalar(weight)?)?;
+        parts.push(consistency);
+        Ok(Losses { total, parts })
+    }
+
+    /// Logits of the seeds, `[num_seeds, classes]`.
+    fn outputs(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ObjectiveError> {
+        Ok(widened(&self.model.forward(batch, mode)?)?)
+    }
+
+    /// The losses without consistency.
+    fn losses(&mut self, outputs: &Tensor, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
         let labelled = match mode {
             Mode::Training => batch.num_graphs() as f64 * self.labelled_share,
             Mode::Evaluation => batch.num_graphs() as f64,
         };
-        let task = label_loss(&outputs, &batch.labels, labelled)?;
-        let accuracy = accuracy(&outputs, &batch.labels, labelled)?;
+        let task = label_loss(outputs, &batch.labels, labelled)?;
+        let accuracy = accuracy(outputs, &batch.labels, labelled)?;
         self.teacher.read()?;
         let (Some(distillation), Some(targets)) = (&self.distillation, self.teacher.rows_of(part)?) else {
             let (total, kd, agreement) = (task.shallow_clone(), absent(&task), absent(&task));
             return Ok(Losses { total, parts: vec![task, kd, accuracy, agreement] });
         };
         let taught = logits(&targets)?;
-        let kd = distillation.loss.of(&outputs, &taught, &batch.labels, None)?;
+        let kd = distillation.loss.of(outputs, &taught, &batch.labels, None)?;
         let agree = outputs.f_argmax(-1, false)?.f_eq_tensor(&taught.f_argmax(-1, false)?)?;
         let agreement = agree.f_to_kind(Kind::Float)?.f_mean(Kind::Float)?;
-        let total = losses::total(&kd, &task, distillation.alpha)?;
+        let total = losses::total(&kd, &task, distillation.alpha.of(mode))?;
         Ok(Losses { total, parts: vec![task, kd, accuracy, agreement] })
     }
+}
+
+/// The mean of the losses of several views, each part by itself.
+fn mean(views: Vec<Losses>) -> Result<Losses, ObjectiveError> {
+    let mean_of = |tensors: Vec<&Tensor>| Tensor::f_stack(&tensors, 0)?.f_mean(Kind::Float);
+    let num_parts = views.first().map_or(0, |losses| losses.parts.len());
+    let parts = (0..num_parts).map(|part| mean_of(views.iter().map(|losses| &losses.parts[part]).collect()));
+    Ok(Losses {
+        total: mean_of(views.iter().map(|losses| &losses.total).collect())?,
+        parts: parts.collect::<Result<_, _>>()?,
+    })
 }
 
 fn logits(targets: &TargetRows) -> Result<Tensor, ObjectiveError> {
@@ -85,11 +136,17 @@ fn accuracy(outputs: &Tensor, labels: &Tensor, labelled: f64) -> Result<Tensor, 
 
 impl Objective for NodeObjective {
     fn parts(&self) -> &'static [&'static str] {
-        PARTS
+        if self.consistency.is_some() { PARTS_WITH_CONSISTENCY } else { PARTS }
     }
 
     fn metric(&self) -> Option<Monitor> {
         Some(Monitor::Part { index: ACCURACY, highest_is_best: true })
+    }
+
+    fn start_epoch(&mut self, epoch: u64, max_epochs: u64) {
+        if let Some(distillation) = &mut self.distillation {
+            distillation.alpha.start_epoch(epoch, max_epochs);
+        }
     }
 
     fn source(&self) -> &dyn TargetSource {
@@ -101,13 +158,18 @@ impl Objective for NodeObjective {
     }
 
     fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
-        let losses = self.loss(batch, part, Mode::Training)?;
+        let losses = self.training(batch, part)?;
         backward(&losses.total)?;
         Ok(losses)
     }
 
     fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
-        self.loss(batch, part, Mode::Evaluation)
+        let outputs = self.outputs(batch, Mode::Evaluation)?;
+        let mut losses = self.losses(&outputs, batch, part, Mode::Evaluation)?;
+        if self.consistency.is_some() {
+            losses.parts.push(absent(&losses.total));
+        }
+        Ok(losses)
     }
 
     fn share(&self, part: &Part, whole: &Part) -> f64 {

@@ -3,6 +3,7 @@
 use tch::Tensor;
 
 use super::{Student, TeacherLink, absent, parts, target};
+use crate::alpha::Alpha;
 use crate::hints::{Hint, Hints};
 use crate::losses::VgaeWeights;
 use crate::vgae_terms::{LatentComparison, Projection, VgaeKd};
@@ -33,12 +34,26 @@ pub struct VgaeObjective {
 pub struct VgaeDistillation {
     /// The map from the student's latent to the teacher's columns.
     pub projection: Projection,
-    /// Weights of the terms.
-    pub weights: VgaeWeights,
+    /// α: share of the distillation in the total loss.
+    pub alpha: Alpha,
+    /// w_z: weight of the distance between latents.
+    pub latent_weight: f64,
+    /// w_x: weight of the distance between reconstructions.
+    pub reconstruction_weight: f64,
     /// Conversion of node features from the teacher's scale to the student's, if they differ.
     pub translation: Option<Translation>,
     /// The loss of a hidden layer, if hints are used.
     pub hints: Option<Hints>,
+}
+
+impl VgaeDistillation {
+    fn weights(&self, mode: Mode) -> VgaeWeights {
+        VgaeWeights {
+            alpha: self.alpha.of(mode),
+            latent: self.latent_weight,
+            reconstruction: self.reconstruction_weight,
+        }
+    }
 }
 
 /// Converts the reconstruction of a teacher that was trained on other data to the student's units.
@@ -71,7 +86,8 @@ impl VgaeObjective {
         let (total, distilled, hint, task) = match (distillation, targets) {
             (Some(distillation), Some(targets)) => {
                 let student = (&z, model.kernel());
-                let (losses, hint, task) = distil(distillation, student, (&targets, batch), decode, backward)?;
+                let taught = (&*distillation, distillation.weights(mode));
+                let (losses, hint, task) = distil(taught, student, (&targets, batch), decode, backward)?;
                 (losses.total, [losses.kd, losses.latent, losses.reconstruction], hint, task)
             }
             _ => {
@@ -92,29 +108,29 @@ impl VgaeObjective {
 /// Computes the losses of a distilled student: its z is compared with the teacher's while it is decoded and gradients are taken.
 /// Returns the loss, the hint's distance and the task loss.
 fn distil(
-    distillation: &VgaeDistillation,
+    (distillation, weights): (&VgaeDistillation, VgaeWeights),
     latent: (&Tensor, Backend),
     (targets, batch): (&TargetRows, &Batch),
     decode: impl FnOnce() -> Result<VgaeOutput, ModelError>,
     backward: Backward,
 ) -> Result<(VgaeKd, Option<Tensor>, VgaeLoss), ObjectiveError> {
-    let VgaeDistillation { projection, weights, translation, hints } = distillation;
+    let VgaeDistillation { projection, translation, hints, .. } = distillation;
     let (mean, reconstruction) = (target(targets, TargetName::Latent)?, target(targets, TargetName::Reconstruction)?);
     let translate =
         |translation: &Translation| Ok::<_, ObjectiveError>(translation.apply(&reconstruction.gathered()?)?.into());
     let translated: Option<Rows> = translation.as_ref().map(translate).transpose()?;
     let taught = ([mean, translated.as_ref().unwrap_or(reconstruction)], batch.real.is_none());
-    let (terms, _) = LatentComparison::beside(projection, latent, taught, *weights, |comparison| {
+    let (terms, _) = LatentComparison::beside(projection, latent, taught, weights, |comparison| {
         let output = decode()?;
         let terms = comparison.terms(&output, batch)?;
         let hint = hints.as_ref().map(|hints| compare_hidden(hints, &output, (targets, batch))).transpose()?;
         // The backward pass frees the student's outputs as it proceeds.
         drop(output);
-        backward(&terms.training_loss(*weights, hint.as_ref())?)?;
+        backward(&terms.training_loss(weights, hint.as_ref())?)?;
         Ok::<_, ObjectiveError>((terms, hint))
     })?;
     let (terms, hint) = terms?;
-    let losses = tch::no_grad(|| terms.losses(*weights, hint.as_ref()))?;
+    let losses = tch::no_grad(|| terms.losses(weights, hint.as_ref()))?;
     Ok((losses, hint.map(|hint| hint.distance), terms.task))
 }
 
@@ -132,6 +148,12 @@ fn compare_hidden(
 impl Objective for VgaeObjective {
     fn parts(&self) -> &'static [&'static str] {
         parts(WITH_HINT, self.distillation.as_ref().and_then(|distillation| distillation.hints.as_ref()))
+    }
+
+    fn start_epoch(&mut self, epoch: u64, max_epochs: u64) {
+        if let Some(distillation) = &mut self.distillation {
+            distillation.alpha.start_epoch(epoch, max_epochs);
+        }
     }
 
     fn source(&self) -> &dyn TargetSource {

@@ -16,6 +16,16 @@ pub fn set(seed: u64) {
     STEP.with(|step| step.set(Some(seed)));
 }
 
+/// Runs `forward` with masks of its own in the current step; those of view 0 are the step's.
+pub fn in_view<T>(view: u64, forward: impl FnOnce() -> T) -> T {
+    let step = STEP.with(Cell::get);
+    let seed = step.map(|seed| if view == 0 { seed } else { random::mix(seed ^ random::mix(view)) });
+    STEP.with(|step| step.set(seed));
+    let result = forward();
+    STEP.with(|seed| seed.set(step));
+    result
+}
+
 /// Seed of a layer's mask in the current step. If no step was begun, it comes from torch's generator.
 pub fn of_layer(layer: LayerId) -> Result<u64, TchError> {
     let step = match STEP.with(Cell::get) {
@@ -52,5 +62,16 @@ mod tests {
         assert_eq!(seed(1, "a"), seed(1, "a"));
         assert_ne!(seed(1, "a"), seed(2, "a"));
         assert_ne!(seed(1, "a"), seed(1, "b"));
+    }
+
+    #[test]
+    fn a_view_has_its_own_seeds_and_leaves_the_step_as_it_was() {
+        let layer = LayerId::new("a");
+        set(1);
+        let step = of_layer(layer).unwrap();
+        let views: Vec<u64> = (0..3).map(|view| in_view(view, || of_layer(layer).unwrap())).collect();
+        assert_eq!(views[0], step);
+        assert!(views[1] != step && views[2] != step && views[1] != views[2]);
+        assert_eq!(of_layer(layer).unwrap(), step);
     }
 }
