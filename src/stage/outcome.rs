@@ -121,6 +121,10 @@ impl Outcome {
 
 fn describe_parts(metrics: &EpochMetrics) -> String {
     let parts = metrics.parts.iter().filter(|(_, training, _)| training.is_finite());
-    let texts = parts.map(|(name, training, validation)| format!("{name} {training:.5} {validation:.5}"));
+    // A part that validation does not have, such as the consistency under dropout, has one number.
+    let texts = parts.map(|(name, training, validation)| match validation.is_finite() {
+        true => format!("{name} {training:.5} {validation:.5}"),
+        false => format!("{name} {training:.5} (training alone)"),
+    });
     texts.collect::<Vec<_>>().join(", ")
 }
