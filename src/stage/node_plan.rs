@@ -181,10 +181,11 @@ fn of_size(config: &Config, size: PlannedGraph) -> Result<Planned, StageError> {
 
 /// Nodes that a training computes outputs for, of so many that are visible and have a label to train on.
 fn num_seeds(config: &Config, visible: usize, labelled: usize) -> usize {
-    match config.nodes.kd_nodes_per_label {
-        Some(per_label) if config.distillation.use_kd => (per_label * labelled).min(visible),
-        None if config.distillation.use_kd || consistency(config).is_some() => visible,
-        _ => labelled,
+    let beyond_labels = config.distillation.use_kd || consistency(config).is_some();
+    match (beyond_labels, config.nodes.kd_nodes_per_label) {
+        (true, None) => visible,
+        (true, Some(per_label)) => (per_label * labelled).min(visible),
+        (false, _) => labelled,
     }
 }
 

@@ -44,8 +44,8 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     // What the new model reads; the teacher may have been trained without positions.
     let read = Arc::new(with_positions(&visible, config.nodes.position_columns)?);
     let mut found = node_teacher::find_for_nodes(config, &data, &architecture, &split)?;
-    let needs_labels = found.is_none() && consistency(config).is_none();
-    let seeds = Seeds::of(config, &split, visible.num_nodes(), !needs_labels);
+    let beyond_labels = found.is_some() || consistency(config).is_some();
+    let seeds = Seeds::of(config, &split, visible.num_nodes(), beyond_labels);
     if config.nodes.teacher_fanouts.is_some()
         && let Some(teacher) = found.take()
     {

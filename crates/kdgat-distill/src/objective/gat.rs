@@ -96,7 +96,7 @@ fn share_equal(left: &Tensor, right: &Tensor, real: Option<&Mask>) -> Result<Ten
 
 impl Objective for GatObjective {
     fn parts(&self) -> &'static [&'static str] {
-        parts(WITH_HINT, self.distillation.as_ref().and_then(|distillation| distillation.hints.as_ref()))
+        parts(WITH_HINT, self.distillation.as_ref().is_some_and(|distillation| distillation.hints.is_some()))
     }
 
     fn start_epoch(&mut self, epoch: u64, max_epochs: u64) {

@@ -8,7 +8,6 @@ mod vgae;
 
 use tch::{Kind, Tensor};
 
-use crate::hints::Hints;
 use crate::{TargetName, TargetRows};
 use kdgat_graph::padding::Mask;
 use kdgat_nn::{ModelError, masked};
@@ -17,7 +16,7 @@ use kdgat_train::objective::{Objective, ObjectiveError};
 
 pub use gat::{GatDistillation, GatObjective, WITH_HINT as GAT_PARTS};
 pub use graph::{ALL_PARTS as GRAPH_PARTS, GraphDistillation, GraphObjective};
-pub use nodes::{Consistency, IGNORED_LABEL, NodeDistillation, NodeObjective, PARTS as NODE_PARTS};
+pub use nodes::{Consistency, IGNORED_LABEL, NodeDistillation, NodeObjective};
 pub use teacher_link::TeacherLink;
 pub use vgae::{Translation, VgaeDistillation, VgaeObjective, WITH_HINT as VGAE_PARTS};
 
@@ -38,11 +37,11 @@ pub trait Student: Objective {
     fn into_teacher(self) -> TeacherLink;
 }
 
-/// The names of the parts of a loss: all of `with_hint`, or without `hints` all but the last.
-fn parts(with_hint: &'static [&'static str], hints: Option<&Hints>) -> &'static [&'static str] {
-    match hints {
-        Some(_) => with_hint,
-        None => with_hint.split_last().map_or(&[], |(_, parts)| parts),
+/// The names of the parts of a loss: all of `with_last`, or all but the last, which only some losses have.
+fn parts(with_last: &'static [&'static str], has_last: bool) -> &'static [&'static str] {
+    match has_last {
+        true => with_last,
+        false => with_last.split_last().map_or(&[], |(_, parts)| parts),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use tch::{Kind, Reduction, Tensor};
 
-use super::{Student, TeacherLink, absent, target};
+use super::{Student, TeacherLink, absent, parts, target};
 use crate::alpha::Alpha;
 use crate::losses::{self, LogitLoss};
 use crate::{TargetName, TargetRows};
@@ -53,30 +53,29 @@ pub struct Consistency {
     pub temperature: f64,
 }
 
-/// Names of the parts of the loss.
-pub const PARTS: &[&str] = &["task_loss", "kd_loss", "accuracy", "teacher_agreement"];
-/// Names of the parts of a loss with consistency.
-pub const PARTS_WITH_CONSISTENCY: &[&str] =
-    &["task_loss", "kd_loss", "accuracy", "teacher_agreement", "consistency_loss"];
+/// Names of the parts of the loss; the last only with a consistency loss.
+const WITH_CONSISTENCY: &[&str] = &["task_loss", "kd_loss", "accuracy", "teacher_agreement", "consistency_loss"];
 /// Position of the accuracy among the parts.
 const ACCURACY: usize = 2;
 
 impl NodeObjective {
-    /// The losses of one view, and those of all views with their consistency.
-    fn training(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
-        let Some(Consistency { weight, views, temperature }) = self.consistency else {
-            let outputs = self.outputs(batch, Mode::Training)?;
-            return self.losses(&outputs, batch, part, Mode::Training);
-        };
-        let outputs = (0..views as u64)
-            .map(|view| step_seed::in_view(view, || self.outputs(batch, Mode::Training)))
+    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
+        let compared = self.consistency.filter(|_| mode == Mode::Training);
+        let views = compared.map_or(1, |consistency| consistency.views as u64);
+        let outputs = (0..views)
+            .map(|view| step_seed::in_view(view, || self.outputs(batch, mode)))
             .collect::<Result<Vec<_>, _>>()?;
-        let of_views = outputs.iter().map(|outputs| self.losses(outputs, batch, part, Mode::Training));
-        let Losses { total, mut parts } = mean(of_views.collect::<Result<_, _>>()?)?;
-        let consistency = losses::consistency(&outputs, temperature)?;
-        let total = total.f_add(&consistency.f_mul_scalar(weight)?)?;
-        parts.push(consistency);
-        Ok(Losses { total, parts })
+        let taught = self.taught(part)?;
+        let of_views = outputs.iter().map(|outputs| self.losses(outputs, taught.as_ref(), batch, mode));
+        let mut losses = mean(of_views.collect::<Result<_, _>>()?)?;
+        if let Some(Consistency { weight, temperature, .. }) = compared {
+            let consistency = losses::consistency(&outputs, temperature)?;
+            losses.total = losses.total.f_add(&consistency.f_mul_scalar(weight)?)?;
+            losses.parts.push(consistency);
+        } else if self.consistency.is_some() {
+            losses.parts.push(absent(&losses.total));
+        }
+        Ok(losses)
     }
 
     /// Logits of the seeds, `[num_seeds, classes]`.
@@ -84,21 +83,31 @@ impl NodeObjective {
         Ok(widened(&self.model.forward(batch, mode)?)?)
     }
 
-    /// The losses without consistency.
-    fn losses(&mut self, outputs: &Tensor, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
+    /// The teacher's logits of the seeds, `[num_seeds, classes]`; `None` without a teacher.
+    fn taught(&mut self, part: &Part) -> Result<Option<Tensor>, ObjectiveError> {
+        self.teacher.read()?;
+        self.teacher.rows_of(part)?.as_ref().map(logits).transpose()
+    }
+
+    /// The losses of one view, without consistency.
+    fn losses(
+        &self,
+        outputs: &Tensor,
+        taught: Option<&Tensor>,
+        batch: &Batch,
+        mode: Mode,
+    ) -> Result<Losses, ObjectiveError> {
         let labelled = match mode {
             Mode::Training => batch.num_graphs() as f64 * self.labelled_share,
             Mode::Evaluation => batch.num_graphs() as f64,
         };
         let task = label_loss(outputs, &batch.labels, labelled)?;
         let accuracy = accuracy(outputs, &batch.labels, labelled)?;
-        self.teacher.read()?;
-        let (Some(distillation), Some(targets)) = (&self.distillation, self.teacher.rows_of(part)?) else {
+        let (Some(distillation), Some(taught)) = (&self.distillation, taught) else {
             let (total, kd, agreement) = (task.shallow_clone(), absent(&task), absent(&task));
             return Ok(Losses { total, parts: vec![task, kd, accuracy, agreement] });
         };
-        let taught = logits(&targets)?;
-        let kd = distillation.loss.of(outputs, &taught, &batch.labels, None)?;
+        let kd = distillation.loss.of(outputs, taught, &batch.labels, None)?;
         let agree = outputs.f_argmax(-1, false)?.f_eq_tensor(&taught.f_argmax(-1, false)?)?;
         let agreement = agree.f_to_kind(Kind::Float)?.f_mean(Kind::Float)?;
         let total = losses::total(&kd, &task, distillation.alpha.of(mode))?;
@@ -106,8 +115,11 @@ impl NodeObjective {
     }
 }
 
-/// The mean of the losses of several views, each part by itself.
-fn mean(views: Vec<Losses>) -> Result<Losses, ObjectiveError> {
+/// The mean of the losses of the views, each part by itself; of one view, its losses.
+fn mean(mut views: Vec<Losses>) -> Result<Losses, ObjectiveError> {
+    if views.len() == 1 {
+        return Ok(views.swap_remove(0));
+    }
     let mean_of = |tensors: Vec<&Tensor>| Tensor::f_stack(&tensors, 0)?.f_mean(Kind::Float);
     let num_parts = views.first().map_or(0, |losses| losses.parts.len());
     let parts = (0..num_parts).map(|part| mean_of(views.iter().map(|losses| &losses.parts[part]).collect()));
@@ -136,7 +148,7 @@ fn accuracy(outputs: &Tensor, labels: &Tensor, labelled: f64) -> Result<Tensor, 
 
 impl Objective for NodeObjective {
     fn parts(&self) -> &'static [&'static str] {
-        if self.consistency.is_some() { PARTS_WITH_CONSISTENCY } else { PARTS }
+        parts(WITH_CONSISTENCY, self.consistency.is_some())
     }
 
     fn metric(&self) -> Option<Monitor> {
@@ -158,18 +170,13 @@ impl Objective for NodeObjective {
     }
 
     fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
-        let losses = self.training(batch, part)?;
+        let losses = self.loss(batch, part, Mode::Training)?;
         backward(&losses.total)?;
         Ok(losses)
     }
 
     fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
-        let outputs = self.outputs(batch, Mode::Evaluation)?;
-        let mut losses = self.losses(&outputs, batch, part, Mode::Evaluation)?;
-        if self.consistency.is_some() {
-            losses.parts.push(absent(&losses.total));
-        }
-        Ok(losses)
+        self.loss(batch, part, Mode::Evaluation)
     }
 
     fn share(&self, part: &Part, whole: &Part) -> f64 {

@@ -147,7 +147,7 @@ fn compare_hidden(
 
 impl Objective for VgaeObjective {
     fn parts(&self) -> &'static [&'static str] {
-        parts(WITH_HINT, self.distillation.as_ref().and_then(|distillation| distillation.hints.as_ref()))
+        parts(WITH_HINT, self.distillation.as_ref().is_some_and(|distillation| distillation.hints.is_some()))
     }
 
     fn start_epoch(&mut self, epoch: u64, max_epochs: u64) {
