@@ -110,9 +110,9 @@ fn residency_and_cache_change_no_loss() {
     }
 }
 
-/// Several teachers and smoothing change the targets; the place of the weights and the cache change nothing.
+/// Several teachers, shares of classes and smoothing change the targets; the place of the weights and the cache change nothing.
 #[test]
-fn targets_of_several_teachers_are_averaged_and_smoothed() {
+fn targets_of_several_teachers_are_averaged_corrected_and_smoothed() {
     let place = place();
     train(&place, &["--preset", "gat,teacher", "--max-epochs", "5", "--run-dir", "gat"]);
     let other = ["--preset", "appnp,teacher", "--position-columns", "6", "--max-epochs", "5", "--run-dir", "appnp"];
@@ -134,7 +134,9 @@ fn targets_of_several_teachers_are_averaged_and_smoothed() {
     for (index, variant) in variants.iter().enumerate() {
         assert_eq!(losses(&format!("variant-{index}"), &[&smoothed[..], variant].concat()), expected, "{variant:?}");
     }
-    let less = [losses("both", &both), losses("gat-smoothed", &smoothed[2..]), losses("gat-alone", &[])];
+    let shares = losses("gat-shares", &["--kd-class-shares"]);
+    let less =
+        [losses("both", &both), losses("gat-smoothed", &smoothed[2..]), losses("gat-alone", &[]), shares.clone()];
     for (index, other) in less.iter().enumerate() {
         assert!(*other != expected && less[..index].iter().all(|before| before != other), "number {index}");
     }
@@ -147,6 +149,10 @@ fn targets_of_several_teachers_are_averaged_and_smoothed() {
     assert!(said.contains("complete: targets of 240 nodes") || said.contains("240 computed now"), "{said}");
     let cached = ["--teacher-cache", "disk", "--teacher-cache-dir", "before"];
     assert_eq!(losses("cached", &[&smoothed[..], &cached].concat()), expected);
+    let offloaded = ["--kd-class-shares", "--offload-teacher", "--use-teacher-cache", "false"];
+    assert_eq!(losses("gat-shares-offloaded", &offloaded), shares);
+    assert_eq!(losses("gat-shares-cached", &[&["--kd-class-shares"], &cached[..]].concat()), shares);
+    assert_eq!(losses("gat-shares-again", &[&["--kd-class-shares"], &cached[..]].concat()), shares);
 
     refused(&place, &[&student[..], &["--more-teachers", "nowhere"]].concat(), "nowhere");
     train(&place, &["--preset", "sage,teacher", "--max-epochs", "2", "--seed", "7", "--run-dir", "elsewhere"]);
@@ -154,8 +160,12 @@ fn targets_of_several_teachers_are_averaged_and_smoothed() {
     refused(&place, &[&student[..], &["--kd-smoothing-teleport", "0.2"]].concat(), "the targets are not smoothed");
     let sampled = ["--kd-smoothing-steps", "3", "--teacher-fanouts", "5,5"];
     refused(&place, &[&student[..], &sampled].concat(), "targets from sampled neighbours are those of one teacher");
-    let alone = ["--preset", "mlp,student", "--use-kd", "false", "--kd-smoothing-steps", "3"];
-    refused(&place, &alone, "nothing is distilled while use_kd is false");
+    let sampled = ["--kd-class-shares", "--teacher-fanouts", "5,5"];
+    refused(&place, &[&student[..], &sampled].concat(), "targets from sampled neighbours are those of one teacher");
+    for change in [&["--kd-smoothing-steps", "3"][..], &["--kd-class-shares"]] {
+        let alone = [&["--preset", "mlp,student", "--use-kd", "false"], change].concat();
+        refused(&place, &alone, "nothing is distilled while use_kd is false");
+    }
 }
 
 /// Consistency reads nodes without labels, and its masks depend on the seed, the step and the view alone.
@@ -257,6 +267,10 @@ fn hidden_nodes_appear_in_the_evaluation() {
     refused(&place, &["--preset", "mlp,student"], "was trained on another division of the nodes");
     let table = place.success(&["evaluate", "--data", "net"]);
     assert!(table.contains("accuracy_visible") && table.contains("accuracy_hidden"), "{table}");
+    assert!(!table.contains("accuracy_from_validation"), "{table}");
+    train(&place, &[&["--preset", "mlp,student", "--kd-class-shares"], &hidden[..]].concat());
+    let table = place.success(&["evaluate", "--data", "net"]);
+    assert!(table.contains("accuracy_from_validation") && table.contains("kd_class_shares"), "{table}");
 }
 
 /// Two communities whose features say nothing: only positions tell a network without neighbours where a node is.

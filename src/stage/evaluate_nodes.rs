@@ -13,7 +13,7 @@ use super::node_teacher::activation_place;
 use super::recorded_runs::{Subject, recorded_runs, sections_of};
 use super::{EvaluateOptions, StageError, training};
 use crate::config::{Config, NodesConfig};
-use crate::distill::frozen::{ActivationPlace, outputs_of_all_nodes};
+use crate::distill::frozen::{ActivationPlace, expected_accuracy, outputs_of_all_nodes};
 use crate::evaluate::graph_runs::RunResult;
 use crate::evaluate::graphs::{Metric, Tested, baseline};
 use crate::evaluate::{TrainedModel, label_propagation};
@@ -28,7 +28,17 @@ pub fn evaluate_nodes(config: &Config, options: &EvaluateOptions) -> Result<(Str
     let dataset = data.graph.name.clone();
     let subject = Subject { dataset: &dataset, unit: "nodes", preset: "sage" };
     let runs = recorded_runs(config, options, &subject, |model| recorded_split(config, model, &data.graph))?;
-    let mut scorer = Scorer { config, options, schema: schema(&data.graph), data, propagated: BTreeMap::new() };
+    let corrects_shares = |model: &TrainedModel| {
+        model.settings.iter().any(|(name, value)| name == "kd_class_shares" && value.as_bool() == Some(true))
+    };
+    let mut scorer = Scorer {
+        config,
+        options,
+        schema: schema(&data.graph),
+        data,
+        compares_mixtures: runs.iter().any(|(model, _)| corrects_shares(model)),
+        propagated: BTreeMap::new(),
+    };
     let mut evaluated = Vec::new();
     for (model, split) in &runs {
         eprintln!("scoring with {}", model.name);
@@ -134,6 +144,9 @@ struct Scorer<'a> {
     options: &'a EvaluateOptions,
     data: NodeData,
     schema: Schema,
+    /// True if one of the models is meant for the mixture of classes that the test nodes have, and another for that of the labelled ones:
+    /// plain validation accuracy cannot compare these.
+    compares_mixtures: bool,
     /// Metrics of label propagation by digest of the test nodes.
     propagated: BTreeMap<String, Vec<Metric>>,
 }
@@ -166,6 +179,9 @@ impl Scorer<'_> {
         let mut metrics = tested.metrics(&self.schema, self.options.resamples, seed);
         if !split.hidden.is_empty() {
             metrics.extend(by_visibility(&tested, split.test.len()));
+        }
+        if self.compares_mixtures {
+            metrics.push(accuracy_from_validation(&seen, &split, &graph)?);
         }
         let propagated = self.propagated_metrics(&split, &visible, &test, &tested.targets);
         Ok(RunResult {
@@ -209,12 +225,28 @@ impl Scorer<'_> {
     }
 }
 
+/// Class probabilities of some nodes, `[num_nodes, classes]`.
+fn probability_rows(outputs: &ActivationRows, nodes: &[u32]) -> Result<Vec<f32>, StageError> {
+    let rows = outputs.gather(nodes)?.f_softmax(-1, tch::Kind::Double)?;
+    Ok(weights::floats(&rows)?)
+}
+
 /// Class probabilities of some nodes.
 fn probabilities(outputs: &ActivationRows, nodes: &[u32]) -> Result<Vec<Vec<f64>>, StageError> {
-    let rows = outputs.gather(nodes)?.f_softmax(-1, tch::Kind::Double)?;
-    let values: Vec<f32> = weights::floats(&rows)?;
     let row = |row: &[f32]| row.iter().map(|&value| f64::from(value)).collect();
-    Ok(values.chunks_exact(outputs.columns().max(1)).map(row).collect())
+    Ok(probability_rows(outputs, nodes)?.chunks_exact(outputs.columns().max(1)).map(row).collect())
+}
+
+/// The accuracy on the visible test nodes that the validation nodes let expect. No label of a test node is read.
+fn accuracy_from_validation(
+    outputs: &ActivationRows,
+    split: &NodeSplit,
+    graph: &NodeGraph,
+) -> Result<Metric, StageError> {
+    let labels: Vec<i64> = split.validation.iter().map(|&node| i64::from(graph.labels[node as usize])).collect();
+    let (known, unknown) = (probability_rows(outputs, &split.validation)?, probability_rows(outputs, &split.test)?);
+    let value = expected_accuracy(&known, &labels, &unknown, outputs.columns());
+    Ok(Metric { name: "accuracy_from_validation".to_owned(), value, interval: None })
 }
 
 /// Accuracy on the test nodes that were visible in training, the first `visible`, and on those that were hidden.

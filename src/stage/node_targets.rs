@@ -299,8 +299,7 @@ impl NodeTargets {
     ) -> Result<(), StageError> {
         let place = activation_place(&self.config, &self.config.distillation.teacher_cache_dir)?;
         let (mut given, kernel) = (self.weights()?, training::attention_kernel(&self.config));
-        let smoothing = self.found.smoothing.as_ref();
-        let rows = targets_of_all_nodes(&self.teachers, smoothing, &mut given, kernel, self.device, &place)
+        let rows = targets_of_all_nodes(&self.teachers, &self.found.changes, &mut given, kernel, self.device, &place)
             .map_err(TeacherError::from)?;
         for block in blocks {
             if interrupt::requested() || !cache.is_writable() {

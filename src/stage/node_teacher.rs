@@ -10,12 +10,12 @@ use super::teacher::{
     FoundTeacher, ModelRole, TEACHER, TeacherUse, by_path_or_registered, cache_memory_bytes, data_flag, division_flags,
     expect_same_division, open, teacher_options,
 };
-use super::train_nodes::training_labels;
+use super::train_nodes::labels_of;
 use super::{StageError, training};
 use crate::config::Config;
 use crate::distill::frozen::{
-    ActivationPlace, Asked, CachedNodes, FrozenNodes, LoadedModel, NodeTeacher, TargetSmoothing, TeacherVocabulary,
-    joined_weights,
+    ActivationPlace, Asked, CachedNodes, FrozenNodes, LoadedModel, NodeTeacher, ShareCorrection, TargetChanges,
+    TargetSmoothing, TeacherVocabulary, joined_weights,
 };
 use crate::distill::objective::TeacherLink;
 use crate::distill::{FrozenModel, StoreShape, Teacher, TeacherError};
@@ -71,13 +71,26 @@ pub fn find_for_nodes(
     let more = architectures.split_off(1);
     let architecture = Architecture::Nodes(architectures.remove(0));
     let weights = joined_weights(weights)?;
-    let smoothing = (config.nodes.kd_smoothing_steps > 0).then(|| TargetSmoothing {
-        smoothing: Smoothing { steps: config.nodes.kd_smoothing_steps, teleport: config.nodes.kd_smoothing_teleport },
-        labels: Arc::new(training_labels(&data.graph, split)),
-    });
+    let changes = target_changes(config, data, split);
     let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
     let asked = Asked::Outputs;
-    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, smoothing }))
+    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, changes }))
+}
+
+/// The configured changes of the targets.
+fn target_changes(config: &Config, data: &NodeData, split: &NodeSplit) -> TargetChanges {
+    let nodes = &config.nodes;
+    let training = Arc::new(labels_of(&data.graph, &split.training));
+    let smoothing = (nodes.kd_smoothing_steps > 0).then(|| TargetSmoothing {
+        smoothing: Smoothing { steps: nodes.kd_smoothing_steps, teleport: nodes.kd_smoothing_teleport },
+        labels: Arc::clone(&training),
+    });
+    let shares = nodes.kd_class_shares.then(|| ShareCorrection {
+        validation: Arc::new(labels_of(&data.graph, &split.validation)),
+        training,
+        visible: split.visible(data.graph.num_nodes()).map(Arc::new),
+    });
+    TargetChanges { shares, smoothing }
 }
 
 /// The architecture of a teacher for nodes that has the features and classes of `student` and was trained on this division.
@@ -129,7 +142,7 @@ pub fn start_for_nodes(
         None => {
             let place = activation_place(config, &settings.teacher_cache_dir)?;
             let kernel = training::attention_kernel(config);
-            let model = FrozenNodes::new(teachers, found.smoothing.clone(), kernel, place);
+            let model = FrozenNodes::new(teachers, found.changes.clone(), kernel, place);
             Box::new(model.map_err(TeacherError::from)?)
         }
     };

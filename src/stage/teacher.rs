@@ -10,7 +10,7 @@ use super::node_targets::joined;
 use super::setup::{self, Data};
 use super::{Outcome, StageError, training};
 use crate::config::{self, CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
-use crate::distill::frozen::{self, Asked, LoadedModel, TargetSmoothing, TeacherVocabulary};
+use crate::distill::frozen::{self, Asked, LoadedModel, TargetChanges, TeacherVocabulary};
 use crate::distill::objective::TeacherLink;
 use crate::distill::registry::{self, Registry, TeacherConfig, TrainedOn};
 use crate::distill::{
@@ -39,8 +39,8 @@ pub struct FoundTeacher {
     pub asked: Asked,
     /// Further networks for nodes, whose tensors are among `weights`.
     pub more: Vec<NodeGnnConfig>,
-    /// Smoothing of targets for nodes.
-    pub smoothing: Option<TargetSmoothing>,
+    /// Changes of the targets for nodes.
+    pub changes: TargetChanges,
 }
 
 /// The identity of a run's teacher.
@@ -86,8 +86,8 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
     let vocabulary = TeacherVocabulary::new(&found.architecture, found.vocabulary, data.store.vocabulary());
     let (architecture, weights) = (found.architecture, found.weights);
     let asked = if config.distillation.kd_hint_weight > 0.0 { Asked::OutputsAndHints } else { Asked::Outputs };
-    let (more, smoothing) = (Vec::new(), None);
-    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, smoothing }))
+    let (more, changes) = (Vec::new(), TargetChanges::default());
+    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, changes }))
 }
 
 /// Finds the configured teacher of a graph network, if any: by path, or the one registered for the dataset. It may have other layers than
@@ -109,8 +109,8 @@ pub fn find_for_graphs(
     let asked = if config.distillation.kd_hint_weight > 0.0 { Asked::OutputsAndHints } else { Asked::Outputs };
     let (architecture, weights) = (found.architecture, found.weights);
     let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
-    let (more, smoothing) = (Vec::new(), None);
-    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, smoothing }))
+    let (more, changes) = (Vec::new(), TargetChanges::default());
+    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, changes }))
 }
 
 /// The role of a trained graph network in a run, for messages.
@@ -428,10 +428,9 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
     let hints = if found.asked == Asked::OutputsAndHints { "-hints" } else { "" };
     let fanouts = config.nodes.teacher_fanouts.as_deref().map(joined);
     let sampled = fanouts.as_ref().map(|text| format!("-sampled-{}", text.replace(',', "-"))).unwrap_or_default();
-    let smoothing = found.smoothing.as_ref().map(TargetSmoothing::describe);
-    let smoothed =
-        smoothing.as_ref().map(|text| format!("-smoothed-{}", &blake3::hash(text.as_bytes()).to_hex()[..12]));
-    let kept = format!("{}{hints}{sampled}{}.targets", precision.as_str(), smoothed.unwrap_or_default());
+    let changes = found.changes.describe();
+    let changed = changes.as_ref().map(|text| format!("-changed-{}", &blake3::hash(text.as_bytes()).to_hex()[..12]));
+    let kept = format!("{}{hints}{sampled}{}.targets", precision.as_str(), changed.unwrap_or_default());
     let name = format!("{}-{digest}-{}-{kept}", dataset.name, &dataset.digest[..12]);
     let mode = match settings.cache() {
         TeacherCache::Auto => CacheMode::Auto,
@@ -446,10 +445,10 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
         unit: if matches!(found.architecture, Architecture::Nodes(_)) { "nodes" } else { "graphs" },
         ram_budget_bytes: cache_memory_bytes(config),
         architecture: architectures(found),
-        features: match (&found.vocabulary, fanouts, smoothing) {
+        features: match (&found.vocabulary, fanouts, changes) {
             (TeacherVocabulary::Hidden, ..) => "IDs hidden".to_owned(),
             (_, None, None) => format!("vocabulary {}", found.vocabulary_digest),
-            (_, None, Some(smoothing)) => smoothing,
+            (_, None, Some(changes)) => changes,
             (_, Some(fanouts), _) => format!("{fanouts} sampled neighbours"),
         },
     }

@@ -64,7 +64,7 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
         NodeBatches::new(Arc::clone(&read), Arc::new(labels), options, &data.source)
     };
     let is_exact = matches!(reach, Reach::None | Reach::Whole { .. });
-    let mut training = batches(reach.clone(), training_labels(&visible, &split))?;
+    let mut training = batches(reach.clone(), labels_of(&visible, &split.training))?;
     let mut validation = match is_exact || plan.samples_validation {
         true => training.with_labels(Arc::new(all_labels(&visible)))?.with_fixed_samples(),
         false => batches(exact_reach(&architecture), all_labels(&visible))?,
@@ -86,7 +86,7 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
     let (mut read_rows, mut wanted_buffers) = (None, None);
     if let Reach::Sampled(_) = &reach {
         node_features::prepare_sampling(&read, free_bytes)?;
-        let measured = training.with_labels(Arc::new(training_labels(&visible, &split)))?;
+        let measured = training.with_labels(Arc::new(labels_of(&visible, &split.training)))?;
         let measured = measured.reading(node_features::for_measuring(&read, free_bytes)?);
         let sizing = NodeSizing {
             config,
@@ -391,10 +391,10 @@ fn exact_reach(architecture: &NodeGnnConfig) -> Reach {
     }
 }
 
-/// Labels of the training nodes; all others are ignored.
-pub(super) fn training_labels(graph: &NodeGraph, split: &NodeSplit) -> Vec<i64> {
+/// Labels of `nodes`; those of all others are ignored.
+pub(super) fn labels_of(graph: &NodeGraph, nodes: &[u32]) -> Vec<i64> {
     let mut labels = vec![IGNORED_LABEL; graph.num_nodes()];
-    split.training.iter().for_each(|&node| labels[node as usize] = i64::from(graph.labels[node as usize]));
+    nodes.iter().for_each(|&node| labels[node as usize] = i64::from(graph.labels[node as usize]));
     labels
 }
 

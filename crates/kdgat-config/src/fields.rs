@@ -283,6 +283,9 @@ config_fields! {
         /// Further teachers, each a run's folder or a weight file: a student learns from the mean of the class probabilities of the teacher
         /// and these. They must have been trained on the same division of the nodes.
         more_teachers: Option<Paths> = None;
+        /// Correct the teacher's probabilities for the shares that the classes have among all nodes, estimated with the validation nodes:
+        /// training nodes of equal number for each class leave the teacher ignorant of them. See docs/nodes.md.
+        kd_class_shares: bool = false;
         /// Steps over the edges that smooth the targets: each node's target moves towards the mean of its neighbours' targets, with the
         /// labels of the training nodes in place of the teacher's probabilities. 0: the targets are not smoothed.
         kd_smoothing_steps: usize = 0, Between(0.0, 1000.0);

@@ -3,6 +3,7 @@
 //! A teacher uses the vocabulary that it was trained with. If the student has another one, each node is looked up in the teacher's
 //! vocabulary by its CAN ID; an ID that the teacher does not know is its UNKNOWN.
 
+mod class_shares;
 mod gat;
 mod graph;
 mod loaded;
@@ -27,10 +28,11 @@ use super::model::{FrozenModel, ModelError, WeightViews};
 use super::registry::{Registered, RegistryError, TeacherConfig};
 use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights};
 
+pub use class_shares::{ClassShares, ShareCorrection, expected_accuracy};
 pub use gat::FrozenGat;
 pub use graph::FrozenGraph;
 pub use loaded::LoadedModel;
-pub use node_targets::TargetSmoothing;
+pub use node_targets::{TargetChanges, TargetSmoothing};
 pub use nodes::{
     ActivationPlace, CachedNodes, FrozenNodes, NodeTeacher, joined_weights, outputs_of_all_nodes, targets_of_all_nodes,
 };
@@ -227,7 +229,12 @@ pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherErro
         Architecture::Nodes(config) => {
             let graph = Arc::new(NodeGraph::ring(3, config.node_features as usize, config.outputs as usize));
             let place = ActivationPlace { memory_bytes: u64::MAX, folder: std::env::temp_dir() };
-            Box::new(FrozenNodes::new(vec![NodeTeacher { config, graph }], None, Backend::Auto, place)?)
+            Box::new(FrozenNodes::new(
+                vec![NodeTeacher { config, graph }],
+                TargetChanges::default(),
+                Backend::Auto,
+                place,
+            )?)
         }
         other => model(other, vocabulary, Backend::Auto, Asked::Outputs)?,
     };

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tch::{Device, Kind, Tensor};
 
 use super::Views;
-use super::node_targets::{TargetSmoothing, expect_room, targets_of};
+use super::node_targets::{TargetChanges, expect_room, targets_of};
 use crate::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 use crate::targets::TargetLayout;
 use crate::{Weights, WeightsError};
@@ -208,20 +208,20 @@ impl TensorSource for Prefixed<'_> {
     }
 }
 
-/// Targets of one or several teachers for all nodes, `[num_nodes, classes]`: logits of a single teacher without smoothing, logarithms of
+/// Targets of one or several teachers for all nodes, `[num_nodes, classes]`: logits of a single teacher without changes, logarithms of
 /// probabilities otherwise. The tensors of several teachers have the prefixes of [`tensor_prefix`].
 ///
 /// # Errors
 /// The errors of [`outputs_of_all_nodes`], and probabilities that do not fit into the memory.
 pub fn targets_of_all_nodes(
     teachers: &[NodeTeacher],
-    smoothing: Option<&TargetSmoothing>,
+    changes: &TargetChanges,
     source: &mut dyn TensorSource,
     kernel: Backend,
     device: Device,
     place: &ActivationPlace,
 ) -> Result<ActivationRows, ModelError> {
-    expect_room(teachers, smoothing, place)?;
+    expect_room(teachers, changes, place)?;
     let mut outputs = Vec::with_capacity(teachers.len());
     for (index, NodeTeacher { config, graph }) in teachers.iter().enumerate() {
         let prefix = tensor_prefix(index, teachers.len());
@@ -229,7 +229,7 @@ pub fn targets_of_all_nodes(
         outputs.push(outputs_of_all_nodes(Arc::clone(graph), config, &mut source, kernel, device, place.clone())?);
     }
     // `expect_room` refuses an empty list.
-    Ok(targets_of(outputs, &teachers[0].graph, smoothing))
+    Ok(targets_of(outputs, &teachers[0].graph, changes))
 }
 
 /// One or several networks for nodes whose weights never change.
@@ -239,7 +239,7 @@ pub fn targets_of_all_nodes(
 #[derive(Debug)]
 pub struct FrozenNodes {
     teachers: Vec<NodeTeacher>,
-    smoothing: Option<TargetSmoothing>,
+    changes: TargetChanges,
     progress: Mutex<Progress>,
 }
 
@@ -258,16 +258,16 @@ impl FrozenNodes {
     /// No teacher, or targets that do not fit into the memory.
     pub fn new(
         teachers: Vec<NodeTeacher>,
-        smoothing: Option<TargetSmoothing>,
+        changes: TargetChanges,
         kernel: Backend,
         place: ActivationPlace,
     ) -> Result<Self, ModelError> {
-        expect_room(&teachers, smoothing.as_ref(), &place)?;
+        expect_room(&teachers, &changes, &place)?;
         let start = |NodeTeacher { config, graph }: &NodeTeacher| {
             Inference::new(Arc::clone(graph), config.clone(), kernel, place.clone())
         };
         let inferences = teachers.iter().map(start).collect();
-        Ok(Self { teachers, smoothing, progress: Mutex::new(Progress { inferences, targets: None }) })
+        Ok(Self { teachers, changes, progress: Mutex::new(Progress { inferences, targets: None }) })
     }
 
     /// The teacher of layer `layer` of [`FrozenModel::layers`], and the number of its layers that are done after it.
@@ -313,7 +313,7 @@ impl FrozenModel for FrozenNodes {
         }
         if progress.targets.is_none() {
             let outputs = std::mem::take(&mut progress.inferences).into_iter().filter_map(|inference| inference.rows);
-            progress.targets = Some(targets_of(outputs.collect(), graph, self.smoothing.as_ref()));
+            progress.targets = Some(targets_of(outputs.collect(), graph, &self.changes));
         }
         match &progress.targets {
             Some(targets) => {
