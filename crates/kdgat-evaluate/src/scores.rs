@@ -200,7 +200,7 @@ impl Scorer {
         tch::no_grad(|| {
             let batch = &batch.to_device(self.device)?;
             let raw = match &self.network {
-                Network::Gat(model) => margin(&model.forward(batch, Mode::Evaluation)?)?,
+                Network::Gat(model) => model.log_odds(&model.embed(batch, Mode::Evaluation)?)?,
                 Network::Vgae(model) => model.difficulty(batch)?.total,
             };
             Ok(weights::floats(&raw)?)
@@ -354,16 +354,11 @@ fn mean_attention(batch: &Batch, layers: &[Tensor]) -> Result<Vec<(usize, usize,
     Ok(edges.map(|((source, target), weight)| (source as usize, target as usize, weight)).collect())
 }
 
-/// Log odds of an attack: logit of attack − logit of normal.
-fn margin(logits: &Tensor) -> Result<Tensor, ModelError> {
-    Ok(logits.f_select(1, 1)?.f_sub(&logits.f_select(1, 0)?)?)
-}
-
 /// Log odds of a batch of one graph, and how much they drop without each node.
 fn explain_gat(model: &Gat, batch: &Batch) -> Result<(f32, Vec<f32>), ModelError> {
     let layers = model.layer_outputs(batch, Mode::Evaluation)?;
     let pooled = model.pool(&layers, batch)?;
-    let whole = margin(&model.classify(&pooled, Mode::Evaluation)?)?;
+    let whole = model.log_odds(&pooled)?;
     let raw = weights::floats(&whole)?.first().copied().unwrap_or(f32::NAN);
     let nodes = batch.num_nodes();
     if nodes < 2 {
@@ -371,7 +366,7 @@ fn explain_gat(model: &Gat, batch: &Batch) -> Result<(f32, Vec<f32>), ModelError
     }
     let others = pooled.f_mul_scalar(nodes as f64)?.f_sub(&Tensor::f_cat(&layers, 1)?)?;
     let others = others.f_div_scalar((nodes - 1) as f64)?;
-    let without = margin(&model.classify(&others, Mode::Evaluation)?)?;
+    let without = model.log_odds(&others)?;
     Ok((raw, weights::floats(&whole.f_sub(&without)?)?))
 }
 

@@ -141,6 +141,13 @@ impl Gat {
         self.head.forward(pooled, self.config.dropout, self.kernel, mode)
     }
 
+    /// Log odds of an attack, logit of attack − logit of normal, of pooled embeddings: `[num_graphs, columns]` → `[num_graphs]`. The head
+    /// computes in double precision: what is rounded away in log odds of −20 is missing, relatively, in the probability.
+    pub fn log_odds(&self, pooled: &Tensor) -> Result<Tensor, ModelError> {
+        let logits = self.head.forward_double(pooled)?;
+        Ok(logits.f_select(1, 1)?.f_sub(&logits.f_select(1, 0)?)?)
+    }
+
     /// Output of each attention layer after ReLU and dropout, `[num_nodes, hidden * heads]` each.
     pub fn layer_outputs(&self, batch: &Batch, mode: Mode) -> Result<Vec<Tensor>, ModelError> {
         let mut outputs = Vec::with_capacity(self.convs.len());

@@ -321,6 +321,18 @@ impl Mlp {
         Ok(Self { layers })
     }
 
+    /// Applies the layers in double precision and evaluation mode: `[rows, widths[0]]` → `[rows, widths[last]]`.
+    pub fn forward_double(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+        let mut x = x.f_to_kind(Kind::Double)?;
+        for (index, (_, layer)) in self.layers.iter().enumerate() {
+            if index > 0 {
+                x = x.f_relu()?;
+            }
+            x = fused::double_linear::linear(&x, &layer.weight, &layer.bias)?;
+        }
+        Ok(x)
+    }
+
     /// Applies the layers: `[rows, widths[0]]` → `[rows, widths[last]]`.
     pub fn forward(&self, x: &Tensor, dropout: f64, kernel: Backend, mode: Mode) -> Result<Tensor, ModelError> {
         let mut x = x.shallow_clone();

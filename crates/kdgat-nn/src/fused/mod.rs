@@ -9,6 +9,7 @@
 pub mod activation;
 mod distances;
 pub mod distillation;
+pub mod double_linear;
 pub mod dropout;
 pub mod edge_messages;
 pub mod elementwise;
