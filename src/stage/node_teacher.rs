@@ -80,6 +80,10 @@ pub fn find_for_nodes(
 /// The configured changes of the targets.
 fn target_changes(config: &Config, data: &NodeData, split: &NodeSplit) -> TargetChanges {
     let nodes = &config.nodes;
+    if nodes.kd_smoothing_steps == 0 && !nodes.kd_class_shares {
+        // Labels of all nodes of a large graph take nearly a gigabyte.
+        return TargetChanges::default();
+    }
     let training = Arc::new(labels_of(&data.graph, &split.training));
     let smoothing = (nodes.kd_smoothing_steps > 0).then(|| TargetSmoothing {
         smoothing: Smoothing { steps: nodes.kd_smoothing_steps, teleport: nodes.kd_smoothing_teleport },
