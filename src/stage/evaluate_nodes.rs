@@ -13,10 +13,10 @@ use super::node_teacher::activation_place;
 use super::recorded_runs::{Subject, recorded_runs, sections_of};
 use super::{EvaluateOptions, StageError, training};
 use crate::config::{Config, NodesConfig};
-use crate::distill::frozen::{ActivationPlace, expected_accuracy, outputs_of_all_nodes};
+use crate::distill::frozen::{ActivationPlace, outputs_of_all_nodes};
 use crate::evaluate::graph_runs::RunResult;
 use crate::evaluate::graphs::{Metric, Tested, baseline};
-use crate::evaluate::{TrainedModel, label_propagation};
+use crate::evaluate::{TrainedModel, expected_accuracy, label_propagation};
 use crate::graph::dataset::Target;
 use crate::graph::{Level, Schema, Task};
 use crate::nn::{Architecture, GivenTensors, ModelError, NodeGnnConfig, weights};
@@ -181,7 +181,12 @@ impl Scorer<'_> {
             metrics.extend(by_visibility(&tested, split.test.len()));
         }
         if self.compares_mixtures {
-            metrics.push(accuracy_from_validation(&seen, &split, &graph)?);
+            let known = probabilities(&seen, &split.validation)?;
+            let labels: Vec<usize> =
+                split.validation.iter().map(|&node| graph.labels[node as usize] as usize).collect();
+            // No label of a test node is read.
+            let value = expected_accuracy(&known, &labels, &tested.outputs[..split.test.len()]);
+            metrics.push(Metric { name: "accuracy_from_validation".to_owned(), value, interval: None });
         }
         let propagated = self.propagated_metrics(&split, &visible, &test, &tested.targets);
         Ok(RunResult {
@@ -225,28 +230,12 @@ impl Scorer<'_> {
     }
 }
 
-/// Class probabilities of some nodes, `[num_nodes, classes]`.
-fn probability_rows(outputs: &ActivationRows, nodes: &[u32]) -> Result<Vec<f32>, StageError> {
-    let rows = outputs.gather(nodes)?.f_softmax(-1, tch::Kind::Double)?;
-    Ok(weights::floats(&rows)?)
-}
-
 /// Class probabilities of some nodes.
 fn probabilities(outputs: &ActivationRows, nodes: &[u32]) -> Result<Vec<Vec<f64>>, StageError> {
+    let rows = outputs.gather(nodes)?.f_softmax(-1, tch::Kind::Double)?;
+    let values: Vec<f32> = weights::floats(&rows)?;
     let row = |row: &[f32]| row.iter().map(|&value| f64::from(value)).collect();
-    Ok(probability_rows(outputs, nodes)?.chunks_exact(outputs.columns().max(1)).map(row).collect())
-}
-
-/// The accuracy on the visible test nodes that the validation nodes let expect. No label of a test node is read.
-fn accuracy_from_validation(
-    outputs: &ActivationRows,
-    split: &NodeSplit,
-    graph: &NodeGraph,
-) -> Result<Metric, StageError> {
-    let labels: Vec<i64> = split.validation.iter().map(|&node| i64::from(graph.labels[node as usize])).collect();
-    let (known, unknown) = (probability_rows(outputs, &split.validation)?, probability_rows(outputs, &split.test)?);
-    let value = expected_accuracy(&known, &labels, &unknown, outputs.columns());
-    Ok(Metric { name: "accuracy_from_validation".to_owned(), value, interval: None })
+    Ok(values.chunks_exact(outputs.columns().max(1)).map(row).collect())
 }
 
 /// Accuracy on the test nodes that were visible in training, the first `visible`, and on those that were hidden.

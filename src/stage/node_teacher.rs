@@ -14,13 +14,13 @@ use super::train_nodes::labels_of;
 use super::{StageError, training};
 use crate::config::Config;
 use crate::distill::frozen::{
-    ActivationPlace, Asked, CachedNodes, FrozenNodes, LoadedModel, NodeTeacher, ShareCorrection, TargetChanges,
-    TargetSmoothing, TeacherVocabulary, joined_weights,
+    ActivationPlace, Asked, CachedNodes, FrozenNodes, LoadedModel, NodeTeacher, TargetChanges, TargetSmoothing,
+    TeacherVocabulary, joined_weights,
 };
 use crate::distill::objective::TeacherLink;
 use crate::distill::{FrozenModel, StoreShape, Teacher, TeacherError};
 use crate::nn::{Architecture, DatasetIdentity, NodeGnnConfig};
-use crate::nodes::{NodeGraph, NodeSplit, Smoothing, with_positions};
+use crate::nodes::{NodeGraph, NodeSplit, ShareCorrection, Smoothing, with_positions};
 
 /// A teacher besides the first.
 const FURTHER_TEACHER: ModelRole = ModelRole { name: "teacher", flag: "--more-teachers" };

@@ -3,7 +3,6 @@
 //! A teacher uses the vocabulary that it was trained with. If the student has another one, each node is looked up in the teacher's
 //! vocabulary by its CAN ID; an ID that the teacher does not know is its UNKNOWN.
 
-mod class_shares;
 mod gat;
 mod graph;
 mod loaded;
@@ -28,7 +27,6 @@ use super::model::{FrozenModel, ModelError, WeightViews};
 use super::registry::{Registered, RegistryError, TeacherConfig};
 use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights};
 
-pub use class_shares::{ClassShares, ShareCorrection, expected_accuracy};
 pub use gat::FrozenGat;
 pub use graph::FrozenGraph;
 pub use loaded::LoadedModel;

@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use kdgat_nodes::{ActivationRows, NodeGraph, Smoothing, smoothed};
+use kdgat_nodes::{ActivationRows, NodeGraph, ShareCorrection, Smoothing, smoothed};
 
-use super::class_shares::ShareCorrection;
 use super::nodes::{ActivationPlace, NodeTeacher};
 use crate::model::ModelError;
 use crate::planner::format_bytes;
@@ -35,7 +34,7 @@ impl TargetSmoothing {
     }
 }
 
-/// What is done to the class probabilities of the teachers before a student learns from them.
+/// Changes of the teachers' class probabilities before a student learns from them.
 #[derive(Debug, Clone, Default)]
 pub struct TargetChanges {
     /// Correction for the shares of the classes.

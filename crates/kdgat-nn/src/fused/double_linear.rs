@@ -1,12 +1,11 @@
 //! Linear layers in double precision, for scores: single precision would round a difference of logits of 20 by up to 1e-5, and a
 //! probability of e⁻²⁰ by as much of its value.
 
-use kdgat_torch::parallel::Parts;
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::{Blocks, shape};
+use super::{Blocks, by_blocks, shape};
 
 /// Partial sums of a product: they are added at the end, in the same order with any instructions.
 const LANES: usize = 8;
@@ -28,21 +27,12 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor, TchE
             bias.len()
         )));
     }
-    let mut output = Tensor::f_empty([rows as i64, outputs as i64], (Kind::Double, Device::Cpu))?;
+    let output = Tensor::f_empty([rows as i64, outputs as i64], (Kind::Double, Device::Cpu))?;
     let (values, weight) = (view::read::<f64>("x", &x)?, view::read::<f32>("weight", &weight)?);
     let blocks = Blocks::new(rows, input.max(outputs), 1);
-    let parts = Parts::new(view::write::<f64>("output", &mut output)?, blocks.bounds(outputs));
-    blocks.for_each(|block| {
-        dispatch(Products {
-            x: &values[blocks.elements(block, input)],
-            input,
-            weight,
-            bias,
-            output: parts.take(block),
-        });
-    });
-    drop(parts);
-    Ok(output)
+    by_blocks("output", output, blocks, outputs, |block, output| {
+        dispatch(Products { x: &values[blocks.elements(block, input)], input, weight, bias, output });
+    })
 }
 
 struct Products<'a> {

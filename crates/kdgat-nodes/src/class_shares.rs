@@ -126,32 +126,6 @@ impl ClassShares {
     }
 }
 
-/// Accuracy to expect of a classifier on nodes whose class is not known: its accuracy on the validation nodes of each class, weighted by the
-/// estimated shares of the classes among the unknown ones. With validation nodes of equal number for each class, their plain accuracy is
-/// that of another mixture.
-///
-/// `validation` has the probabilities of the validation nodes, `[num_validation_nodes, classes]`, and `labels` their classes; `unknown` has
-/// those of the others. Not a number if there are none.
-pub fn expected_accuracy(validation: &[f32], labels: &[i64], unknown: &[f32], classes: usize) -> f64 {
-    if unknown.is_empty() {
-        return f64::NAN;
-    }
-    let none = |count: usize| std::iter::repeat_n(-1, count);
-    let (num_unknown, width) = (unknown.len() / classes.max(1), classes.max(1));
-    let correction = ShareCorrection {
-        validation: Arc::new(labels.iter().copied().chain(none(num_unknown)).collect()),
-        training: Arc::new(none(labels.len() + num_unknown).collect()),
-        visible: None,
-    };
-    let ClassShares { shares, .. } = correction.estimate(&[validation, unknown].concat(), classes);
-    let (mut right, mut all) = (vec![0.0f64; classes], vec![0.0f64; classes]);
-    for (row, &label) in validation.chunks_exact(width).zip(labels) {
-        all[label as usize] += 1.0;
-        right[label as usize] += f64::from(u8::from(most_likely(row) == label as usize));
-    }
-    (0..classes).filter(|&class| all[class] > 0.0).map(|class| shares[class] * right[class] / all[class]).sum()
-}
-
 /// π from the mean probabilities `q`, `[classes]`, and the confusions by class of the nodes, `Cᵀ`, `[classes, classes]`: expectation
 /// maximisation, from equal shares. The share of a class without a validation node is 0.
 fn shares_behind(predicted: &[f64], confusions: &[f64]) -> Vec<f64> {
@@ -174,12 +148,6 @@ fn shares_behind(predicted: &[f64], confusions: &[f64]) -> Vec<f64> {
         scale_to_one(&mut shares);
     }
     shares
-}
-
-/// The first of the most likely classes.
-fn most_likely(row: &[f32]) -> usize {
-    let best = row.iter().enumerate().reduce(|best, next| if next.1 > best.1 { next } else { best });
-    best.map_or(0, |(class, _)| class)
 }
 
 /// Divides values by their sum. False, and nothing is done, if it is 0.
@@ -282,21 +250,6 @@ mod tests {
         let is_visible = (0..probabilities.len() / 2).map(|node| node < 1000).collect();
         let found = ShareCorrection { visible: Some(Arc::new(is_visible)), ..correction }.estimate(&probabilities, 2);
         assert!((found.shares[0] - 1.0).abs() < 1e-3, "{found:?}");
-    }
-
-    #[test]
-    fn expected_accuracy_is_that_of_the_mixture_of_the_unknown_nodes() {
-        // Right on nine of ten nodes of class 0 and on six of ten of class 1.
-        let of = |right: usize, class: usize| -> Vec<f32> {
-            (0..10).flat_map(|at| if (at < right) == (class == 0) { [0.9, 0.1] } else { [0.1, 0.9] }).collect()
-        };
-        let validation = [of(9, 0), of(6, 1)].concat();
-        let labels: Vec<i64> = (0..20).map(|node| node / 10).collect();
-        assert!((expected_accuracy(&validation, &labels, &validation, 2) - 0.75).abs() < 1e-3);
-        let mostly_0 = [of(9, 0), of(9, 0), of(9, 0), of(6, 1)].concat();
-        let found = expected_accuracy(&validation, &labels, &mostly_0, 2);
-        assert!((found - (0.75 * 0.9 + 0.25 * 0.6)).abs() < 1e-3, "{found}");
-        assert!(expected_accuracy(&validation, &labels, &[], 2).is_nan());
     }
 
     proptest! {
