@@ -25,6 +25,7 @@ use crate::evaluate::ranking::Ranking;
 use crate::evaluate::records::RecordedThreshold;
 use crate::evaluate::speed;
 use crate::evaluate::tables::{ModelReport, Report};
+use crate::evaluate::teacher_worth;
 use crate::evaluate::windows::{self, ModelWindows, WINDOWS, Window, WindowsFile};
 use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models, rules, threshold};
 use crate::files;
@@ -94,6 +95,7 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
     let bootstrap = Bootstrap { resamples: options.resamples, seed: config.training.seed };
     let mut reports = Vec::new();
     let mut all_curves = Vec::new();
+    let mut subjects = Vec::new();
     for one in &scored {
         let recorded = (one.recorded.method.clone(), one.recorded.value);
         let subject = Subject::single(&one.scores, recorded, &files, calibrate);
@@ -101,7 +103,9 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
         write_predictions(&mut predictions, &report.name, &subject, &files, &store, calibrate)?;
         all_curves.push(subject.curves(&files, calibrate));
         reports.push(report);
+        subjects.push(subject);
     }
+    let teachers = teacher_worth::compare(&reports, &subjects, &files, calibrate, &bootstrap);
     for [gat, vgae] in pairs(&scored) {
         let choose = |scores: &[f64]| choose_for_mean(method, scores, &store, [gat, vgae]);
         let subject = Subject::mean([&gat.scores, &vgae.scores], choose, &files, calibrate)?;
@@ -132,6 +136,7 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
         stride: manifest.options.stride,
         bootstrap,
         models: reports,
+        teachers,
     };
     write(&report, &all_curves, &scored, &folder)?;
     Ok((report, folder))

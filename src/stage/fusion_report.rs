@@ -70,6 +70,7 @@ impl Judged<'_> {
             stride: manifest.options.stride,
             bootstrap,
             models,
+            teachers: Vec::new(),
         };
         Ok(FusionReport { report, verdict, fixed, weights: self.mean_weights(agent)? })
     }

@@ -24,6 +24,17 @@ impl Default for Bootstrap {
     }
 }
 
+/// Units of a resample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Drawn {
+    /// Single graphs.
+    Graphs = 0,
+    /// Runs that differ by seed.
+    Seeds = 1,
+    /// Stretches of neighbouring graphs.
+    Stretches = 2,
+}
+
 /// Ends of a 95 % interval; NaN where the metric is undefined.
 pub type Interval = (f64, f64);
 
@@ -42,7 +53,7 @@ impl Bootstrap {
             return vec![unknown; decisions];
         }
         let resample = |weights: &mut Vec<u32>, resample: u64| {
-            self.draw(resample, sample.len(), weights);
+            self.draw(resample, Drawn::Graphs, sample.len(), weights);
             sample.weighted(weights)
         };
         let metrics: Vec<Vec<Values>> = (0..self.resamples).into_par_iter().map_init(Vec::new, resample).collect();
@@ -53,11 +64,12 @@ impl Bootstrap {
         (0..decisions).map(|decision| std::array::from_fn(|metric| interval(decision, metric))).collect()
     }
 
-    /// Counts how often each of `count` graphs occurs in a resample of `count` draws; writes `weights`.
-    fn draw(&self, resample: u64, count: usize, weights: &mut Vec<u32>) {
+    /// Counts how often each of `count` units occurs in a resample of `count` draws; writes `weights`. Draws of different units are
+    /// independent.
+    pub(crate) fn draw(&self, resample: u64, drawn: Drawn, count: usize, weights: &mut Vec<u32>) {
         weights.clear();
         weights.resize(count, 0);
-        let key = random::bits(self.seed, Purpose::Bootstrap, resample, 0);
+        let key = random::bits(self.seed, Purpose::Bootstrap, resample, drawn as u64);
         for position in 0..count as u64 {
             // The high 64 bits of the product are uniform over 0..count up to one part in 2^64 / count.
             let drawn = (u128::from(random::mix(key ^ position)) * count as u128) >> 64;
@@ -66,7 +78,8 @@ impl Bootstrap {
     }
 }
 
-fn middle(mut values: Vec<f64>) -> Interval {
+/// The central 95 % of values; NaN without values.
+pub(crate) fn middle(mut values: Vec<f64>) -> Interval {
     if values.is_empty() {
         return (f64::NAN, f64::NAN);
     }

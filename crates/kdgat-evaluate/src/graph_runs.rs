@@ -6,12 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::graphs::Metric;
-use kdgat_train::run_settings::{Setting, describe, distinguishing};
-
-/// Settings with the digests of the teacher and of the difficulty model. Each fold has its own, so they do not tell groups apart.
-const MODELS_OF_FOLD: [&str; 2] = ["teacher", "difficulty_model"];
-/// Beginning of the settings that only a distilled student has.
-const KD: &str = "kd_";
+use kdgat_train::run_settings::{Setting, describe, distinguishing, is_learned_from, is_of_teacher};
 
 /// A run and its metrics on the test graphs of its fold.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -145,7 +140,8 @@ impl Group<'_> {
 
 /// Groups the runs, in the order of their first members.
 pub fn groups(runs: &[RunResult]) -> Vec<Group<'_>> {
-    let settings = |run: &RunResult| run.settings_without(|name| MODELS_OF_FOLD.contains(&name));
+    // Each fold has a teacher and a difficulty model of its own, so they do not tell groups apart.
+    let settings = |run: &RunResult| run.settings_without(is_learned_from);
     let mut groups: Vec<Group> = Vec::new();
     for run in runs {
         let is_alike = |group: &&mut Group| {
@@ -212,7 +208,7 @@ pub enum Over {
 }
 
 /// Result of a comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The distilled students are better, and the interval of the difference excludes 0.
@@ -260,8 +256,7 @@ struct Pair<'a> {
 /// Compares each group of distilled students with the runs that have the same settings and no teacher, metric by metric. A group
 /// without such runs on one of its folds, with the same seed, has no comparison.
 pub fn comparisons(groups: &[Group<'_>]) -> Vec<Comparison> {
-    let is_left_out = |name: &str| MODELS_OF_FOLD.contains(&name) || name.starts_with(KD);
-    let base = |group: &Group| group.runs[0].settings_without(is_left_out);
+    let base = |group: &Group| group.runs[0].settings_without(is_of_teacher);
     let mut found = Vec::new();
     for group in groups.iter().filter(|group| group.runs[0].distilled) {
         let settings = base(group);
@@ -348,7 +343,8 @@ fn t_quantile(degrees: usize) -> f64 {
     }
 }
 
-fn verdict(interval: Option<[f64; 2]>, lower_is_better: bool) -> Verdict {
+/// Conclusion from the 95 % interval of a difference.
+pub(crate) fn verdict(interval: Option<[f64; 2]>, lower_is_better: bool) -> Verdict {
     match interval {
         None => Verdict::Unknown,
         Some([low, high]) if low <= 0.0 && high >= 0.0 => Verdict::NoDifference,

@@ -152,23 +152,34 @@ impl Subject {
 
     /// The curve of each folder, before and after calibration.
     pub fn curves(&self, files: &[TestFile], by: Option<&CalibrateBy>) -> Vec<Curve> {
-        let mut curves = Vec::new();
+        let curve = |folder: JudgedFolder| Curve {
+            points: Ranking::new(&folder.scores, &folder.labels).curve(),
+            folder: folder.folder,
+            calibration: folder.calibration,
+        };
+        self.folders(files, by).into_iter().map(curve).collect()
+    }
+
+    /// The tested graphs of each folder, before and after calibration.
+    pub fn folders(&self, files: &[TestFile], by: Option<&CalibrateBy>) -> Vec<JudgedFolder> {
+        let mut folders = Vec::new();
         let mut begin = 0;
         for of_folder in files.chunk_by(|a, b| a.folder == b.folder) {
             let range = begin..begin + of_folder.len();
             begin = range.end;
             for Judged { calibrated, files: judged } in self.judged_together(range) {
-                let labels: Vec<bool> =
-                    judged.iter().flat_map(|&file| tested(&files[file], &files[file].labels)).collect();
-                let scores: Vec<f64> = judged.iter().flat_map(|&file| self.tested(files, file, calibrated)).collect();
-                curves.push(Curve {
+                let scores: Vec<Vec<f64>> = judged.iter().map(|&file| self.tested(files, file, calibrated)).collect();
+                folders.push(JudgedFolder {
                     folder: of_folder[0].folder.clone(),
                     calibration: calibration_name(calibrated, by),
-                    points: Ranking::new(&scores, &labels).curve(),
+                    labels: judged.iter().flat_map(|&file| tested(&files[file], &files[file].labels)).collect(),
+                    graphs_of_files: scores.iter().map(Vec::len).collect(),
+                    scores: scores.concat(),
+                    decision: self.decisions(files, &judged, calibrated).swap_remove(0),
                 });
             }
         }
-        curves
+        folders
     }
 
     /// Results for the tested graphs of one file, before and after calibration: (calibration, scores, decision at the recorded
@@ -257,6 +268,23 @@ impl Subject {
         let threshold = if let [file] = judged { own(*file) } else { None };
         vec![Decision { method: self.thresholds[0].0.clone(), threshold, called }]
     }
+}
+
+/// The tested graphs of a folder, file by file, before or after calibration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JudgedFolder {
+    /// Name of the test folder.
+    pub folder: String,
+    /// `none`, or the traffic that calibrated the scores.
+    pub calibration: String,
+    /// For each graph, true if it contains an attack.
+    pub labels: Vec<bool>,
+    /// Score of each graph.
+    pub scores: Vec<f64>,
+    /// Number of graphs of each file, in the order of the graphs.
+    pub graphs_of_files: Vec<usize>,
+    /// The decision at the recorded threshold.
+    pub decision: Decision,
 }
 
 /// Files whose graphs are judged together.

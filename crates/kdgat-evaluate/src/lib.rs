@@ -5,7 +5,7 @@
 //! decisions. [`metrics`] and [`ranking`] measure how right they are, and [`bootstrap`] adds confidence intervals. [`operator`] has
 //! the figures of practice: false alarms an hour, attack episodes found. [`held_out`] excludes a model's training windows from the
 //! choice of its threshold. [`ensemble`] combines two models. [`calibration`] moves a model to another car; a model may have
-//! [several calibrations](calibrations).
+//! [several calibrations](calibrations). [`teacher_worth`] compares distilled students with the same students alone.
 
 #![warn(missing_docs)]
 
@@ -35,6 +35,7 @@ pub mod rules;
 pub mod scores;
 pub mod speed;
 pub mod tables;
+pub mod teacher_worth;
 pub mod threshold;
 pub mod windows;
 

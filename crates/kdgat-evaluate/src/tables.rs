@@ -10,6 +10,7 @@ use super::judge::NOT_CALIBRATED;
 use super::metrics::{Confusion, METRICS, Values};
 use super::operator::{OPERATOR_COLUMNS, OperatorFigures};
 use super::speed::Speed;
+use super::teacher_worth::{self, TeacherWorth};
 use kdgat_train::run_settings::{Setting, describe, distinguishing};
 
 /// An evaluation.
@@ -27,6 +28,8 @@ pub struct Report {
     pub bootstrap: Bootstrap,
     /// The models, and pairs of them, in the order of the tables.
     pub models: Vec<ModelReport>,
+    /// Students with their teacher compared with the same students alone.
+    pub teachers: Vec<TeacherWorth>,
 }
 
 /// Description and results of one model.
@@ -120,7 +123,7 @@ const FRAMES_PER_SECOND: &str = "frames_per_second";
 /// Column after the metrics; [`OPERATOR_COLUMNS`] follow.
 const VALIDATION_ROC_AUC: &str = "validation_roc_auc";
 /// Characters of a line of the tables for a terminal; where model names make a table wider, they have lines of their own.
-const LINE_WIDTH: usize = 120;
+pub(crate) const LINE_WIDTH: usize = 120;
 
 impl Report {
     /// The content of `metrics.json`.
@@ -134,6 +137,7 @@ impl Report {
             "stride": self.stride,
             "bootstrap": self.bootstrap,
             "models": self.models.iter().map(ModelReport::json).collect::<Vec<_>>(),
+            "teachers": self.teachers,
         })
     }
 
@@ -185,7 +189,7 @@ impl Report {
         record
     }
 
-    /// Tables of the models, of each test folder, and of means over runs that differ by seed.
+    /// Tables of the models, of each test folder, of means over runs that differ by seed, and of what teachers are worth.
     pub fn text(&self) -> String {
         let mut text = self.table_of_models();
         let mut folders: Vec<&str> = Vec::new();
@@ -198,6 +202,7 @@ impl Report {
             text += &self.table_of_folder(folder);
         }
         text += &self.table_of_groups(&folders);
+        text += &teacher_worth::text(&self.teachers);
         text
     }
 
@@ -265,9 +270,10 @@ impl Report {
     fn table_of_groups(&self, folders: &[&str]) -> String {
         let heads = ["models", "calibration", "threshold", "F1", "false alarms/h", "ROC AUC", "PR AUC"];
         let mut table = Table::new(&heads);
-        let groups: Vec<(String, Vec<&ModelReport>)> =
-            self.groups().into_iter().filter(|(_, runs)| runs.len() > 1).collect();
+        let groups: Vec<(String, Vec<usize>)> =
+            groups(&self.models).into_iter().filter(|(_, runs)| runs.len() > 1).collect();
         for (name, runs) in &groups {
+            let runs: Vec<&ModelReport> = runs.iter().map(|&run| &self.models[run]).collect();
             for folder in folders {
                 for like in runs[0].rows.iter().filter(|row| row.folder == *folder && row.file.is_none()) {
                     let same = |row: &&Row| {
@@ -297,29 +303,32 @@ impl Report {
             )
         }
     }
+}
 
-    /// Groups of models that differ by seed only, named after their group and the settings in which groups of that name differ.
-    fn groups(&self) -> Vec<(String, Vec<&ModelReport>)> {
-        let mut groups: Vec<Vec<&ModelReport>> = Vec::new();
-        for model in &self.models {
-            let alike =
-                |group: &&mut Vec<&ModelReport>| group[0].group == model.group && group[0].settings == model.settings;
-            match groups.iter_mut().find(alike) {
-                Some(group) => group.push(model),
-                None => groups.push(vec![model]),
-            }
-        }
-        let name = |group: &Vec<&ModelReport>| {
-            let of_name = groups.iter().filter(|other| other[0].group == group[0].group);
-            let settings: Vec<&[Setting]> = of_name.map(|other| &other[0].settings[..]).collect();
-            match describe(&group[0].settings, &distinguishing(&settings)) {
-                differing if differing.is_empty() => group[0].group.clone(),
-                differing => format!("{} ({differing})", group[0].group),
-            }
+/// Groups of models that differ by seed only, as positions, named after their group and the settings in which groups of that name differ.
+pub fn groups(models: &[ModelReport]) -> Vec<(String, Vec<usize>)> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (position, model) in models.iter().enumerate() {
+        let alike = |group: &&mut Vec<usize>| {
+            let first = &models[group[0]];
+            first.group == model.group && first.settings == model.settings
         };
-        let names: Vec<String> = groups.iter().map(name).collect();
-        names.into_iter().zip(groups).collect()
+        match groups.iter_mut().find(alike) {
+            Some(group) => group.push(position),
+            None => groups.push(vec![position]),
+        }
     }
+    let name = |group: &Vec<usize>| {
+        let first = &models[group[0]];
+        let of_name = groups.iter().map(|other| &models[other[0]]).filter(|other| other.group == first.group);
+        let settings: Vec<&[Setting]> = of_name.map(|other| &other.settings[..]).collect();
+        match describe(&first.settings, &distinguishing(&settings)) {
+            differing if differing.is_empty() => first.group.clone(),
+            differing => format!("{} ({differing})", first.group),
+        }
+    };
+    let names: Vec<String> = groups.iter().map(name).collect();
+    names.into_iter().zip(groups).collect()
 }
 
 impl ModelReport {
@@ -515,7 +524,15 @@ mod tests {
 
     fn report(models: Vec<ModelReport>) -> Report {
         let (bootstrap, dataset) = (Bootstrap { resamples: 0, seed: 1 }, "tiny".to_owned());
-        Report { dataset, data_digest: String::new(), window: 100, stride: 100, bootstrap, models }
+        Report {
+            dataset,
+            data_digest: String::new(),
+            window: 100,
+            stride: 100,
+            bootstrap,
+            models,
+            teachers: Vec::new(),
+        }
     }
 
     #[test]

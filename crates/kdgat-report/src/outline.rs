@@ -7,6 +7,7 @@ use super::figures::{self, Drawn};
 use super::files::{Evaluation, Found, GraphEvaluation, Run};
 use super::page::{Block, Page, Section};
 use super::table;
+use kdgat_evaluate::teacher_worth;
 use kdgat_sweep::report as sweep_report;
 use kdgat_sweep::state::{SweepFolder, TABLE};
 
@@ -50,6 +51,8 @@ fn findings(found: &Found, page: &Page) -> Vec<String> {
     let agents = found.runs.iter().filter(|run| run.stage() == "fusion");
     let mut findings: Vec<String> = agents.filter_map(figures::fusion::verdict).collect();
     findings.extend(found.graph_evaluations.iter().take(MOST_EVALUATIONS).flat_map(figures::graphs::findings));
+    let of_cars = found.evaluations.iter().take(MOST_EVALUATIONS);
+    findings.extend(of_cars.flat_map(|one| teacher_worth::findings(&one.teachers, &one.dataset)));
     findings.extend(page.figures().filter(|figure| telling(&figure.slug)).map(|figure| figure.title.clone()));
     let hidden = found.runs.len().saturating_sub(MOST_RUNS);
     if hidden > 0 {

@@ -346,6 +346,7 @@ mod tests {
             folder: "evaluation".into(),
             dataset: "tiny".to_owned(),
             models,
+            teachers: Vec::new(),
             curves: None,
             windows: Vec::new(),
         };

@@ -11,6 +11,8 @@ const BESIDE_THE_POINT: [&str; 7] =
 /// Digests in `inputs` of the models that a run learned from, with their names as settings.
 const LEARNED_FROM: [(&str, &str); 2] =
     [("teacher_digest", "teacher"), ("difficulty_model_digest", "difficulty_model")];
+/// Beginning of the settings that only a distilled student has.
+const KD: &str = "kd_";
 /// Field with the paths of further teachers, of which the number is a setting: their weights are part of the teacher's digest.
 const MORE_TEACHERS: &str = "more_teachers";
 /// Setting with the name and digest of a run's data.
@@ -38,7 +40,7 @@ pub fn settings(config: &Value) -> Vec<Setting> {
     add("model", &|name| name != "attention");
     add("training", &|name| !BESIDE_THE_POINT.contains(&name));
     if sections["distillation"]["use_kd"] == true {
-        add("distillation", &|name| name.starts_with("kd_"));
+        add("distillation", &|name| name.starts_with(KD));
     }
     if config["command"] == "curriculum" {
         add("curriculum", &|name| !matches!(name, "difficulty_chunk" | "difficulty_model"));
@@ -114,6 +116,17 @@ pub fn of_run(config: &Value, finished: bool, weights_digest: &str) -> Vec<Setti
         false => found.push(("finished".to_owned(), Value::Bool(finished))),
     }
     found
+}
+
+/// True for the settings that a distilled student has beyond those of the same student alone: the fields of distillation, and the digests
+/// of the models that it learned from.
+pub fn is_of_teacher(name: &str) -> bool {
+    name.starts_with(KD) || is_learned_from(name)
+}
+
+/// True for the digests of the models that a run learned from.
+pub fn is_learned_from(name: &str) -> bool {
+    LEARNED_FROM.iter().any(|(_, setting)| name == *setting)
 }
 
 /// Names of the settings that differ between `runs`, without the data if it was only cut differently.

@@ -224,7 +224,7 @@ mod tests {
         let models =
             ["gat_student_normal/1", "gat_student_normal/2"].map(|name| serde_json::from_value(model(name)).unwrap());
         let (folder, dataset) = ("evaluation".into(), "tiny".to_owned());
-        Evaluation { folder, dataset, models: models.to_vec(), curves: None, windows: Vec::new() }
+        Evaluation { folder, dataset, models: models.to_vec(), teachers: Vec::new(), curves: None, windows: Vec::new() }
     }
 
     fn title(evaluation: &Evaluation) -> String {

@@ -10,6 +10,7 @@ use super::run::read_json;
 use crate::ReportError;
 use kdgat_evaluate::calibration::is_unknown_vehicle;
 use kdgat_evaluate::curves::CURVES;
+use kdgat_evaluate::teacher_worth::TeacherWorth;
 use kdgat_evaluate::windows::{ModelWindows, WINDOWS, WindowsFile};
 
 const FORMAT_VERSION: u64 = 1;
@@ -20,6 +21,8 @@ pub struct Evaluation {
     pub folder: PathBuf,
     pub dataset: String,
     pub models: Vec<Model>,
+    /// Students with their teacher compared with the same students alone; none in evaluations by 0.1.0.
+    pub teachers: Vec<TeacherWorth>,
     pub curves: Option<Columns>,
     pub windows: Vec<ModelWindows>,
 }
@@ -93,9 +96,11 @@ impl Evaluation {
             let reason = format!("has format version {found}, this program reads {FORMAT_VERSION}; evaluate again");
             return Err(ReportError::input(&path, reason));
         }
-        let models = serde_json::from_value(content["models"].take()).map_err(|error| {
+        let invalid = |error: serde_json::Error| {
             ReportError::input(&path, format!("is not a valid evaluation: {error}; evaluate again"))
-        })?;
+        };
+        let models = serde_json::from_value(content["models"].take()).map_err(invalid)?;
+        let teachers: Option<_> = serde_json::from_value(content["teachers"].take()).map_err(invalid)?;
         // Windows are optional: a file of another version is ignored.
         let windows = std::fs::read(folder.join(WINDOWS)).ok();
         let windows = windows.and_then(|text| serde_json::from_slice::<WindowsFile>(&text).ok());
@@ -103,6 +108,7 @@ impl Evaluation {
             folder: folder.to_owned(),
             dataset: content["dataset"].as_str().unwrap_or("").to_owned(),
             models,
+            teachers: teachers.unwrap_or_default(),
             curves: Columns::read(&folder.join(CURVES))?,
             windows: windows.filter(WindowsFile::is_readable).map_or(Vec::new(), |file| file.models),
         })
@@ -121,6 +127,7 @@ impl Evaluation {
             folder: path.parent().unwrap_or(Path::new(".")).to_owned(),
             dataset: content["evaluation"]["dataset"].as_str().unwrap_or("").to_owned(),
             models,
+            teachers: Vec::new(),
             curves: None,
             windows: Vec::new(),
         }))

@@ -1,0 +1,335 @@
+//! The worth of a teacher: metrics of distilled students minus those of the same students alone, on each test folder.
+//!
+//! Two things are random: the seeds of the trainings and the traffic of the test. Both are resampled, independently of each other (the
+//! pigeonhole bootstrap, Owen 2007), so that neither five trainings that agree about one window nor one training alone make a difference
+//! significant. Neighbouring windows are similar, so stretches of n^⅓ of n windows are drawn instead of single ones (Carlstein 1986; the
+//! length grows as in Hall, Horowitz & Jing 1995). With a single seed, the interval is over traffic alone.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::bootstrap::{Bootstrap, Drawn, Interval, middle};
+use super::graph_runs::{Mean, Verdict, verdict};
+use super::judge::{CalibrateBy, JudgedFolder, NOT_CALIBRATED, Subject, TestFile};
+use super::metrics::{METRICS, Sample};
+use super::tables::{LINE_WIDTH, ModelReport, Table, groups};
+use kdgat_train::run_settings::{Setting, is_of_teacher};
+
+/// Positions of F1 and the ROC AUC in [`METRICS`], with their names in the table.
+const COMPARED: [(usize, &str); 2] = [(4, "F1"), (7, "ROC AUC")];
+
+/// A metric of distilled students minus that of the same students alone, on one test folder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TeacherWorth {
+    /// Group of the distilled students.
+    pub distilled: String,
+    /// Group of the same students without a teacher.
+    pub alone: String,
+    /// Name of the test folder.
+    pub folder: String,
+    /// `none`, or the traffic that calibrated the scores.
+    pub calibration: String,
+    /// Name of the metric, as in [`METRICS`].
+    pub metric: String,
+    /// Number of seeds that both were trained with.
+    pub seeds: usize,
+    /// Mean over those seeds of the distilled students.
+    pub mean_distilled: f64,
+    /// Mean over those seeds of the students alone.
+    pub mean_alone: f64,
+    /// Difference of the means.
+    pub difference: f64,
+    /// Its 95 % bootstrap interval, over seeds and traffic; `None` without resamples.
+    pub interval: Option<[f64; 2]>,
+    /// Conclusion from the interval.
+    pub verdict: Verdict,
+}
+
+/// A distilled student and the same student alone, with the same seed: their positions among the models.
+type Pair = [usize; 2];
+
+/// Compares each group of distilled students with the models of the same settings and no teacher, seed by seed. `subjects` are the scores
+/// of `models`, in the same order. A group without such models has no comparison; a metric that is undefined on a folder has none there.
+pub fn compare(
+    models: &[ModelReport],
+    subjects: &[Subject],
+    files: &[TestFile],
+    by: Option<&CalibrateBy>,
+    bootstrap: &Bootstrap,
+) -> Vec<TeacherWorth> {
+    let groups = groups(models);
+    let mut found = Vec::new();
+    for (name, distilled) in groups.iter().filter(|(_, group)| models[group[0]].distilled) {
+        let base = base(&models[distilled[0]]);
+        let is_alone = |(_, group): &&(String, Vec<usize>)| {
+            let other = &models[group[0]];
+            !other.distilled && other.kind == models[distilled[0]].kind && self::base(other) == base
+        };
+        let Some((alone, group)) = groups.iter().find(is_alone) else { continue };
+        let pairs = pairs(models, distilled, group);
+        if pairs.is_empty() {
+            continue;
+        }
+        let judged: Vec<[Vec<JudgedFolder>; 2]> =
+            pairs.iter().map(|pair| pair.map(|model| subjects[model].folders(files, by))).collect();
+        for folder in 0..judged[0][0].len() {
+            let of_folder: Vec<[&JudgedFolder; 2]> =
+                judged.iter().map(|[distilled, alone]| [&distilled[folder], &alone[folder]]).collect();
+            found.extend(compare_folder(name, alone, &of_folder, bootstrap));
+        }
+    }
+    found
+}
+
+/// Settings of a student apart from its teacher.
+fn base(model: &ModelReport) -> Vec<&Setting> {
+    model.settings.iter().filter(|(name, _)| !is_of_teacher(name)).collect()
+}
+
+/// Each distilled student with the first one alone that has its seed.
+fn pairs(models: &[ModelReport], distilled: &[usize], alone: &[usize]) -> Vec<Pair> {
+    let pair = |&distilled: &usize| {
+        let seed = models[distilled].seed?;
+        let alone = alone.iter().find(|&&alone| models[alone].seed == Some(seed))?;
+        Some([distilled, *alone])
+    };
+    distilled.iter().filter_map(pair).collect()
+}
+
+/// Differences of the compared metrics of one folder; `pairs` has the judged graphs of a distilled student and of one alone for each seed.
+fn compare_folder(
+    distilled: &str,
+    alone: &str,
+    pairs: &[[&JudgedFolder; 2]],
+    bootstrap: &Bootstrap,
+) -> Vec<TeacherWorth> {
+    let folder = pairs[0][0];
+    let samples: Vec<[Sample<'_>; 2]> = pairs.iter().map(|pair| pair.map(sample)).collect();
+    let values: Vec<[[f64; COMPARED.len()]; 2]> =
+        samples.iter().map(|pair| pair.each_ref().map(|sample| compared(sample, &vec![1; sample.len()]))).collect();
+    let intervals = intervals(&samples, &stretches(&folder.graphs_of_files), bootstrap);
+    let mut found = Vec::new();
+    for (position, (metric, _)) in COMPARED.into_iter().enumerate() {
+        let mean = |side: usize| Mean::of(&values.iter().map(|pair| pair[side][position]).collect::<Vec<_>>()).mean;
+        let (mean_distilled, mean_alone) = (mean(0), mean(1));
+        if !(mean_distilled.is_finite() && mean_alone.is_finite()) {
+            continue;
+        }
+        let (low, high) = intervals[position];
+        let interval = (low.is_finite() && high.is_finite()).then_some([low, high]);
+        found.push(TeacherWorth {
+            distilled: distilled.to_owned(),
+            alone: alone.to_owned(),
+            folder: folder.folder.clone(),
+            calibration: folder.calibration.clone(),
+            metric: METRICS[metric].to_owned(),
+            seeds: pairs.len(),
+            mean_distilled,
+            mean_alone,
+            difference: mean_distilled - mean_alone,
+            interval,
+            verdict: verdict(interval, false),
+        });
+    }
+    found
+}
+
+fn sample(folder: &JudgedFolder) -> Sample<'_> {
+    Sample::new(&folder.scores, &folder.labels, std::slice::from_ref(&folder.decision))
+}
+
+/// The compared metrics of a sample with graph `g` counted `weights[g]` times.
+fn compared(sample: &Sample<'_>, weights: &[u32]) -> [f64; COMPARED.len()] {
+    let values = sample.weighted(weights)[0];
+    COMPARED.map(|(metric, _)| values[metric])
+}
+
+/// Stretches of neighbouring graphs, the last one of each file shorter; none spans two files.
+fn stretches(graphs_of_files: &[usize]) -> Vec<Range<usize>> {
+    let graphs: usize = graphs_of_files.iter().sum();
+    let length = ((graphs as f64).cbrt().ceil() as usize).max(1);
+    let mut found = Vec::new();
+    let mut begin = 0;
+    for of_file in graphs_of_files {
+        let end = begin + of_file;
+        found.extend((begin..end).step_by(length).map(|start| start..(start + length).min(end)));
+        begin = end;
+    }
+    found
+}
+
+/// Interval of the mean difference of each compared metric, over seeds and stretches. Resamples in which a metric is undefined do not
+/// count for it.
+fn intervals(
+    samples: &[[Sample<'_>; 2]],
+    stretches: &[Range<usize>],
+    bootstrap: &Bootstrap,
+) -> [Interval; COMPARED.len()] {
+    let difference = |(drawn, weights): &mut (Vec<u32>, Vec<u32>), resample: u64| {
+        bootstrap.draw(resample, Drawn::Stretches, stretches.len(), drawn);
+        weights.clear();
+        let counted = stretches.iter().zip(drawn.iter());
+        weights.extend(counted.flat_map(|(stretch, &count)| stretch.clone().map(move |_| count)));
+        bootstrap.draw(resample, Drawn::Seeds, samples.len(), drawn);
+        let mut mean = [0.0; COMPARED.len()];
+        for ([distilled, alone], &count) in samples.iter().zip(drawn.iter()).filter(|(_, count)| **count > 0) {
+            let share = f64::from(count) / samples.len() as f64;
+            let (distilled, alone) = (compared(distilled, weights), compared(alone, weights));
+            (0..COMPARED.len()).for_each(|metric| mean[metric] += share * (distilled[metric] - alone[metric]));
+        }
+        mean
+    };
+    let means: Vec<[f64; COMPARED.len()]> =
+        (0..bootstrap.resamples).into_par_iter().map_init(|| (Vec::new(), Vec::new()), difference).collect();
+    std::array::from_fn(|metric| {
+        middle(means.iter().map(|mean| mean[metric]).filter(|value| !value.is_nan()).collect())
+    })
+}
+
+/// A table of the comparisons; empty without any.
+pub fn text(found: &[TeacherWorth]) -> String {
+    if found.is_empty() {
+        return String::new();
+    }
+    let has_calibrated = found.iter().any(|one| one.calibration != NOT_CALIBRATED);
+    let heads = ["metric", "alone", "with it", "difference", "(95 %)", ""];
+    let heads = ["students"].into_iter().chain(has_calibrated.then_some("calibration")).chain(heads);
+    let mut table = Table::new(&heads.collect::<Vec<_>>());
+    for one in found {
+        let seeds = if one.seeds == 1 { "1 seed".to_owned() } else { format!("{} seeds", one.seeds) };
+        let mut cells = vec![format!("{}, {seeds}, {}", one.distilled, one.folder)];
+        cells.extend(has_calibrated.then(|| one.calibration.clone()));
+        cells.extend(
+            COMPARED.iter().find(|(metric, _)| METRICS[*metric] == one.metric).map(|(_, name)| (*name).to_owned()),
+        );
+        cells.extend([one.mean_alone, one.mean_distilled].map(|value| format!("{value:.4}")));
+        cells.push(signed(one.difference));
+        cells.push(one.interval.map_or(String::new(), |[low, high]| format!("{} to {}", signed(low), signed(high))));
+        cells.push(one.verdict.words().to_owned());
+        table.row(cells);
+    }
+    format!("\nthe same students with their teacher and alone, seed by seed\n\n{}", table.text_within(LINE_WIDTH))
+}
+
+/// Formats a difference; one that rounds to 0 has no minus sign.
+fn signed(difference: f64) -> String {
+    // Adding 0 turns -0 into 0.
+    format!("{:+.4}", (difference * 1e4).round() / 1e4 + 0.0)
+}
+
+/// A sentence for each group of distilled students and metric: on how many test folders the teacher makes it better or worse.
+pub fn findings(found: &[TeacherWorth], dataset: &str) -> Vec<String> {
+    let mut seen: Vec<(&str, &str, &str)> = Vec::new();
+    for one in found {
+        let key = (one.distilled.as_str(), one.calibration.as_str(), one.metric.as_str());
+        if !seen.contains(&key) {
+            seen.push(key);
+        }
+    }
+    let sentence = |(distilled, calibration, metric): (&str, &str, &str)| {
+        let of_key = |one: &&TeacherWorth| {
+            (one.distilled.as_str(), one.calibration.as_str(), one.metric.as_str()) == (distilled, calibration, metric)
+        };
+        let folders: Vec<&TeacherWorth> = found.iter().filter(of_key).collect();
+        let count = |verdict: Verdict| folders.iter().filter(|one| one.verdict == verdict).count();
+        let calibrated =
+            if calibration == NOT_CALIBRATED { String::new() } else { format!(", calibrated on the {calibration}") };
+        format!(
+            "{distilled} on {dataset}{calibrated}: {} with the teacher better on {}, worse on {} of {} test folders than alone; the others \
+             show no difference.",
+            metric_name(metric),
+            count(Verdict::Better),
+            count(Verdict::Worse),
+            folders.len()
+        )
+    };
+    seen.into_iter().map(sentence).collect()
+}
+
+/// Name of a compared metric in tables and sentences.
+fn metric_name(metric: &str) -> &str {
+    COMPARED.iter().find(|(position, _)| METRICS[*position] == metric).map_or(metric, |(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Decision;
+
+    /// Graphs of two files, every fifth an attack, with these scores.
+    fn judged(scores: Vec<f64>) -> JudgedFolder {
+        let count = scores.len();
+        JudgedFolder {
+            folder: "test_01".to_owned(),
+            calibration: NOT_CALIBRATED.to_owned(),
+            labels: (0..count).map(|graph| graph % 5 == 0).collect(),
+            decision: Decision::above("0.5", 0.5, &scores),
+            graphs_of_files: vec![count / 2, count - count / 2],
+            scores,
+        }
+    }
+
+    /// Scores of attacks above those of other graphs, but for every `n`th attack.
+    fn missing_every(n: usize, seed: u64) -> JudgedFolder {
+        let noise = |graph: usize| kdgat_base::random::unit(seed, kdgat_base::random::Purpose::Step, graph as u64, 0);
+        let is_found = |graph: usize| graph % 5 == 0 && graph % (5 * n) != 0;
+        judged((0..1000).map(|graph| if is_found(graph) { 0.6 } else { 0.4 * noise(graph) }).collect())
+    }
+
+    fn of(pairs: &[[JudgedFolder; 2]], resamples: u64) -> Vec<TeacherWorth> {
+        let pairs: Vec<[&JudgedFolder; 2]> = pairs.iter().map(|pair| pair.each_ref()).collect();
+        compare_folder("kd", "alone", &pairs, &Bootstrap { resamples, seed: 1 })
+    }
+
+    #[test]
+    fn stretches_cover_each_file_and_span_none() {
+        // 1,000 graphs: stretches of 10.
+        let found = stretches(&[25, 0, 975]);
+        assert_eq!(found[..4], [0..10, 10..20, 20..25, 25..35]);
+        assert_eq!(found.iter().map(ExactSizeIterator::len).sum::<usize>(), 1000);
+        assert!(stretches(&[0]).is_empty());
+    }
+
+    #[test]
+    fn more_missed_attacks_are_worse_and_the_same_are_no_difference() {
+        let worse: Vec<_> = (0..3).map(|seed| [missing_every(2, seed), missing_every(20, seed)]).collect();
+        let found = of(&worse, 200);
+        assert_eq!(found.iter().map(|one| one.metric.as_str()).collect::<Vec<_>>(), ["f1", "roc_auc"]);
+        assert!(found.iter().all(|one| one.verdict == Verdict::Worse && one.seeds == 3), "{found:?}");
+        // 100 of 200 attacks found, and 190 of 200.
+        assert!(
+            (found[0].mean_distilled - 200.0 / 300.0).abs() < 1e-12
+                && (found[0].mean_alone - 380.0 / 390.0).abs() < 1e-12
+        );
+        let better: Vec<_> = worse.into_iter().map(|[distilled, alone]| [alone, distilled]).collect();
+        assert!(of(&better, 200).iter().all(|one| one.verdict == Verdict::Better));
+        let sentence = "kd on sim: F1 with the teacher better on 0, worse on 1 of 1 test folders than alone";
+        assert!(findings(&found, "sim")[0].starts_with(sentence), "{:?}", findings(&found, "sim"));
+        let same: Vec<_> = (0..3).map(|seed| [missing_every(4, seed), missing_every(4, seed)]).collect();
+        assert!(of(&same, 200).iter().all(|one| one.verdict == Verdict::NoDifference && one.difference == 0.0));
+        assert!(of(&same, 0).iter().all(|one| one.verdict == Verdict::Unknown && one.interval.is_none()));
+    }
+
+    /// All seeds agree about two attacks of one stretch. That is no evidence: another drive might not have that stretch.
+    #[test]
+    fn one_stretch_is_not_significant_however_many_seeds_agree() {
+        let pair = |seed: u64| {
+            let alone = missing_every(20, seed);
+            let mut scores = alone.scores.clone();
+            (scores[505], scores[510]) = (0.0, 0.0);
+            [judged(scores), alone]
+        };
+        let pairs: Vec<_> = (0..8).map(pair).collect();
+        let found = of(&pairs, 500);
+        assert!(found.iter().all(|one| one.difference < 0.0 && one.verdict == Verdict::NoDifference), "{found:?}");
+    }
+
+    #[test]
+    fn a_folder_without_attacks_has_no_difference() {
+        let mut folder = judged(vec![0.1; 50]);
+        folder.labels = vec![false; 50];
+        assert!(of(&[[folder.clone(), folder]], 50).is_empty());
+    }
+}
