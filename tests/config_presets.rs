@@ -56,6 +56,27 @@ fn every_preset_and_size_loads_and_is_sound() {
     }
 }
 
+/// An overlay may change one size of a model; the names must be right.
+#[test]
+fn an_overlay_changes_a_size() {
+    let depth = |presets: &str| {
+        let model = load(presets).model;
+        (model.layers, model.fc_layers, model.dropout)
+    };
+    assert_eq!(depth("gat,teacher,profile"), (2, 3, 0.1));
+    assert_eq!(depth("gat,teacher"), (3, 2, 0.2));
+    assert_eq!(depth("gat,student,profile"), depth("gat,student"));
+    assert_eq!(depth("gat,profile,teacher"), (3, 2, 0.2), "left to right: the size comes later");
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("presets")).unwrap();
+    let file = folder.path().join("presets/deep.toml");
+    fs::write(&file, "lr = 0.01\n\n[size-of-gat.tutor]\nlayers = 5\n").unwrap();
+    let error = load_in(folder.path(), "gat,teacher,deep").unwrap_err();
+    assert!(error.contains("presets/deep.toml:4") && error.contains("no preset gat has a size tutor"), "{error}");
+    fs::write(&file, "[size-of-gat.teacher]\nlayers = 5\n").unwrap();
+    assert_eq!(load_in(folder.path(), "gat,teacher,deep").unwrap().model.layers, 5);
+}
+
 #[test]
 fn vgae_presets() {
     for (size, hidden, latent, heads, embedding, dropout) in [

@@ -1,5 +1,6 @@
 //! Presets: TOML files named by `--preset`, from `presets/` in the working directory or from the binary.
-//! A file that sets `model` is a model preset and may define sizes (`[size.student]`); any other is an overlay.
+//! A file that sets `model` is a model preset and may define sizes (`[size.student]`); any other is an overlay, and may change a size of
+//! a model (`[size-of-gat.teacher]`).
 
 use std::path::Path;
 
@@ -42,6 +43,8 @@ pub struct Preset {
     pub sizes: Vec<(String, Table)>,
     /// Fields that replace those of a size when the data is one large graph: `[nodes.teacher]`.
     pub on_nodes: Vec<(String, Table)>,
+    /// Fields of an overlay for one size of a model, with the model's name: `[size-of-gat.teacher]`.
+    pub of_models: Vec<(String, Vec<(String, Table)>)>,
 }
 
 impl Preset {
@@ -49,7 +52,20 @@ impl Preset {
         let mut shared = parse_toml(&file, text)?;
         let sizes = named_tables(&mut shared, "size", &file)?;
         let on_nodes = named_tables(&mut shared, ON_NODES, &file)?;
-        Ok(Preset { name: name.to_string(), file, shared, sizes, on_nodes })
+        let models: Vec<String> =
+            shared.iter().filter_map(|entry| entry.key.strip_prefix(SIZE_OF)).map(str::to_owned).collect();
+        let mut of_models = Vec::new();
+        for model in models {
+            let fields = named_tables(&mut shared, &format!("{SIZE_OF}{model}"), &file)?;
+            of_models.push((model, fields));
+        }
+        Ok(Preset { name: name.to_string(), file, shared, sizes, on_nodes, of_models })
+    }
+
+    /// The fields that this overlay has for a size of a model.
+    fn fields_of(&self, model: &str, size: &str) -> Option<&Table> {
+        let (_, sizes) = self.of_models.iter().find(|of_model| of_model.0 == model)?;
+        sizes.iter().find(|of_size| of_size.0 == size).map(|(_, fields)| fields)
     }
 
     pub fn is_model(&self) -> bool {
@@ -63,6 +79,8 @@ impl Preset {
 
 /// The table with a size's fields for one large graph.
 const ON_NODES: &str = "size-on-nodes";
+/// Beginning of an overlay's table with fields for the sizes of a model, whose name follows.
+const SIZE_OF: &str = "size-of-";
 
 /// Takes the tables `[name.KEY]` out of `table`.
 fn named_tables(table: &mut Table, name: &str, file: &str) -> Result<Vec<(String, Table)>, Box<Problem>> {
@@ -149,6 +167,10 @@ pub fn layers(
                 model = Some(preset);
             }
             layers.push(layer(preset, name, &preset.shared, problems));
+            problems.extend(unknown_sizes(preset, &presets));
+            if let (Some(model), Some(size)) = (model, size) {
+                layers.extend(preset.fields_of(&model.name, size).map(|fields| layer(preset, name, fields, problems)));
+            }
         } else if let Some((size_name, fields)) =
             model.and_then(|model| model.sizes.iter().find(|size| &size.0 == name))
         {
@@ -172,6 +194,23 @@ pub fn layers(
 fn layer(preset: &Preset, name: &str, fields: &Table, problems: &mut Vec<Problem>) -> Layer {
     let origin_at = |line| Origin::Preset { preset: name.to_string(), file: preset.file.clone(), line };
     Layer::from_table(fields, &origin_at, problems)
+}
+
+/// Problems of an overlay's tables for sizes that no model has.
+fn unknown_sizes(overlay: &Preset, presets: &[Preset]) -> Vec<Problem> {
+    let is_known = |model: &str, size: &str| {
+        presets.iter().any(|preset| preset.name == model && preset.sizes.iter().any(|known| known.0 == size))
+    };
+    let of_models = overlay.of_models.iter().flat_map(|(model, sizes)| sizes.iter().map(move |size| (model, size)));
+    let unknown = of_models.filter(|(model, (size, _))| !is_known(model, size));
+    let problem = |(model, (size, fields)): (&String, &(String, Table))| Problem::Syntax {
+        file: overlay.file.clone(),
+        line: fields.first().map_or(1, |field| field.line),
+        message: format!(
+            "[{SIZE_OF}{model}.{size}]: no preset {model} has a size {size}; expected [{SIZE_OF}MODEL.SIZE]"
+        ),
+    };
+    unknown.map(problem).collect()
 }
 
 fn conflict(what: &'static str, first: &str, second: &str) -> Problem {
