@@ -184,6 +184,7 @@ proptest! {
             .to_vec();
         let profile = learned(&whole);
         let reversed: Vec<ProfileLearner> = halves.iter().rev().cloned().collect();
+        let halves_of_car = halves.clone();
         for parts in [halves, reversed] {
             let merged = ProfileLearner::merged(&parts, None).profile();
             prop_assert_eq!(merged.ids().len(), profile.ids().len());
@@ -192,6 +193,15 @@ proptest! {
                 prop_assert!((one.gap_mean_seconds - other.gap_mean_seconds).abs() <= 1e-6);
                 prop_assert_eq!((one.gaps, &one.bytes), (other.gaps, &other.bytes));
             }
+        }
+        // Half of the traffic judges the other: with the IDs of both, and with what it has learned itself of those that it has.
+        let judging = ProfileLearner::judging(&halves_of_car, 1).profile();
+        let own = halves_of_car[0].profile();
+        let ids = |profile: &CarProfile| profile.ids().iter().map(|id| id.can_id).collect::<Vec<_>>();
+        prop_assert_eq!(ids(&judging), ids(&profile));
+        for id in judging.ids() {
+            let of = own.id(id.can_id).map_or_else(|| halves_of_car[1].profile().id(id.can_id).cloned(), |own| Some(own.clone()));
+            prop_assert_eq!(Some(id), of.as_ref());
         }
         let mut rows = Vec::new();
         (0..whole.num_graphs()).for_each(|graph| profile.append_deviations(&whole.graph(graph), &mut rows));

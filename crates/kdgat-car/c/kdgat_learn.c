@@ -156,7 +156,7 @@ int kdgat_learn(const kdgat_recording *recording, uint32_t without, kdgat_counts
 
     car->num_usual = 0;
     for (part = 0; part < KDGAT_PARTS; part++) {
-        for (window = begin_of(recording, part); part != without && window < begin_of(recording, part + 1u); window++) {
+        for (window = begin_of(recording, part); window < begin_of(recording, part + 1u); window++) {
             for (at = window * KDGAT_STRIDE; at < window * KDGAT_STRIDE + KDGAT_WINDOW; at++) {
                 if (!add_id(car, recording->frames[at].id)) {
                     return 0;
@@ -166,6 +166,10 @@ int kdgat_learn(const kdgat_recording *recording, uint32_t without, kdgat_counts
     }
     for (at = 0; at < car->num_usual; at++) {
         count_id(recording, without, car->usual[at].id, counts, &car->usual[at]);
+        if (counts->frames == 0u) {
+            /* Only that part has it. */
+            count_id(recording, KDGAT_PARTS, car->usual[at].id, counts, &car->usual[at]);
+        }
         set_usual(counts, &car->usual[at]);
         once += counts->frames == 1u ? 1u : 0u;
         frames += counts->frames;

@@ -32,8 +32,8 @@ typedef struct {
     uint32_t windows; /* window w has the frames from w * KDGAT_STRIDE on */
 } kdgat_recording;
 
-/* Learns a profile from all parts but `without` (KDGAT_PARTS: from all) into car->usual, num_usual and new_id_surprise. Returns 0 if they
- * have more than KDGAT_CALIBRATION_IDS IDs. */
+/* Learns a profile from all parts but `without` (KDGAT_PARTS: from all) into car->usual, num_usual and new_id_surprise; IDs that only that
+ * part has are learned from it, as the car's profile will know them. Returns 0 for more than KDGAT_CALIBRATION_IDS IDs. */
 int kdgat_learn(const kdgat_recording *recording, uint32_t without, kdgat_counts *counts, kdgat_calibration_state *car);
 
 #endif

@@ -1,7 +1,7 @@
 //! A model of the profile set on another car: the car's profile from attack-free windows, and scores under it.
 //!
 //! The windows that teach the profile look too usual under it. For the threshold each of them is therefore scored with a profile learned
-//! without its fifth of the traffic.
+//! without its fifth of the traffic, but for the IDs that only this fifth has: the car's profile knows them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub fn profile_file(
     let whole = ProfileLearner::merged(&learned, None).profile();
     let mut of_calibration = Vec::new();
     for (number, part) in parts.into_iter().enumerate() {
-        of_calibration.extend(score(ProfileLearner::merged(&learned, Some(number)).profile(), part)?);
+        of_calibration.extend(score(ProfileLearner::judging(&learned, number).profile(), part)?);
     }
     Ok(ProfiledFile { calibration: of_calibration, graphs: score(whole, graphs)? })
 }
@@ -63,7 +63,7 @@ pub fn profile_windows(scorer: &Scorer, windows: &Columns) -> Result<(CarProfile
     let (mut assembler, mut scored) = (Assembler::default(), Vec::with_capacity(windows.num_graphs()));
     for (number, part) in parts.iter().enumerate() {
         let options = AssembleOptions {
-            profile: Some(ProfileLearner::merged(&learned, Some(number)).profile()),
+            profile: Some(ProfileLearner::judging(&learned, number).profile()),
             ..scorer.assemble_options()
         };
         let mut columns = Columns::new(windows.features);

@@ -111,7 +111,7 @@ fn of_car(store: &Arc<Store>, file: &TestFile) -> Result<Option<CarCounts>, Eval
     let whole = ProfileLearner::merged(&learned, None).profile();
     let mut held_out = Vec::with_capacity(windows);
     for (number, part) in parts.into_iter().enumerate() {
-        let without = ProfileLearner::merged(&learned, Some(number)).profile();
+        let without = ProfileLearner::judging(&learned, number).profile();
         held_out.extend(counts(store, &without, part.map(in_store))?);
     }
     Ok(Some(CarCounts { all: counts(store, &whole, file.graphs.clone())?, held_out }))

@@ -96,6 +96,16 @@ impl ProfileLearner {
         all
     }
 
+    /// What judges the windows of one part of a calibration: what the others have learned, and for IDs that none of them has what this part
+    /// has learned. The car's profile will know those IDs, so that they say nothing about how usual its traffic looks with it.
+    pub fn judging(parts: &[Self], part: usize) -> Self {
+        let mut others = Self::merged(parts, Some(part));
+        for (&can_id, counts) in &parts[part].ids {
+            others.ids.entry(can_id).or_insert_with(|| counts.clone());
+        }
+        others
+    }
+
     /// The profile learned so far.
     pub fn profile(&self) -> CarProfile {
         let ids = self.ids.iter().map(|(&can_id, counts)| counts.profile(can_id)).collect();
