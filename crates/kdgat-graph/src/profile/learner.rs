@@ -96,8 +96,8 @@ impl ProfileLearner {
         all
     }
 
-    /// What judges the windows of one part of a calibration: what the others have learned, and for IDs that none of them has what this part
-    /// has learned. The car's profile will know those IDs, so that they say nothing about how usual its traffic looks with it.
+    /// The knowledge that judges the windows of one part of a calibration: that of the other parts, and for IDs that none of them has
+    /// that of this part. The car's profile will know those IDs, so that they say nothing about how usual its traffic looks with it.
     pub fn judging(parts: &[Self], part: usize) -> Self {
         let mut others = Self::merged(parts, Some(part));
         for (&can_id, counts) in &parts[part].ids {
