@@ -264,7 +264,7 @@ mod tests {
         JudgedFolder {
             folder: "test_01".to_owned(),
             calibration: NOT_CALIBRATED.to_owned(),
-            labels: (0..count).map(|graph| graph % 5 == 0).collect(),
+            labels: (0..count).map(|graph| graph.is_multiple_of(5)).collect(),
             decision: Decision::above("0.5", 0.5, &scores),
             graphs_of_files: vec![count / 2, count - count / 2],
             scores,
@@ -274,7 +274,7 @@ mod tests {
     /// Scores of attacks above those of other graphs, but for every `n`th attack.
     fn missing_every(n: usize, seed: u64) -> JudgedFolder {
         let noise = |graph: usize| kdgat_base::random::unit(seed, kdgat_base::random::Purpose::Step, graph as u64, 0);
-        let is_found = |graph: usize| graph % 5 == 0 && graph % (5 * n) != 0;
+        let is_found = |graph: usize| graph.is_multiple_of(5) && !graph.is_multiple_of(5 * n);
         judged((0..1000).map(|graph| if is_found(graph) { 0.6 } else { 0.4 * noise(graph) }).collect())
     }
 
