@@ -207,7 +207,7 @@ pub fn text(found: &[TeacherWorth]) -> String {
         cells.extend([one.mean_alone, one.mean_distilled].map(|value| format!("{value:.4}")));
         cells.push(signed(one.difference));
         cells.push(one.interval.map_or(String::new(), |[low, high]| format!("{} to {}", signed(low), signed(high))));
-        cells.push(one.verdict.words().to_owned());
+        cells.push(one.interval.map_or("no interval without resamples", |_| one.verdict.words()).to_owned());
         table.row(cells);
     }
     format!("\nthe same students with their teacher and alone, seed by seed\n\n{}", table.text_within(LINE_WIDTH))
@@ -219,10 +219,11 @@ fn signed(difference: f64) -> String {
     format!("{:+.4}", (difference * 1e4).round() / 1e4 + 0.0)
 }
 
-/// A sentence for each group of distilled students and metric: on how many test folders the teacher makes it better or worse.
+/// A sentence for each group of distilled students and metric: on how many test folders the teacher makes it better or worse. Comparisons
+/// without an interval conclude nothing and do not count.
 pub fn findings(found: &[TeacherWorth], dataset: &str) -> Vec<String> {
     let mut seen: Vec<(&str, &str, &str)> = Vec::new();
-    for one in found {
+    for one in found.iter().filter(|one| one.interval.is_some()) {
         let key = (one.distilled.as_str(), one.calibration.as_str(), one.metric.as_str());
         if !seen.contains(&key) {
             seen.push(key);
@@ -309,7 +310,9 @@ mod tests {
         assert!(findings(&found, "sim")[0].starts_with(sentence), "{:?}", findings(&found, "sim"));
         let same: Vec<_> = (0..3).map(|seed| [missing_every(4, seed), missing_every(4, seed)]).collect();
         assert!(of(&same, 200).iter().all(|one| one.verdict == Verdict::NoDifference && one.difference == 0.0));
-        assert!(of(&same, 0).iter().all(|one| one.verdict == Verdict::Unknown && one.interval.is_none()));
+        let without = of(&same, 0);
+        assert!(without.iter().all(|one| one.verdict == Verdict::Unknown && one.interval.is_none()));
+        assert!(findings(&without, "sim").is_empty() && text(&without).contains("no interval without resamples"));
     }
 
     /// All seeds agree about two attacks of one stretch. That is no evidence: another drive might not have that stretch.
