@@ -150,7 +150,7 @@ fn measure(
         teacher_counted: false,
         hints: false,
     };
-    let closed = estimate(&student, distills.then_some(&teacher), &circumstances)?;
+    let closed = estimate(&student, distills.then_some(teacher).as_slice(), &circumstances)?;
 
     let meter = Meter::new(device);
     meter.release_kept();

@@ -11,8 +11,10 @@ use std::sync::{Mutex, MutexGuard};
 use common::graphs::Graphs;
 use common::models::random_weights;
 use common::training::{Training, start_teacher};
+use kdgat::distill::frozen::{self, Asked, FrozenEnsemble, TeacherVocabulary};
 use kdgat::distill::{CacheMode, CacheOptions, Precision, Residency, StoreShape, Summary, Teacher, TeacherOptions};
 use kdgat::graph::{Batch, EdgeScaling};
+use kdgat::nn::attention::Backend;
 use kdgat::nn::{Architecture, GatConfig, VgaeConfig};
 use tch::Device;
 
@@ -20,10 +22,10 @@ use tch::Device;
 const GRAPHS: usize = 8;
 const BATCH: usize = 2;
 
-/// Student and its teacher.
+/// Student and its teacher, of one or several networks.
 struct Pair {
     student: Architecture,
-    teacher: Architecture,
+    teachers: Vec<Architecture>,
 }
 
 fn vgae() -> Pair {
@@ -40,7 +42,7 @@ fn vgae() -> Pair {
             input: Default::default(),
         })
     };
-    Pair { student: config(&[16, 8, 4], 4, 1, 4), teacher: config(&[64, 32, 12], 12, 4, 8) }
+    Pair { student: config(&[16, 8, 4], 4, 1, 4), teachers: vec![config(&[64, 32, 12], 12, 4, 8)] }
 }
 
 fn gat() -> Pair {
@@ -59,7 +61,14 @@ fn gat() -> Pair {
         };
         Architecture::Gat(config)
     };
-    Pair { student: config(6, 2, 2, 4, 2), teacher: config(16, 3, 4, 8, 3) }
+    Pair { student: config(6, 2, 2, 4, 2), teachers: vec![config(16, 3, 4, 8, 3)] }
+}
+
+/// A student of two classifiers of different sizes.
+fn two_gats() -> Pair {
+    let Pair { student, mut teachers } = gat();
+    teachers.push(student.clone());
+    Pair { student, teachers }
 }
 
 /// Residency of the weights, and caching of the targets.
@@ -86,7 +95,7 @@ fn teacher(pair: &Pair, way: &Way, graphs: &Graphs) -> Teacher {
         precision: way.precision,
         path: way.path.clone(),
         ram_budget_bytes: 1 << 30,
-        architecture: pair.teacher.to_json().to_string(),
+        architecture: format!("{:?}", pair.teachers),
         features: "vocabulary of the tests".to_owned(),
         unit: "graphs",
     };
@@ -98,7 +107,15 @@ fn teacher(pair: &Pair, way: &Way, graphs: &Graphs) -> Teacher {
         ..TeacherOptions::new(Device::Cpu)
     };
     let shape: StoreShape = graphs.shape(GRAPHS);
-    start_teacher(&pair.teacher, random_weights(&pair.teacher, 7).unwrap(), &options, &shape).unwrap()
+    if let [only] = pair.teachers.as_slice() {
+        return start_teacher(only, random_weights(only, 7).unwrap(), &options, &shape).unwrap();
+    }
+    let network = |architecture: &Architecture| {
+        frozen::model(architecture.clone(), TeacherVocabulary::Shared, Backend::Auto, Asked::Outputs).unwrap()
+    };
+    let model = FrozenEnsemble::new(pair.teachers.iter().map(network).collect()).unwrap();
+    let weights = pair.teachers.iter().map(|architecture| random_weights(architecture, 7).unwrap()).collect();
+    Teacher::start(Box::new(model), frozen::joined_weights(weights).unwrap(), &options, &shape).unwrap()
 }
 
 /// Runs one test at a time, because dropout uses the process's generator.
@@ -111,7 +128,8 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
 /// Losses of all steps of these epochs, and the digest of the trained weights.
 fn train(pair: &Pair, way: &Way, epochs: &[Vec<Batch>]) -> (Vec<f64>, String) {
     let running = teacher(pair, way, &graphs());
-    let mut training = Training::new(&pair.student, Some((running, &pair.teacher)), way.burst, Device::Cpu).unwrap();
+    let mut training =
+        Training::new(&pair.student, Some((running, &pair.teachers[0])), way.burst, Device::Cpu).unwrap();
     let mut losses = Vec::new();
     for batches in epochs {
         losses.extend(training.losses(batches).unwrap());
@@ -192,6 +210,11 @@ fn losses_of_a_vgae_are_the_same_bits_wherever_its_teacher_is() {
 #[test]
 fn losses_of_a_classifier_are_the_same_bits_wherever_its_teacher_is() {
     losses_are_equal(&gat());
+}
+
+#[test]
+fn losses_of_a_classifier_are_the_same_bits_wherever_its_teachers_are() {
+    losses_are_equal(&two_gats());
 }
 
 #[test]

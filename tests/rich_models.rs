@@ -157,7 +157,7 @@ fn the_static_estimate_knows_the_widths() {
             teacher_counted: false,
             hints: false,
         };
-        let budget = estimate(&Architecture::Vgae(config(input)), None, &circumstances).unwrap();
+        let budget = estimate(&Architecture::Vgae(config(input)), &[], &circumstances).unwrap();
         let shape = |nodes| Shape { graphs: 1.0, nodes, edges: 1.0 };
         (budget.peak_bytes(shape(2e6)) - budget.peak_bytes(shape(1e6))) / 1e6
     };

@@ -75,17 +75,18 @@ impl TensorSource for CountedTensors {
     }
 }
 
-/// Estimates the memory of training `student`, optionally with a `teacher`.
+/// Estimates the memory of training `student`, alone or with a teacher of one or several networks.
 pub fn estimate(
     student: &Architecture,
-    teacher: Option<&Architecture>,
+    teachers: &[Architecture],
     circumstances: &Circumstances,
 ) -> Result<MemoryBudget, ModelError> {
     let (parameters, buffers) = weight_bytes(student)?;
+    let teacher = teachers.first();
     let hints = teacher.filter(|_| circumstances.hints).map(|teacher| Hints::new(student, teacher, circumstances));
     let parameters = parameters + hints.as_ref().map_or(0.0, |hints| hints.regressor);
     let burst = circumstances.burst.max(1) as f64;
-    let edge_features = student.reads_edge_features() || teacher.is_some_and(Architecture::reads_edge_features);
+    let edge_features = student.reads_edge_features() || teachers.iter().any(Architecture::reads_edge_features);
     let node_features = match student {
         Architecture::Graph(config) => config.node_features,
         Architecture::Nodes(config) => config.node_features,
@@ -106,17 +107,23 @@ pub fn estimate(
         add(LOADER_QUEUE, Moment::Always, data.times(circumstances.waiting_batches as f64));
     }
     if let Some(teacher) = teacher {
-        let (weights, buffers) = weight_bytes(teacher)?;
+        let weights: f64 = teachers
+            .iter()
+            .map(|network| weight_bytes(network).map(|(weights, buffers)| weights + buffers))
+            .sum::<Result<_, _>>()?;
         if !circumstances.teacher_counted {
-            let resident = if circumstances.resident_teacher || !circumstances.cuda { weights + buffers } else { 0.0 };
+            let resident = if circumstances.resident_teacher || !circumstances.cuda { weights } else { 0.0 };
             add("teacher's weights", Moment::Always, Linear::fixed(resident));
         }
         let targets = targets_per_node(teacher, circumstances.nodes_per_graph, circumstances.hints);
         add(TARGETS, Moment::Always, per_node(targets).times(burst));
         let copies = !circumstances.resident_teacher && !circumstances.teacher_counted;
-        let copy = if copies { weights + buffers } else { 0.0 };
-        let per_edge = F32 * edge_terms(teacher).map_or(0.0, |terms| terms.in_forward());
-        let visit = Linear { fixed: copy, per_node: forward_per_node(teacher, circumstances.fused), per_edge };
+        let fixed = if copies { weights } else { 0.0 };
+        // One network computes at a time.
+        let largest = |of: &dyn Fn(&Architecture) -> f64| teachers.iter().map(of).fold(0.0, f64::max);
+        let per_edge = F32 * largest(&|network| edge_terms(network).map_or(0.0, |terms| terms.in_forward()));
+        let visit =
+            Linear { fixed, per_node: largest(&|network| forward_per_node(network, circumstances.fused)), per_edge };
         add(TEACHER_ACTIVATIONS, Moment::Visit, visit.times(SLACK));
     }
     add("activations", Moment::Step, activations(student, circumstances).times(SLACK));

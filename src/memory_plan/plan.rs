@@ -21,7 +21,8 @@ const OVERLAY_IDS: i64 = 256;
 #[derive(Debug)]
 pub struct Question<'a> {
     pub student: &'a Architecture,
-    pub teacher: Option<&'a Architecture>,
+    /// The networks of the teacher; none without a teacher.
+    pub teachers: &'a [Architecture],
     pub worst: &'a WorstBatches,
     /// Set when hidden layers are distilled, too.
     pub hints: bool,
@@ -91,7 +92,7 @@ pub fn recommend(question: &Question) -> Result<Answer, ModelError> {
     let mut ladder = Vec::new();
     let mut budget = budget(question, choice)?;
     let shape = question.worst.shape(question.wanted);
-    let teacher = question.teacher.is_some();
+    let teacher = !question.teachers.is_empty();
     type Change = fn(&mut Choice);
     let changes: [(bool, &'static str, &str, Change); 4] = [
         (teacher && !question.cuda, "targets on disk", "--teacher-cache disk", |choice| choice.cache_on_disk = true),
@@ -148,18 +149,18 @@ fn budget(question: &Question, choice: Choice) -> Result<MemoryBudget, ModelErro
         fused: question.fused,
         checkpointing: choice.checkpointing,
         offload_optimizer: false,
-        burst: if question.teacher.is_some() { question.burst } else { 1 },
+        burst: if question.teachers.is_empty() { 1 } else { question.burst },
         waiting_batches: question.waiting_batches,
         nodes_per_graph: question.nodes_per_graph,
         resident_teacher: !choice.layer_residency,
         teacher_counted: false,
         hints: question.hints,
     };
-    let mut budget = estimate(question.student, question.teacher, &circumstances)?;
+    let mut budget = estimate(question.student, question.teachers, &circumstances)?;
     if question.records_steps && question.cuda {
         budget.record_steps();
     }
-    if let Some(teacher) = question.teacher.filter(|_| !question.cuda) {
+    if let Some(teacher) = question.teachers.first().filter(|_| !question.cuda) {
         let kept = if choice.cache_on_disk { 0.0 } else { question.cache_bytes(teacher) };
         budget.add("cache of targets", Moment::Always, if choice.half_targets { kept / 2.0 } else { kept });
     }
@@ -252,7 +253,7 @@ fn row(gigabytes: u64) -> Result<Row, ModelError> {
     for (preset, student, teacher) in preset_models() {
         let question = Question {
             student: &student,
-            teacher: teacher.as_ref(),
+            teachers: teacher.as_slice(),
             worst: &worst,
             hints: false,
             records_steps: false,

@@ -45,10 +45,10 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp => Stage::Train,
         ModelKind::Appnp => return Err(no_plan_of_graphs()),
     };
-    let Planned { student, teacher, graphs, validation_nodes, on_gpu } = match size {
+    let Planned { student, teachers, graphs, validation_nodes, on_gpu } = match size {
         Some(size) => Planned {
             student: assumed(config)?,
-            teacher: assumed_teacher(config)?,
+            teachers: assumed_teachers(config)?,
             graphs: TrainingGraphs::alike(size),
             validation_nodes: 0.0,
             on_gpu: matches!(config.training.device, DeviceChoice::Cuda(_)) || config.memory.gpu_memory_limit.is_some(),
@@ -60,7 +60,7 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
     let precision = config.training.precision.to_string();
     let question = Question {
         student: &student,
-        teacher: teacher.as_ref(),
+        teachers: &teachers,
         worst: &graphs.worst,
         hints: training::hints(config),
         // By default steps are not captured where that would make batches smaller.
@@ -94,7 +94,8 @@ pub(super) fn device_limit(config: &Config, on_gpu: bool) -> Limit {
 /// The inputs of a plan.
 struct Planned {
     student: Architecture,
-    teacher: Option<Architecture>,
+    /// The networks of the teacher.
+    teachers: Vec<Architecture>,
     graphs: TrainingGraphs,
     /// Nodes of all validation graphs.
     validation_nodes: f64,
@@ -135,7 +136,7 @@ fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
         Stage::Train => return Err(no_plan_of_graphs()),
     };
     // The error for a missing teacher names the command that trains it.
-    let teacher = teacher::find(config, stage, &data)?.map(|found| found.architecture);
+    let teachers = teacher::find(config, stage, &data)?.map(|found| found.architectures()).unwrap_or_default();
     let attack = (stage == Stage::Autoencoder).then_some(false);
     let size_of = |graph: &u64| {
         let view = data.store.graph(*graph);
@@ -144,23 +145,31 @@ fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
     let sizes = |split| data.store.select(split, attack).iter().map(size_of).collect::<Vec<_>>();
     let validation_nodes = sizes(Split::Validation).iter().map(|(nodes, _)| *nodes as f64).sum();
     let graphs = TrainingGraphs::new(&sizes(Split::Train));
-    Ok(Planned { student, teacher, graphs, validation_nodes, on_gpu: data.device.is_cuda() })
+    Ok(Planned { student, teachers, graphs, validation_nodes, on_gpu: data.device.is_cuda() })
 }
 
-/// The teacher given by path, else the one of the presets.
-fn assumed_teacher(config: &Config) -> Result<Option<Architecture>, StageError> {
+/// The teacher given by path, else the one of the presets, and the further ones.
+fn assumed_teachers(config: &Config) -> Result<Vec<Architecture>, StageError> {
     if !config.distillation.use_kd {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    if let Some(path) = &config.distillation.teacher_path {
-        return Ok(Some(teacher::open(path)?.architecture));
-    }
+    let first = match &config.distillation.teacher_path {
+        Some(path) => teacher::open(path)?.architecture,
+        None => preset_teacher(config)?,
+    };
+    let further = config.distillation.more_teachers.iter().flat_map(|paths| &paths.0);
+    let further = further.map(|path| Ok(teacher::open(path)?.architecture));
+    std::iter::once(Ok(first)).chain(further).collect()
+}
+
+/// The teacher of the presets.
+fn preset_teacher(config: &Config) -> Result<Architecture, StageError> {
     let presets = vec![config.model.model.as_str().to_owned(), "teacher".to_owned()];
     let preset = config::load(&Sources { presets, ..Sources::default() });
     let preset = preset.map_err(|error| StageError::Input(error.to_string()))?.config;
     let mut teacher = config.clone();
     teacher.model = preset.model;
-    assumed(&teacher).map(Some)
+    assumed(&teacher)
 }
 
 /// The teacher of a network for nodes: the one given by path, else that of the presets for one large graph.

@@ -7,8 +7,8 @@ use tch::Device;
 
 use super::node_data::NodeData;
 use super::teacher::{
-    FoundTeacher, ModelRole, TEACHER, TeacherUse, by_path_or_registered, cache_memory_bytes, data_flag, division_flags,
-    expect_same_division, open, teacher_options,
+    FoundTeacher, FurtherNetwork, ModelRole, TEACHER, TeacherUse, by_path_or_registered, cache_memory_bytes, data_flag,
+    division_flags, expect_same_division, open, teacher_options,
 };
 use super::train_nodes::labels_of;
 use super::{StageError, training};
@@ -31,14 +31,14 @@ impl FoundTeacher {
     /// # Errors
     /// If the teacher is of another kind.
     pub fn node_teachers(&self, visible: &Arc<NodeGraph>) -> Result<Vec<NodeTeacher>, StageError> {
-        let Architecture::Nodes(first) = &self.architecture else {
-            return Err(StageError::Input("the teacher of a network for nodes must be one, too".to_owned()));
-        };
-        let teacher = |config: &NodeGnnConfig| {
+        let teacher = |architecture: Architecture| {
+            let Architecture::Nodes(config) = architecture else {
+                return Err(StageError::Input("the teacher of a network for nodes must be one, too".to_owned()));
+            };
             let graph = Arc::new(with_positions(visible, config.positions as usize)?);
-            Ok(NodeTeacher { config: config.clone(), graph })
+            Ok(NodeTeacher { config, graph })
         };
-        std::iter::once(first).chain(&self.more).map(teacher).collect()
+        self.architectures().into_iter().map(teacher).collect()
     }
 }
 
@@ -58,7 +58,7 @@ pub fn find_for_nodes(
     }
     let command = format!("kdgat train --preset sage,teacher{}{}", data_flag(config), division_flags(config));
     let first = by_path_or_registered(config, &data.graph.name, "nodes", &command)?;
-    let further = config.nodes.more_teachers.iter().flat_map(|paths| &paths.0);
+    let further = config.distillation.more_teachers.iter().flat_map(|paths| &paths.0);
     let mut models = vec![(first, &TEACHER)];
     for path in further {
         models.push((open(path)?, &FURTHER_TEACHER));
@@ -68,7 +68,9 @@ pub fn find_for_nodes(
         architectures.push(fitting_teacher(&found, role, student, split, &command)?);
         weights.push(found.weights);
     }
-    let more = architectures.split_off(1);
+    let further = architectures.split_off(1).into_iter().map(Architecture::Nodes);
+    let more =
+        further.map(|architecture| FurtherNetwork { architecture, vocabulary: TeacherVocabulary::Shared }).collect();
     let architecture = Architecture::Nodes(architectures.remove(0));
     let weights = joined_weights(weights)?;
     let changes = target_changes(config, data, split);

@@ -46,8 +46,8 @@ pub struct Run<'a> {
     /// For a resumed run: the sizes that it decided when it started.
     decided: Option<Decided>,
     teacher_digest: Option<String>,
-    /// The teacher's architecture; `None` if its outputs come from a file.
-    teacher: Option<Architecture>,
+    /// The architectures of the teacher's networks; none if its outputs come from a file.
+    teachers: Vec<Architecture>,
 }
 
 /// Everything that a training needs besides the student, its tensors and the plan of batches.
@@ -82,8 +82,8 @@ impl<'a> Run<'a> {
         teacher: Option<TeacherIdentity>,
         extra_inputs: Map<String, Value>,
     ) -> Result<Self, StageError> {
-        let (teacher_digest, teacher) = teacher.map(|teacher| (teacher.digest, teacher.architecture)).unzip();
-        let teacher = teacher.flatten();
+        let (teacher_digest, teachers) = teacher.map(|teacher| (teacher.digest, teacher.architectures)).unzip();
+        let teachers = teachers.unwrap_or_default();
         let directory = training::run_directory(config, &origin.dataset.name, stage)?;
         let resumes = config.output.resume && directory.file(LAST).exists();
         let decided =
@@ -112,7 +112,7 @@ impl<'a> Run<'a> {
         inputs.insert("dataset".into(), json!(origin.dataset));
         inputs.insert("teacher_digest".into(), json!(teacher_digest));
         inputs.extend(extra_inputs);
-        Ok(Self { config, stage, origin, directory, console, inputs, decided, teacher_digest, teacher })
+        Ok(Self { config, stage, origin, directory, console, inputs, decided, teacher_digest, teachers })
     }
 
     /// The run's folder.
@@ -127,7 +127,7 @@ impl<'a> Run<'a> {
 
     /// True if the run has a teacher that reads edge features.
     pub fn teacher_reads_edge_features(&self) -> bool {
-        self.teacher.as_ref().is_some_and(Architecture::reads_edge_features)
+        self.teachers.iter().any(Architecture::reads_edge_features)
     }
 
     /// Shows a line to the user and writes it to the run's log.
@@ -151,7 +151,6 @@ impl<'a> Run<'a> {
     ) -> Result<Outcome, StageError> {
         let mut trainable = Trainable::new(parameters.into_tensors(), self.origin.device)?;
         let vocabulary = Arc::new(data.store.vocabulary().clone());
-        let teacher = self.teacher.as_ref();
         let edge_features = self.teacher_reads_edge_features() || architecture.reads_edge_features();
         let (training_loader, validation_loader) =
             training::loaders(self.config, &data.store, &vocabulary, edge_features, self.origin.device);
@@ -164,7 +163,7 @@ impl<'a> Run<'a> {
             config: self.config,
             data,
             architecture: &architecture,
-            teacher,
+            teachers: &self.teachers,
             directory: &self.directory,
             decided: self.decided,
             loader: &training_loader,
@@ -216,7 +215,7 @@ impl<'a> Run<'a> {
         if data.device.is_cuda() {
             return Ok(None);
         }
-        let (teacher, link) = (self.teacher.as_ref(), student.teacher());
+        let (teacher, link) = (self.teachers.first(), student.teacher());
         let question = Question::of_training(self.config, data, architecture, teacher, link, graphs, options);
         let expected = match Forecaster::measure(question) {
             Ok(forecaster) => forecaster.expected(&forecaster.settings()),

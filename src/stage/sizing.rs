@@ -50,8 +50,8 @@ pub struct Sizing<'a> {
     pub config: &'a Config,
     pub data: &'a Data,
     pub architecture: &'a Architecture,
-    /// The teacher's architecture.
-    pub teacher: Option<&'a Architecture>,
+    /// The architectures of the teacher's networks; none without a teacher.
+    pub teachers: &'a [Architecture],
     pub directory: &'a RunDirectory,
     /// For a resumed run: the sizes that it decided when it started.
     pub decided: Option<Decided>,
@@ -335,7 +335,7 @@ impl Sizing<'_> {
         let measured = match self.architecture {
             // Not by the teacher itself, whose cache would be filled in part.
             Architecture::Graph(architecture) if self.data.device == Device::Cpu && !student.teacher().keeps_all() => {
-                let (teacher, link, graphs) = (self.teacher, student.teacher(), plan.graphs());
+                let (teacher, link, graphs) = (self.teachers.first(), student.teacher(), plan.graphs());
                 let question =
                     Question::of_training(self.config, self.data, architecture, teacher, link, graphs, options);
                 graph_peak::budget(&question)
@@ -416,13 +416,13 @@ impl Sizing<'_> {
             hints: training::hints(self.config),
         };
         let on_gpu = self.data.device.is_cuda();
-        let mut budget = estimate(self.architecture, self.teacher, &circumstances)?;
+        let mut budget = estimate(self.architecture, self.teachers, &circumstances)?;
         if options.records_steps {
             budget.record_steps();
         }
         if !on_gpu {
             let reading = Meter::new(Device::Cpu).read();
-            if self.teacher.is_some() && self.residency() != Residency::Resident {
+            if !self.teachers.is_empty() && self.residency() != Residency::Resident {
                 // A visit copies the weights, even on the host.
                 budget.add("teacher's copy", Moment::Visit, reading.phase_bytes(Phase::Teacher) as f64);
             }
@@ -467,7 +467,7 @@ impl Sizing<'_> {
         let burst = self.burst(student, plan.graphs());
         let bytes = budget.peak_bytes(worst.shape(1));
         let targets =
-            if self.teacher.is_some() { format!(", {burst} of them with their targets,") } else { String::new() };
+            if self.teachers.is_empty() { String::new() } else { format!(", {burst} of them with their targets,") };
         let remedy =
             match (self.smaller_burst(student, plan, (limit, worst), options, checkpointing)?, self.residency()) {
                 (None, _) => String::new(),
@@ -498,7 +498,7 @@ impl Sizing<'_> {
         checkpointing: bool,
     ) -> Result<Option<usize>, StageError> {
         let burst = self.burst(student, plan.graphs());
-        if self.teacher.is_none() {
+        if self.teachers.is_empty() {
             return Ok(None);
         }
         let halves = std::iter::successors(Some(burst / 2), |burst| Some(burst / 2)).take_while(|burst| *burst > 0);
@@ -537,7 +537,7 @@ impl Sizing<'_> {
             teacher_counted: true,
             hints: false,
         };
-        let described = estimate(self.architecture, None, &circumstances).map(|budget| {
+        let described = estimate(self.architecture, &[], &circumstances).map(|budget| {
             let largest = budget.largest_component(worst.shape(1)).map_or("", |component| component.name);
             format!("{largest} needs most:\n{}", budget.table(1, worst))
         });

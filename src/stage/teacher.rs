@@ -10,18 +10,21 @@ use super::node_targets::joined;
 use super::setup::{self, Data};
 use super::{Outcome, StageError, training};
 use crate::config::{self, CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
-use crate::distill::frozen::{self, Asked, LoadedModel, TargetChanges, TeacherVocabulary};
+use crate::distill::frozen::{
+    self, Asked, FrozenEnsemble, LoadedModel, TargetChanges, TeacherVocabulary, joined_weights,
+};
 use crate::distill::objective::TeacherLink;
 use crate::distill::registry::{self, Registry, TeacherConfig, TrainedOn};
 use crate::distill::{
-    CacheMode, CacheOptions, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherError, TeacherOptions,
-    Weights,
+    CacheMode, CacheOptions, FrozenModel, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherError,
+    TeacherOptions, Weights,
 };
 use crate::graph::Validation;
 use crate::graph::dataset::GraphSplit;
 use crate::memory::{self, Meter, retry_on_oom};
+use crate::nn::attention::Backend;
 use crate::nn::weights::StateDict;
-use crate::nn::{Architecture, DatasetIdentity, GnnConfig, ModelDescription, NodeGnnConfig};
+use crate::nn::{Architecture, DatasetIdentity, GnnConfig, ModelDescription};
 use crate::shell;
 use crate::train::checkpoint;
 
@@ -37,10 +40,17 @@ pub struct FoundTeacher {
     /// Digest of the teacher's vocabulary of CAN IDs.
     pub vocabulary_digest: String,
     pub asked: Asked,
-    /// Further networks for nodes, whose tensors are among `weights`.
-    pub more: Vec<NodeGnnConfig>,
+    /// Further networks, whose tensors are among `weights`.
+    pub more: Vec<FurtherNetwork>,
     /// Changes of the targets for nodes.
     pub changes: TargetChanges,
+}
+
+/// A network of a teacher besides the first.
+#[derive(Debug, Clone)]
+pub struct FurtherNetwork {
+    pub architecture: Architecture,
+    pub vocabulary: TeacherVocabulary,
 }
 
 /// The identity of a run's teacher.
@@ -48,46 +58,83 @@ pub struct FoundTeacher {
 pub struct TeacherIdentity {
     /// Digest of its weights, or of the file with its outputs.
     pub digest: String,
-    /// Its architecture, if its weights are here.
-    pub architecture: Option<Architecture>,
+    /// The architectures of its networks, if their weights are here.
+    pub architectures: Vec<Architecture>,
 }
 
 impl FoundTeacher {
     /// The teacher's identity.
     pub fn identity(&self) -> TeacherIdentity {
-        TeacherIdentity { digest: self.weights.digest().to_owned(), architecture: Some(self.architecture.clone()) }
+        TeacherIdentity { digest: self.weights.digest().to_owned(), architectures: self.architectures() }
+    }
+
+    /// The architectures of all its networks.
+    pub fn architectures(&self) -> Vec<Architecture> {
+        let further = self.more.iter().map(|network| network.architecture.clone());
+        std::iter::once(self.architecture.clone()).chain(further).collect()
+    }
+
+    /// The teacher of graphs that these weights belong to.
+    pub fn model(&self, kernel: Backend) -> Result<Box<dyn FrozenModel>, TeacherError> {
+        let first = (self.architecture.clone(), self.vocabulary.clone());
+        if self.more.is_empty() {
+            return Ok(frozen::model(first.0, first.1, kernel, self.asked)?);
+        }
+        let further = self.more.iter().map(|network| (network.architecture.clone(), network.vocabulary.clone()));
+        let networks = std::iter::once(first).chain(further);
+        let models =
+            networks.map(|(architecture, vocabulary)| frozen::model(architecture, vocabulary, kernel, self.asked));
+        Ok(Box::new(FrozenEnsemble::new(models.collect::<Result<_, _>>()?)?))
     }
 }
 
-/// Finds the configured teacher, if any: by path, or the one registered for the dataset.
+/// Finds the configured teacher, if any: by path, or the one registered for the dataset, and the further ones.
 pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTeacher>, StageError> {
     if !config.distillation.use_kd {
         return Ok(None);
     }
     let model = stage.model().as_str();
-    let found = match &config.distillation.teacher_path {
+    let first = match &config.distillation.teacher_path {
         Some(path) => open(path)?,
         None => registered(config, &data.dataset.name, model)?,
     };
-    check_kind(config, model, &found)?;
-    expect_same_validation(config, stage, model, &found)?;
-    let ids = found.vocabulary.ids().iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
-    let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
-    let (teacher, student) = (found.architecture.input().features(), data.store.features());
-    if teacher != student {
-        return Err(StageError::Input(format!(
-            "the teacher {} reads {teacher} features, the student {student} features, but both must read the same; use --features \
-             {teacher}, or train a teacher with {}{} --features {student}",
-            found.path.display(),
-            training_command(config, stage, model, "teacher"),
-            if config.distillation.teacher_path.is_some() { " and name it" } else { "" },
-        )));
+    check_kind(config, model, &first)?;
+    let mut found = vec![first];
+    for path in config.distillation.more_teachers.iter().flat_map(|paths| &paths.0) {
+        let further = open(path)?;
+        expect_kind(&further, model, &format!("--more-teachers {}", path.display()))?;
+        found.push(further);
     }
-    let vocabulary = TeacherVocabulary::new(&found.architecture, found.vocabulary, data.store.vocabulary());
-    let (architecture, weights) = (found.architecture, found.weights);
+    let (mut networks, mut weights, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+    for network in found {
+        expect_same_validation(config, stage, model, &network)?;
+        expect_same_features(config, stage, data, &network)?;
+        ids.extend(network.vocabulary.ids().iter().flat_map(|id| id.to_le_bytes()));
+        let vocabulary = TeacherVocabulary::new(&network.architecture, network.vocabulary, data.store.vocabulary());
+        networks.push(FurtherNetwork { architecture: network.architecture, vocabulary });
+        weights.push(network.weights);
+    }
+    let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
     let asked = if config.distillation.kd_hint_weight > 0.0 { Asked::OutputsAndHints } else { Asked::Outputs };
-    let (more, changes) = (Vec::new(), TargetChanges::default());
+    let more = networks.split_off(1);
+    let FurtherNetwork { architecture, vocabulary } = networks.remove(0);
+    let (weights, changes) = (joined_weights(weights)?, TargetChanges::default());
     Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, changes }))
+}
+
+/// Refuses a teacher that reads other features than the student.
+fn expect_same_features(config: &Config, stage: Stage, data: &Data, found: &LoadedModel) -> Result<(), StageError> {
+    let (teacher, student) = (found.architecture.input().features(), data.store.features());
+    if teacher == student {
+        return Ok(());
+    }
+    Err(StageError::Input(format!(
+        "the teacher {} reads {teacher} features, the student {student} features, but both must read the same; use --features \
+         {teacher}, or train a teacher with {}{} --features {student}",
+        found.path.display(),
+        training_command(config, stage, stage.model().as_str(), "teacher"),
+        if config.distillation.teacher_path.is_some() { " and name it" } else { "" },
+    )))
 }
 
 /// Finds the configured teacher of a graph network, if any: by path, or the one registered for the dataset. It may have other layers than
@@ -311,19 +358,27 @@ fn recorded_validation(weights: &Path) -> Result<Option<(Validation, f64)>, Stag
 
 /// Refuses a teacher of another kind than the student: its targets would not match.
 fn check_kind(config: &Config, student: &str, found: &LoadedModel) -> Result<(), StageError> {
-    let (kind, path) = (found.architecture.model_name(), found.path.display());
-    if kind == student {
-        return Ok(());
+    let path = found.path.display();
+    if let Some(path) = &config.distillation.teacher_path {
+        return expect_kind(found, student, &format!("--teacher-path {}", path.display()));
     }
-    Err(StageError::Input(match &config.distillation.teacher_path {
-        Some(_) => format!(
-            "--teacher-path {path}: this is a {kind}, but the teacher of a {student} must be a {student}; name a {student}"
-        ),
-        None => format!(
+    match found.architecture.model_name() {
+        kind if kind == student => Ok(()),
+        kind => Err(StageError::Input(format!(
             "the registered teacher {path} is a {kind}, but the teacher of a {student} must be a {student}; register another, or \
              name one with --teacher-path"
-        ),
-    }))
+        ))),
+    }
+}
+
+/// Refuses a model of another kind than the student, which `flag` names.
+fn expect_kind(found: &LoadedModel, student: &str, flag: &str) -> Result<(), StageError> {
+    match found.architecture.model_name() {
+        kind if kind == student => Ok(()),
+        kind => Err(StageError::Input(format!(
+            "{flag}: this is a {kind}, but the teacher of a {student} must be a {student}; name a {student}"
+        ))),
+    }
 }
 
 /// Loads the registered teacher of a dataset. The error for a missing one names the command that trains it on this data.
@@ -376,8 +431,7 @@ pub fn start(
     let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
     let shape = StoreShape::new(&data.store, Some(usage.graphs));
     let options = teacher_options(config, &found, data.device, &data.dataset, usage.batches_per_epoch);
-    let kernel = training::attention_kernel(config);
-    let model = frozen::model(found.architecture, found.vocabulary, kernel, found.asked).map_err(TeacherError::from)?;
+    let model = found.model(training::attention_kernel(config))?;
     let teacher = Teacher::start(model, found.weights, &options, &shape)?;
     Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
 }
@@ -456,9 +510,8 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
 
 /// The architectures of a teacher's networks, as text.
 fn architectures(found: &FoundTeacher) -> String {
-    let further = found.more.iter().map(|config| Architecture::Nodes(config.clone()));
-    let all = std::iter::once(found.architecture.clone()).chain(further);
-    all.map(|architecture| architecture.to_json().to_string()).collect::<Vec<_>>().join(" and ")
+    let texts = found.architectures().into_iter().map(|architecture| architecture.to_json().to_string());
+    texts.collect::<Vec<_>>().join(" and ")
 }
 
 /// Registers the model that a run has trained as the teacher of its dataset, replacing an earlier one. Returns its folder.

@@ -14,13 +14,13 @@ use super::teacher::{self, FoundTeacher, TeacherUse};
 use super::{StageError, training};
 use crate::config::{Config, ModelKind, Stage, TeacherCache};
 use crate::distill::cache::{RecordLayout, free_disk_bytes};
-use crate::distill::frozen;
 use crate::distill::objective::TeacherLink;
 use crate::distill::planner::format_bytes;
 use crate::distill::{StoreShape, Summary};
 use crate::graph::Split;
 use crate::interrupt;
 use crate::memory::{Meter, retry_on_oom};
+use crate::nn::Architecture;
 use crate::torch::device::Uploader;
 use crate::train::fit::FitError;
 use crate::train::objective::TargetSource;
@@ -75,7 +75,7 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
     let found = teacher::find(config, stage, &data)?;
     let Some(found) = found else { return Err(StageError::Input("no teacher is configured".into())) };
     let path = announce_size(config, &found, &data, &graphs)?;
-    let edge_features = found.architecture.reads_edge_features();
+    let edge_features = found.architectures().iter().any(Architecture::reads_edge_features);
     let batches: Vec<Vec<u64>> =
         graphs.chunks(config.training.batch_size.min(BATCH_GRAPHS)).map(<[u64]>::to_vec).collect();
     let usage = TeacherUse { graphs, batches_per_epoch: batches.len() as u64 };
@@ -150,9 +150,7 @@ fn graphs(data: &Data, stage: Stage) -> Result<Vec<u64>, StageError> {
 fn announce_size(config: &Config, found: &FoundTeacher, data: &Data, graphs: &[u64]) -> Result<PathBuf, StageError> {
     let options = teacher::cache_options(config, found, &data.dataset);
     let path = options.path.unwrap_or_default();
-    let kernel = training::attention_kernel(config);
-    let model = frozen::model(found.architecture.clone(), found.vocabulary.clone(), kernel, found.asked)
-        .map_err(crate::distill::TeacherError::from)?;
+    let model = found.model(training::attention_kernel(config))?;
     let StoreShape { node_counts, .. } = StoreShape::new(&data.store, None);
     let layout = RecordLayout::new(model.target_layout(), options.precision, &node_counts);
     let bytes = layout.total_bytes(Some(graphs)).map_err(crate::distill::TeacherError::from)?;

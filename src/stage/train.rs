@@ -99,7 +99,9 @@ pub fn train(config: &Config) -> Result<Outcome, StageError> {
     }
     let Opened { data, split, foreign, architecture } = open(config)?;
     let (found, identity) = match &foreign {
-        Some(targets) => (None, Some(TeacherIdentity { digest: targets.digest().to_owned(), architecture: None })),
+        Some(targets) => {
+            (None, Some(TeacherIdentity { digest: targets.digest().to_owned(), architectures: Vec::new() }))
+        }
         None => {
             let found = teacher::find_for_graphs(config, &data, &architecture, &split)?;
             let identity = found.as_ref().map(FoundTeacher::identity);

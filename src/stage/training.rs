@@ -90,6 +90,8 @@ pub fn identity(
     }
     if stage == Stage::Train && config::is_one_graph(config) {
         content["nodes"] = json!(config.nodes);
+        // Its place until classifiers of windows could have several teachers.
+        content["nodes"]["more_teachers"] = json!(distillation.more_teachers);
         // As above: runs from before these fields existed can be resumed.
         let usual = json!(NodesConfig::default());
         if let Value::Object(fields) = &mut content["nodes"] {

@@ -153,6 +153,9 @@ config_fields! {
         /// The teacher: a run's folder, or a weight file (safetensors, or a PyTorch state dict with its config.json beside it). none: the
         /// dataset's registered teacher.
         teacher_path: Option<PathBuf> = None;
+        /// Further teachers, each a run's folder or a weight file: a student learns from the mean of the class probabilities of the teacher
+        /// and these (gat, and `kdgat train` on one large graph).
+        more_teachers: Option<Paths> = None;
         /// Folder of the registered teachers.
         teachers_dir: PathBuf = "teachers".into();
         /// Temperature that softens the class probabilities of teacher and student (gat).
@@ -280,9 +283,6 @@ config_fields! {
         /// Nodes that a student learns from, for each labelled training node: these nodes and others drawn at random (1: labelled ones
         /// alone). none: all visible nodes.
         kd_nodes_per_label: Option<usize> = None, AtLeast(1.0);
-        /// Further teachers, each a run's folder or a weight file: a student learns from the mean of the class probabilities of the teacher
-        /// and these. They must have been trained on the same division of the nodes.
-        more_teachers: Option<Paths> = None;
         /// Correct the teacher's probabilities for the shares that the classes have among all nodes, estimated with the validation nodes:
         /// training nodes of equal number for each class leave the teacher ignorant of them. See docs/nodes.md.
         kd_class_shares: bool = false;

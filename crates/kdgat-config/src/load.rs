@@ -185,6 +185,21 @@ fn add_what_was(configuration: &mut Table) {
     }
 }
 
+/// Moves fields from the section that they were in when an older run froze its configuration: section then, section now, and name.
+fn move_what_moved(configuration: &mut Table) {
+    const MOVED: [(&str, &str, &str); 1] = [("nodes", "distillation", "more_teachers")];
+    for (then, now, name) in MOVED {
+        let section = |table: &mut Table, key: &str| table.iter().position(|entry| entry.key == key);
+        let Some((from, to)) = section(configuration, then).zip(section(configuration, now)) else { continue };
+        let Node::Table(fields) = &mut configuration[from].node else { continue };
+        let Some(place) = fields.iter().position(|entry| entry.key == name) else { continue };
+        let moved = fields.remove(place);
+        if let Node::Table(fields) = &mut configuration[to].node {
+            fields.push(moved);
+        }
+    }
+}
+
 /// The fields of a file: a run's `config.json` has them under `config`, next to the run's inputs.
 fn configuration_of(file: &str, table: Table) -> Result<Table, Box<Problem>> {
     let mut table = table;
@@ -203,6 +218,7 @@ fn configuration_of(file: &str, table: Table) -> Result<Table, Box<Problem>> {
     let position = table.iter().position(|entry| entry.key == frozen::CONFIG_KEY);
     match position.map(|position| table.swap_remove(position).node) {
         Some(Node::Table(mut configuration)) => {
+            move_what_moved(&mut configuration);
             add_what_was(&mut configuration);
             Ok(configuration)
         }

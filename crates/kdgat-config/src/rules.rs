@@ -31,6 +31,7 @@ const DISTILLATION_FIELDS: &[&str] = &[
 /// Fields of a teacher that computes, which a file with its outputs replaces.
 const COMPUTING_TEACHER_FIELDS: &[&str] = &[
     "teacher_path",
+    "more_teachers",
     "kd_hint_weight",
     "offload_teacher",
     "teacher_residency",
@@ -148,7 +149,6 @@ const NODE_FIELDS: &[&str] = &[
     "fanouts",
     "teacher_fanouts",
     "kd_nodes_per_label",
-    "more_teachers",
     "kd_class_shares",
     "kd_smoothing_steps",
     "kd_smoothing_teleport",
@@ -305,6 +305,22 @@ const RULES: &[Rule] = &[
         is_read: |config, _| config.distillation.targets_file.is_none(),
         because: "targets_file has the teacher's outputs, so no teacher computes",
         remedy: "drop it, or drop --targets-file",
+    },
+    Rule {
+        fields: &["more_teachers"],
+        is_read: |config, stage| match stage {
+            Stage::Normal | Stage::Curriculum => true,
+            Stage::Train => is_one_graph(config),
+            Stage::Autoencoder | Stage::Fusion => false,
+        },
+        because: "only the class probabilities of classifiers have a mean: a gat's, or those of `kdgat train` on one large graph",
+        remedy: "drop it",
+    },
+    Rule {
+        fields: &["kd_hint_weight"],
+        is_read: |config, _| config.distillation.more_teachers.is_none(),
+        because: "several teachers have no hidden layer in common",
+        remedy: "drop it or --more-teachers",
     },
     Rule {
         fields: &["kd_embedding_temperature"],
@@ -468,7 +484,6 @@ const RULES: &[Rule] = &[
     distilled(&[
         "teacher_fanouts",
         "kd_nodes_per_label",
-        "more_teachers",
         "kd_class_shares",
         "kd_smoothing_steps",
         "kd_smoothing_teleport",

@@ -65,6 +65,13 @@ impl WeightViews {
         Ok(view.shallow_clone())
     }
 
+    /// The weights whose names begin with `prefix`, under their names without it.
+    pub(super) fn below(&self, prefix: &str) -> Self {
+        let stripped =
+            |(name, view): (&String, &Tensor)| Some((name.strip_prefix(prefix)?.to_owned(), view.shallow_clone()));
+        Self { views: self.views.iter().filter_map(stripped).collect() }
+    }
+
     pub(super) fn insert(&mut self, name: String, view: Tensor) {
         self.views.insert(name, view);
     }

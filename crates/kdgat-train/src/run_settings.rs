@@ -48,8 +48,6 @@ pub fn settings(config: &Value) -> Vec<Setting> {
     if config["inputs"]["split"]["nodes"].is_array() {
         // Each seed divides the nodes of one large graph anew; such runs repeat each other.
         add("nodes", &|name| !matches!(name, "split_seed" | MORE_TEACHERS));
-        let more = sections["nodes"][MORE_TEACHERS].as_str().map(|paths| 2 + paths.matches(',').count());
-        found.extend(more.map(|count| ("kd_teachers".to_owned(), count.into())));
     } else if config["command"] == "train" {
         // Runs on the folds of one division repeat each other.
         add("graphs", &|name| !matches!(name, "fold" | "folds_file"));
@@ -57,6 +55,9 @@ pub fn settings(config: &Value) -> Vec<Setting> {
         let file = sections["graphs"]["folds_file"].as_str().and_then(|file| Path::new(file).file_name());
         found.extend(file.map(|name| ("folds_file".to_owned(), Value::from(name.to_string_lossy()))));
     }
+    // Runs from before windows had several teachers have the field among those of nodes.
+    let more = ["distillation", "nodes"].iter().find_map(|section| sections[section][MORE_TEACHERS].as_str());
+    found.extend(more.map(|paths| ("kd_teachers".to_owned(), (2 + paths.matches(',').count()).into())));
     if let Some(data) = sections["data"].as_object() {
         // Runs from before there were synthetic attacks had none.
         let attacks = data.get("synthetic_attacks").and_then(Value::as_bool).unwrap_or(false);

@@ -101,7 +101,7 @@ impl Contents {
         ];
         let given = given.into_iter().filter(|(field, _)| !is_made(field));
         let mut paths: Vec<(&str, PathBuf)> = given.filter_map(|(field, path)| Some((field, path.clone()?))).collect();
-        let further = config.nodes.more_teachers.iter().flat_map(|teachers| &teachers.0);
+        let further = config.distillation.more_teachers.iter().flat_map(|teachers| &teachers.0);
         paths.extend(further.map(|path| ("more_teachers", path.clone())));
         let Some(dataset) = self.name(config) else { return paths };
         let registry = &config.distillation.teachers_dir;

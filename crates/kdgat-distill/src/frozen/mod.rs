@@ -3,6 +3,7 @@
 //! A teacher uses the vocabulary that it was trained with. If the student has another one, each node is looked up in the teacher's
 //! vocabulary by its CAN ID; an ID that the teacher does not know is its UNKNOWN.
 
+mod ensemble;
 mod gat;
 mod graph;
 mod loaded;
@@ -25,15 +26,14 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::model::{FrozenModel, ModelError, WeightViews};
 use super::registry::{Registered, RegistryError, TeacherConfig};
-use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights};
+use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights, WeightsError};
 
+pub use ensemble::FrozenEnsemble;
 pub use gat::FrozenGat;
 pub use graph::FrozenGraph;
 pub use loaded::LoadedModel;
 pub use node_targets::{TargetChanges, TargetSmoothing};
-pub use nodes::{
-    ActivationPlace, CachedNodes, FrozenNodes, NodeTeacher, joined_weights, outputs_of_all_nodes, targets_of_all_nodes,
-};
+pub use nodes::{ActivationPlace, CachedNodes, FrozenNodes, NodeTeacher, outputs_of_all_nodes, targets_of_all_nodes};
 pub use vgae::FrozenVgae;
 pub use weight_file::{NoModel, TEACHER_WEIGHTS, weight_file};
 
@@ -143,6 +143,27 @@ fn norm_tensors(path: &str) -> Vec<String> {
 
 fn linear_tensors(path: &str) -> Vec<String> {
     vec![format!("{path}.weight"), format!("{path}.bias")]
+}
+
+/// Prefix of a teacher's tensors among the weights of `count` teachers; none if there is only one.
+pub fn tensor_prefix(teacher: usize, count: usize) -> String {
+    if count == 1 { String::new() } else { format!("{teacher}.") }
+}
+
+/// The weights of several teachers as those of one, with the prefixes of [`tensor_prefix`]; those of a single teacher stay as they are.
+///
+/// # Errors
+/// Tensors that cannot be copied into host memory.
+pub fn joined_weights(mut teachers: Vec<Weights>) -> Result<Weights, WeightsError> {
+    if teachers.len() == 1 {
+        return Ok(teachers.remove(0));
+    }
+    let count = teachers.len();
+    let named = teachers.iter().enumerate().flat_map(|(index, weights)| {
+        let prefix = tensor_prefix(index, count);
+        weights.iter().map(move |(name, tensor)| (format!("{prefix}{name}"), tensor.shallow_clone()))
+    });
+    Weights::from_tensors(named)
 }
 
 /// The tensor at `position` in the state of the previous layer.

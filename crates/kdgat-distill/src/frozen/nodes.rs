@@ -18,11 +18,10 @@ use kdgat_nodes::{ActivationRows, Activations, ExactBlocks, NodeGraph};
 use parking_lot::Mutex;
 use tch::{Device, Kind, Tensor};
 
-use super::Views;
 use super::node_targets::{TargetChanges, expect_room, targets_of};
+use super::{Views, tensor_prefix};
 use crate::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 use crate::targets::TargetLayout;
-use crate::{Weights, WeightsError};
 
 /// Usual number of nodes and edges of a block.
 const BLOCK_SIZE: usize = 1 << 17;
@@ -166,27 +165,6 @@ pub struct NodeTeacher {
     pub config: NodeGnnConfig,
     /// The visible part of the graph.
     pub graph: Arc<NodeGraph>,
-}
-
-/// Prefix of a teacher's tensors among the weights of `count` teachers; none if there is only one.
-pub fn tensor_prefix(teacher: usize, count: usize) -> String {
-    if count == 1 { String::new() } else { format!("{teacher}.") }
-}
-
-/// The weights of several teachers as those of one, with the prefixes of [`tensor_prefix`]; those of a single teacher stay as they are.
-///
-/// # Errors
-/// Tensors that cannot be copied into host memory.
-pub fn joined_weights(mut teachers: Vec<Weights>) -> Result<Weights, WeightsError> {
-    if teachers.len() == 1 {
-        return Ok(teachers.remove(0));
-    }
-    let count = teachers.len();
-    let named = teachers.iter().enumerate().flat_map(|(index, weights)| {
-        let prefix = tensor_prefix(index, count);
-        weights.iter().map(move |(name, tensor)| (format!("{prefix}{name}"), tensor.shallow_clone()))
-    });
-    Weights::from_tensors(named)
 }
 
 /// Tensors whose names begin with a prefix, under their names without it.

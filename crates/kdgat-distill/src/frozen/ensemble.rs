@@ -1,0 +1,153 @@
+//! Several classifiers as one teacher: the mean of their class probabilities (Hinton et al. 2015).
+//!
+//! The tensors of all of them are the teacher's weights, each network's under a prefix of its own. The teacher's thread brings them to the
+//! device like those of one deep network, with layer residency one network's layers after the other's.
+
+use kdgat_graph::Batch;
+use kdgat_nn::gat::CLASSES;
+use tch::{Kind, Tensor};
+
+use super::{state_at, tensor_prefix};
+use crate::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
+use crate::targets::TargetLayout;
+
+/// Classifiers whose weights never change, as one teacher.
+///
+/// State: the logarithms of the class probabilities of each network that is done, `[num_graphs, CLASSES]`, then the state of the current one.
+pub struct FrozenEnsemble {
+    members: Vec<Box<dyn FrozenModel>>,
+}
+
+impl FrozenEnsemble {
+    /// The teacher of these classifiers, each of which returns its logits alone.
+    ///
+    /// # Errors
+    /// No network, or one that returns something else.
+    pub fn new(members: Vec<Box<dyn FrozenModel>>) -> Result<Self, ModelError> {
+        let logits = TargetLayout::classifier(CLASSES as usize);
+        match members.iter().find(|member| member.target_layout() != logits) {
+            _ if members.is_empty() => Err(ModelError::Other("a teacher of several networks has none".to_owned())),
+            Some(other) => {
+                let found = other.target_layout().describe();
+                Err(ModelError::Other(format!(
+                    "a network of a teacher of several ones returns {found}, expected {}",
+                    logits.describe()
+                )))
+            }
+            None => Ok(Self { members }),
+        }
+    }
+
+    /// The network that has layer `layer` of all of them, and the layer's place in it.
+    fn member_of(&self, mut layer: usize) -> Option<(usize, usize)> {
+        for (index, member) in self.members.iter().enumerate() {
+            let count = member.layers().len();
+            if layer < count {
+                return Some((index, layer));
+            }
+            layer -= count;
+        }
+        None
+    }
+}
+
+impl FrozenModel for FrozenEnsemble {
+    fn target_layout(&self) -> TargetLayout {
+        TargetLayout::classifier(CLASSES as usize)
+    }
+
+    fn layers(&self) -> Vec<LayerSpec> {
+        let mut layers = Vec::new();
+        for (index, member) in self.members.iter().enumerate() {
+            let prefix = tensor_prefix(index, self.members.len());
+            layers.extend(member.layers().into_iter().map(|layer| LayerSpec {
+                name: format!("{prefix}{}", layer.name),
+                tensors: layer.tensors.iter().map(|name| format!("{prefix}{name}")).collect(),
+            }));
+        }
+        layers
+    }
+
+    fn forward_layer(
+        &self,
+        layer: usize,
+        weights: &WeightViews,
+        batch: &Batch,
+        mut state: LayerState,
+    ) -> Result<LayerState, ModelError> {
+        let Some((index, layer)) = self.member_of(layer) else {
+            return Err(ModelError::Other(format!("the teacher has no layer {layer}")));
+        };
+        let member = &self.members[index];
+        let weights = weights.below(&tensor_prefix(index, self.members.len()));
+        let own = state.split_off(index.min(state.len()));
+        let own = member.forward_layer(layer, &weights, batch, own)?;
+        if layer + 1 < member.layers().len() {
+            state.extend(own);
+            return Ok(state);
+        }
+        state.push(state_at(&own, 0)?.f_log_softmax(-1, Kind::Float)?);
+        if index + 1 < self.members.len() {
+            return Ok(state);
+        }
+        Ok(vec![log_mean_probabilities(&state)?])
+    }
+}
+
+/// Logarithms of the mean of class probabilities, from the logarithms of each network's: `[num_graphs, CLASSES]`.
+fn log_mean_probabilities(networks: &[Tensor]) -> Result<Tensor, ModelError> {
+    let sum = Tensor::f_stack(networks, 0)?.f_logsumexp([0_i64].as_slice(), false)?;
+    Ok(sum.f_sub_scalar((networks.len() as f64).ln())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use kdgat_graph::FeatureSet;
+    use kdgat_nn::attention::Backend;
+    use kdgat_nn::layers::Mode;
+    use kdgat_nn::parameters::FreshParameters;
+    use kdgat_nn::{Gat, GatConfig, Scope};
+    use tch::Device;
+
+    use super::super::{Asked, FrozenGat, TeacherVocabulary, probe_batch};
+    use super::*;
+
+    fn config(hidden: i64, layers: i64) -> GatConfig {
+        let (heads, embedding, fc_layers, vocabulary_size, dropout) = (2, 4, 2, 4, 0.1);
+        let (edge_scaling, input) = (None, Default::default());
+        GatConfig { hidden, layers, heads, embedding, fc_layers, vocabulary_size, dropout, edge_scaling, input }
+    }
+
+    /// The targets are ln((p₁ + … + pₙ) / n), with pᵢ from each network's own forward.
+    #[test]
+    fn the_targets_are_the_mean_of_the_probabilities() {
+        let batch = probe_batch(4, FeatureSet::default()).unwrap();
+        let (mut views, mut members, mut probabilities) = (WeightViews::default(), Vec::new(), Vec::new());
+        for (index, config) in [config(3, 2), config(5, 1), config(4, 3)].into_iter().enumerate() {
+            let mut parameters = FreshParameters::new(index as u64, Device::Cpu);
+            let gat = Gat::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
+            let logits = gat.forward(&batch, Mode::Evaluation).unwrap();
+            probabilities.push(logits.softmax(-1, Kind::Float));
+            for named in parameters.into_tensors() {
+                views.insert(format!("{index}.{}", named.name), named.tensor);
+            }
+            let member = FrozenGat::new(config, TeacherVocabulary::Shared, Backend::Auto, Asked::Outputs);
+            members.push(Box::new(member) as Box<dyn FrozenModel>);
+        }
+        let model = FrozenEnsemble::new(members).unwrap();
+        assert_eq!(model.layers().len(), 4 + 3 + 5, "input, attention layers and head of each");
+        let targets = model.forward(&views, &batch).unwrap();
+        let expected = (&probabilities[0] + &probabilities[1] + &probabilities[2]) / 3.0;
+        let (_, found) = &targets.tensors[0];
+        let difference = (found.exp() - expected).abs().max().double_value(&[]);
+        assert!(difference < 1e-6, "{difference:e}");
+    }
+
+    #[test]
+    fn what_has_no_mean_is_refused() {
+        let error = |members| FrozenEnsemble::new(members).map(|_| ()).unwrap_err().to_string();
+        assert!(error(Vec::new()).contains("has none"));
+        let hinted = FrozenGat::new(config(3, 2), TeacherVocabulary::Shared, Backend::Auto, Asked::OutputsAndHints);
+        assert!(error(vec![Box::new(hinted)]).contains("hidden layer of graphs"), "{}", error(Vec::new()));
+    }
+}
