@@ -96,3 +96,44 @@ fn other_teachers_are_another_training() {
     assert!(said.contains("the teacher (it was"), "{said}");
     place.run(&[&again[..], &["--resume", "--more-teachers", "second"]].concat());
 }
+
+/// A sweep trains the teachers, caches their targets once, and gives all of them to the student.
+#[test]
+fn a_sweep_hands_several_teachers_to_a_student() {
+    let place = Workplace::new();
+    let step = |name: &str, more: &str| {
+        format!(
+            "[[step]]\nname = \"{name}\"\ncommand = \"normal\"\npreset = \"gat,student\"\n\
+             set = {{ hidden = [8], heads = 2, max_epochs = 1{more}\n"
+        )
+    };
+    let teacher = |name: &str, seed: u32| step(name, &format!(", use_kd = false, seed = {seed} }}"));
+    let from = "from = { teacher_path = \"one\", more_teachers = \"two,three\" }\n";
+    let student = step("student", " }") + from;
+    let text = format!(
+        "metric = \"val_task_loss\"\n{}{}{}{student}",
+        teacher("one", 1),
+        teacher("two", 2),
+        teacher("three", 3)
+    );
+    std::fs::write(place.path("taught.toml"), text).unwrap();
+    place.run(&["sweep", "taught.toml"]);
+    let folders = |step: &str| -> Vec<String> {
+        let tasks = std::fs::read_dir(place.path("sweeps/taught/tasks")).unwrap();
+        let names = tasks.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with(step)).map(|name| format!("sweeps/taught/tasks/{name}/run")).collect()
+    };
+    let only = |step: &str| folders(step).pop().unwrap_or_else(|| panic!("no task of {step}"));
+    let config = place.json(&format!("{}/config.json", only("student-")));
+    let taught = config["config"]["distillation"]["more_teachers"].as_str().unwrap().to_owned();
+    let weights = |step: &str| format!("{}/best.safetensors", only(step));
+    let named: Vec<&str> = taught.split(',').collect();
+    assert_eq!(named.len(), 2, "{taught}");
+    assert!(named[0].ends_with(&weights("two-")) && named[1].ends_with(&weights("three-")), "{taught}");
+    let summary = place.json(&format!("{}/summary.json", only("student-")));
+    assert_eq!(
+        summary["teacher"]["total"]["cache_miss_rows"], 0,
+        "the targets were cached before: {}",
+        summary["teacher"]
+    );
+}

@@ -55,6 +55,25 @@ fn every_shipped_sweep_passes_a_dry_run() {
     assert!(SHIPPED.iter().all(|(name, _)| said.contains(name)), "{said}");
 }
 
+/// A student of several steps waits for all of them, and its targets are cached once for all students.
+#[test]
+fn a_step_takes_several_teachers_from_other_steps() {
+    let plan = shipped("ensemble", &[]);
+    assert_eq!(
+        [TaskKind::Store, TaskKind::Targets, TaskKind::Normal].map(|kind| count(&plan, kind)),
+        [1, 1, 5 + 15 + 15]
+    );
+    let students: Vec<_> = plan.tasks.iter().filter(|task| task.step == "student").collect();
+    for task in students.iter().copied().chain(plan.tasks.iter().filter(|task| task.kind == TaskKind::Targets)) {
+        let fields: Vec<&str> = task.inputs.iter().map(|input| input.field.as_str()).collect();
+        let taught = |wanted: &str| fields.iter().filter(|field| **field == wanted).count();
+        assert_eq!((taught("teacher_path"), taught("more_teachers")), (1, 4), "{}", task.id);
+        assert!(task.config.distillation.more_teachers.is_none(), "a path that is known once the teachers are trained");
+    }
+    let members: BTreeSet<&str> = students[0].inputs.iter().map(|input| input.task.as_str()).collect();
+    assert_eq!(members.len(), 5, "five seeds are five teachers: {members:?}");
+}
+
 #[test]
 fn what_trials_share_is_one_task() {
     let plan = shipped("kd-alpha-temperature", &[]);

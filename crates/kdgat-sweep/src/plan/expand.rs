@@ -32,7 +32,7 @@ impl Surroundings {
 }
 
 /// Fields that may take the weights of another step.
-const WEIGHT_FIELDS: &[&str] = &["teacher_path", "difficulty_model", "fusion_vgae", "fusion_gat"];
+const WEIGHT_FIELDS: &[&str] = &["teacher_path", "more_teachers", "difficulty_model", "fusion_vgae", "fusion_gat"];
 /// Sections whose fields `kdgat evaluate` reads.
 pub const EVALUATED_SECTIONS: [&str; 2] = ["data", "evaluation"];
 /// Key in `from` of an evaluation: the runs to evaluate.
@@ -237,8 +237,9 @@ impl Expansion<'_> {
             StepCommand::Evaluate => TaskKind::Evaluate,
         };
         if is_of_can && kind.trains_on_graphs() && shared::shares_targets(&mut config) {
-            let teacher = inputs.iter().find(|input| input.field == "teacher_path");
-            let targets = shared::targets(&config, &needs[0], teacher);
+            let teaches = |input: &&Input| ["teacher_path", "more_teachers"].contains(&input.field.as_str());
+            let teachers = inputs.iter().filter(teaches).cloned().collect();
+            let targets = shared::targets(&config, &needs[0], teachers);
             needs.push(targets.id.clone());
             self.add(targets);
         }
@@ -293,6 +294,9 @@ impl Expansion<'_> {
         let mut config = loaded.config;
         if step.from.contains_key("teacher_path") {
             config.distillation.teacher_path = None;
+        }
+        if step.from.contains_key("more_teachers") {
+            config.distillation.more_teachers = None;
         }
         if step.from.contains_key("difficulty_model") {
             config.curriculum.difficulty_model = None;

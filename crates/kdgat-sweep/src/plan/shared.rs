@@ -26,8 +26,8 @@ pub fn shares_targets(config: &mut Config) -> bool {
 }
 
 /// Returns the task that caches the targets for a training with this configuration. `store` is the ID of its store task;
-/// `teacher` is the task that trains the teacher, or `None` for a registered teacher.
-pub fn targets(config: &Config, store: &str, teacher: Option<&Input>) -> Task {
+/// `teachers` are the tasks that train its networks; none for a registered teacher.
+pub fn targets(config: &Config, store: &str, teachers: Vec<Input>) -> Task {
     let mut reduced = Config { data: config.data.clone(), ..Config::default() };
     reduced.model.model = config.model.model;
     if config.model.model == ModelKind::Gat {
@@ -39,12 +39,13 @@ pub fn targets(config: &Config, store: &str, teacher: Option<&Input>) -> Task {
     let (from, to) = (&config.distillation, &mut reduced.distillation);
     to.use_kd = true;
     to.teacher_path = from.teacher_path.clone();
+    to.more_teachers = from.more_teachers.clone();
     to.teachers_dir = from.teachers_dir.clone();
     to.teacher_cache = TeacherCache::Disk;
     to.teacher_cache_precision = from.teacher_cache_precision;
     to.teacher_cache_dir = from.teacher_cache_dir.clone();
     let mut needs = vec![store.to_owned()];
-    needs.extend(teacher.map(|input| input.task.clone()));
+    needs.extend(teachers.iter().map(|input| input.task.clone()));
     let label = format!("teacher {}", config.model.model);
-    Task::new(TaskKind::Targets, "targets", label, reduced, needs, teacher.cloned().into_iter().collect())
+    Task::new(TaskKind::Targets, "targets", label, reduced, needs, teachers)
 }

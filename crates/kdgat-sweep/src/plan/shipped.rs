@@ -10,6 +10,7 @@ use kdgat_config::nearest;
 pub const SHIPPED: &[(&str, &str)] = &[
     ("all-datasets", include_str!("../../../../presets/sweeps/all-datasets.toml")),
     ("curriculum-ablation", include_str!("../../../../presets/sweeps/curriculum-ablation.toml")),
+    ("ensemble", include_str!("../../../../presets/sweeps/ensemble.toml")),
     ("glnn", include_str!("../../../../presets/sweeps/glnn.toml")),
     ("graph-folds", include_str!("../../../../presets/sweeps/graph-folds.toml")),
     ("kd-alpha-temperature", include_str!("../../../../presets/sweeps/kd-alpha-temperature.toml")),

@@ -10,6 +10,9 @@ use crate::state::{SweepFolder, TaskState};
 use kdgat_base::shell::quoted;
 use kdgat_train::memory::limits::PROCESS_BYTES;
 
+/// Field that takes the weights of several steps.
+const MORE_TEACHERS: &str = "more_teachers";
+
 /// Returns the folder of a task's run.
 pub fn run_of(folder: &SweepFolder, task: &Task, state: &TaskState) -> PathBuf {
     folder.task(task).join(state.run.as_deref().unwrap_or("run"))
@@ -59,15 +62,19 @@ pub fn arguments(
     if let Some(share) = task.kind.share() {
         flag("part", share.to_string());
     }
-    let mut runs = Vec::new();
+    let (mut runs, mut further) = (Vec::new(), Vec::new());
     for input in &task.inputs {
         let Some(other) = plan.task(&input.task) else { continue };
         let made = run_of(folder, other, &folder.state(other)?);
-        if task.kind == TaskKind::Evaluate {
-            runs.push(made.display().to_string());
-        } else {
-            flag(&input.field, made.join("best.safetensors").display().to_string());
+        let weights = made.join("best.safetensors").display().to_string();
+        match input.field.as_str() {
+            _ if task.kind == TaskKind::Evaluate => runs.push(made.display().to_string()),
+            MORE_TEACHERS => further.push(weights),
+            field => flag(field, weights),
         }
+    }
+    if !further.is_empty() {
+        flag(MORE_TEACHERS, further.join(","));
     }
     arguments.extend(runs);
     Ok(arguments)
