@@ -67,6 +67,8 @@ fn an_overlay_changes_a_size() {
     assert_eq!(depth("gat,teacher"), (3, 2, 0.2));
     assert_eq!(depth("gat,student,profile"), depth("gat,student"));
     assert_eq!(depth("gat,profile,teacher"), (3, 2, 0.2), "left to right: the size comes later");
+    let of_latents = |presets: &str| load(presets).distillation.kd_vgae_latent_weight;
+    assert_eq!(["vgae,student,profile", "vgae,student"].map(of_latents), [0.0, 0.5]);
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("presets")).unwrap();
     let file = folder.path().join("presets/deep.toml");

@@ -154,7 +154,7 @@ config_fields! {
         /// dataset's registered teacher.
         teacher_path: Option<PathBuf> = None;
         /// Further teachers, each a run's folder or a weight file: a student learns from the mean of the class probabilities of the teacher
-        /// and these (gat, and `kdgat train` on one large graph).
+        /// and these. For a gat, and for `kdgat train` on one large graph, where all must have the same division of the nodes.
         more_teachers: Option<Paths> = None;
         /// Folder of the registered teachers.
         teachers_dir: PathBuf = "teachers".into();

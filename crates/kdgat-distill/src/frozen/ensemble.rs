@@ -26,13 +26,10 @@ impl FrozenEnsemble {
     pub fn new(members: Vec<Box<dyn FrozenModel>>) -> Result<Self, ModelError> {
         let logits = TargetLayout::classifier(CLASSES as usize);
         match members.iter().find(|member| member.target_layout() != logits) {
-            _ if members.is_empty() => Err(ModelError::Other("a teacher of several networks has none".to_owned())),
+            _ if members.is_empty() => Err(ModelError::Other("the teacher has no network".to_owned())),
             Some(other) => {
-                let found = other.target_layout().describe();
-                Err(ModelError::Other(format!(
-                    "a network of a teacher of several ones returns {found}, expected {}",
-                    logits.describe()
-                )))
+                let (found, expected) = (other.target_layout().describe(), logits.describe());
+                Err(ModelError::Other(format!("one of several teachers returns {found}, expected {expected}")))
             }
             None => Ok(Self { members }),
         }
@@ -146,8 +143,9 @@ mod tests {
     #[test]
     fn what_has_no_mean_is_refused() {
         let error = |members| FrozenEnsemble::new(members).map(|_| ()).unwrap_err().to_string();
-        assert!(error(Vec::new()).contains("has none"));
+        assert_eq!(error(Vec::new()), "the teacher has no network");
         let hinted = FrozenGat::new(config(3, 2), TeacherVocabulary::Shared, Backend::Auto, Asked::OutputsAndHints);
-        assert!(error(vec![Box::new(hinted)]).contains("hidden layer of graphs"), "{}", error(Vec::new()));
+        let said = error(vec![Box::new(hinted)]);
+        assert!(said.contains("hidden layer of graphs") && said.contains("expected logits"), "{said}");
     }
 }
