@@ -18,7 +18,7 @@ use common::models::{architecture, random_tensors, vgae_of_bytes};
 use common::rows::Rows;
 use common::training::{Training, VGAE_WEIGHTS, start_teacher, teacher_options};
 use common::{Error, median};
-use kdgat::distill::losses::{self, Projection};
+use kdgat::distill::losses::{self, Projection, VgaeTaught};
 use kdgat::distill::planner::format_bytes;
 use kdgat::distill::{Residency, StoreShape, Weights};
 use kdgat::graph::Batch;
@@ -419,8 +419,9 @@ impl Objective for Naive {
     fn validation_loss(&mut self, batch: &Batch, _: &Part) -> Result<Losses, ObjectiveError> {
         let (latent, reconstruction) = self.targets(batch)?;
         let output = self.student.forward(batch, Mode::Training)?;
-        let taught = [&latent.into(), &reconstruction.into()];
-        let (task, kd) = losses::vgae(&self.projection, &output, batch, taught, VGAE_WEIGHTS)?;
+        let (latent, reconstruction) = (&latent.into(), &reconstruction.into());
+        let taught = VgaeTaught { latent: Some((&self.projection, latent)), reconstruction };
+        let (task, kd) = losses::vgae(&output, batch, taught, VGAE_WEIGHTS)?;
         Ok(Losses { total: kd.total, parts: vec![task.total, kd.kd] })
     }
 

@@ -111,7 +111,7 @@ fn start_teacher(teachers: &Path, store: &Store) -> Result<(Teacher, i64), Box<d
     let latent = config.latent;
     let ids = Vocabulary::from_ids(registered.config.vocabulary.iter().copied());
     let vocabulary = TeacherVocabulary::new(&architecture, ids, store.vocabulary());
-    let model = frozen::model(architecture, vocabulary, Backend::Auto, Asked::Outputs)?;
+    let model = frozen::model(architecture, vocabulary, Backend::Auto, Asked::OUTPUTS)?;
     let cache = CacheOptions { mode: CacheMode::Ram, ram_budget_bytes: 1 << 30, ..CacheOptions::off() };
     let options = TeacherOptions { residency: Residency::Forward, burst: 4, cache, ..TeacherOptions::new(Device::Cpu) };
     Ok((Teacher::start(model, registered.load()?, &options, &StoreShape::new(store, None))?, latent))

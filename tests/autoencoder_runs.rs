@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use support::cli::{SMALL_STUDENT, SMALL_TEACHER, Workplace, loss_columns, said};
+use support::cli::{COMPARED_LATENTS, SMALL_STUDENT, SMALL_TEACHER, Workplace, loss_columns, said};
 
 const STUDENT_RUNS: &str = "vgae_student_autoencoder_kd";
 
 fn student<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    [&["autoencoder"], SMALL_STUDENT, more].concat()
+    [&["autoencoder"], SMALL_STUDENT, COMPARED_LATENTS, more].concat()
 }
 
 #[test]
@@ -84,13 +84,51 @@ fn a_hidden_layer_is_distilled_wherever_the_teacher_is() {
     let mut reader = csv::Reader::from_path(run.join("metrics.csv")).unwrap();
     for row in reader.deserialize::<BTreeMap<String, String>>().map(Result::unwrap) {
         let number = |name: &str| row[name].parse::<f64>().unwrap();
-        let expected = 0.5 * (number("latent_kd") + number("recon_kd")) + 2.0 * number("hint_kd");
+        let expected = 0.5 * number("latent_kd") + number("recon_kd") + 2.0 * number("hint_kd");
         assert!((number("kd_loss") - expected).abs() < 1e-5 * expected, "{row:?}");
         assert!(number("hint_kd") > 0.0, "{row:?}");
     }
     let (tensors, _) =
         kdgat::train::checkpoint::read::<kdgat::nn::ModelDescription>(&run.join("best.safetensors")).unwrap();
     assert!(tensors.keys().all(|name| !name.contains("hint")), "the deployed student has the hint's map");
+}
+
+/// Without a weight, latents are neither compared nor cached.
+#[test]
+fn the_preset_distils_the_reconstruction_alone_wherever_the_teacher_is() {
+    let workplace = Workplace::with_teacher();
+    let train = |settings: &[&str], way: &[&str]| {
+        workplace.success(&[&["autoencoder", "--max-epochs", "3"], SMALL_STUDENT, settings, way].concat());
+    };
+    let cached_bytes = || {
+        let caches = std::fs::read_dir(workplace.path().join("stores/targets")).into_iter().flatten();
+        let files = caches.map(|entry| entry.unwrap().metadata().unwrap()).filter(std::fs::Metadata::is_file);
+        files.map(|file| file.len()).sum::<u64>()
+    };
+    let ways: [&[&str]; 5] = [
+        &["--teacher-residency", "resident", "--teacher-cache", "off"],
+        &["--offload-teacher", "--teacher-cache", "off"],
+        &["--teacher-residency", "layer", "--teacher-cache", "off"],
+        &["--offload-teacher", "--teacher-cache", "ram"],
+        &["--offload-teacher", "--teacher-cache", "disk"],
+    ];
+    for (number, way) in ways.into_iter().enumerate() {
+        train(&[], way);
+        if number > 0 {
+            assert_same_losses(&format!("{way:?}"), &workplace, 1, number as u64 + 1);
+        }
+    }
+    let run = workplace.run_folder(STUDENT_RUNS, 1);
+    let mut reader = csv::Reader::from_path(run.join("metrics.csv")).unwrap();
+    for row in reader.deserialize::<BTreeMap<String, String>>().map(Result::unwrap) {
+        assert_eq!((&row["latent_kd"], &row["val_latent_kd"]), (&String::new(), &String::new()), "{row:?}");
+        assert_eq!((&row["kd_loss"], &row["val_kd_loss"]), (&row["recon_kd"], &row["val_recon_kd"]), "{row:?}");
+    }
+    let without = cached_bytes();
+    train(COMPARED_LATENTS, &["--offload-teacher", "--teacher-cache", "disk"]);
+    let with = cached_bytes() - without;
+    // 10 values of a node are reconstructed; the teacher's latent has 8.
+    assert!(without > 0 && with * 10 > without * 17 && with < without * 2, "{without} bytes, with latents {with}");
 }
 
 #[test]

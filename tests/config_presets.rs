@@ -67,8 +67,6 @@ fn an_overlay_changes_a_size() {
     assert_eq!(depth("gat,teacher"), (3, 2, 0.2));
     assert_eq!(depth("gat,student,profile"), depth("gat,student"));
     assert_eq!(depth("gat,profile,teacher"), (3, 2, 0.2), "left to right: the size comes later");
-    let of_latents = |presets: &str| load(presets).distillation.kd_vgae_latent_weight;
-    assert_eq!(["vgae,student,profile", "vgae,student"].map(of_latents), [0.0, 0.5]);
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("presets")).unwrap();
     let file = folder.path().join("presets/deep.toml");
@@ -97,6 +95,11 @@ fn vgae_presets() {
         assert_eq!((config.training.lr, config.training.max_epochs, config.training.patience), (0.002, 300, 100));
         assert_eq!(config.distillation.use_kd, size == "student");
     }
+    let weights = |presets: &str| {
+        let distillation = load(presets).distillation;
+        [distillation.kd_vgae_latent_weight, distillation.kd_vgae_recon_weight]
+    };
+    assert_eq!(["vgae,student", "vgae,student,profile"].map(weights), [[0.0, 1.0]; 2]);
     assert_eq!(load("vgae,teacher").memory.safety_factor, 0.5);
     assert_eq!(load("vgae,student").memory.safety_factor, 0.6);
 }

@@ -111,7 +111,7 @@ fn teacher(pair: &Pair, way: &Way, graphs: &Graphs) -> Teacher {
         return start_teacher(only, random_weights(only, 7).unwrap(), &options, &shape).unwrap();
     }
     let network = |architecture: &Architecture| {
-        frozen::model(architecture.clone(), TeacherVocabulary::Shared, Backend::Auto, Asked::Outputs).unwrap()
+        frozen::model(architecture.clone(), TeacherVocabulary::Shared, Backend::Auto, Asked::OUTPUTS).unwrap()
     };
     let model = FrozenEnsemble::new(pair.teachers.iter().map(network).collect()).unwrap();
     let weights = pair.teachers.iter().map(|architecture| random_weights(architecture, 7).unwrap()).collect();

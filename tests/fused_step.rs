@@ -3,7 +3,7 @@
 
 mod support;
 
-use kdgat::distill::losses::{self, Projection, VgaeWeights};
+use kdgat::distill::losses::{self, Projection, VgaeTaught, VgaeWeights};
 use kdgat::graph::Batch;
 use kdgat::nn::attention::Backend;
 use kdgat::nn::fused::linear::linear;
@@ -92,10 +92,12 @@ proptest! {
         scale in prop::sample::select(vec![1.0, 3.0]),
         sizes in prop::sample::select(vec![[16_i64, 48], [16, 16], [3, 5], [16, 100], [33, 17], [1, 1]]),
         alpha in 0.0_f64..1.0,
+        compares_latents in prop::sample::select(vec![true, false]),
     ) {
         let _alone = alone();
         let weights = VgaeWeights { alpha, latent: 0.5, reconstruction: 0.3 };
-        let both = KERNELS.map(|kernel| distillation_results(kernel, [graphs, sizes[0], sizes[1]], weights, scale));
+        let kind = (scale, compares_latents);
+        let both = KERNELS.map(|kernel| distillation_results(kernel, [graphs, sizes[0], sizes[1]], weights, kind));
         assert_all_same(&both[0], &both[1]);
     }
 
@@ -212,7 +214,7 @@ fn distillation_results(
     kernel: Backend,
     [graphs, latent, teacher_latent]: [i64; 3],
     weights: VgaeWeights,
-    scale: f64,
+    (scale, compares_latents): (f64, bool),
 ) -> Vec<(String, Tensor)> {
     let all = parity_batch("batch");
     let graphs: Vec<usize> = (0..graphs as usize).map(|graph| graph % all.num_graphs()).collect();
@@ -221,24 +223,28 @@ fn distillation_results(
     let mut fresh = FreshParameters::new(5, Device::Cpu);
     let projection = Projection::new(Scope::root(&mut fresh), latent, teacher_latent).unwrap();
     let output = outputs_for(&batch, latent, 1.0, kernel);
-    let taught = [&normal(&[nodes, teacher_latent], 33).into(), &normal(&[nodes, 10], 34).into()];
-    let (task, found) = losses::vgae(&projection, &output, &batch, taught, weights).unwrap();
+    let (latent, reconstruction) = (&normal(&[nodes, teacher_latent], 33).into(), &normal(&[nodes, 10], 34).into());
+    let taught = VgaeTaught { latent: compares_latents.then_some((&projection, latent)), reconstruction };
+    let (task, found) = losses::vgae(&output, &batch, taught, weights).unwrap();
+    let latent = found.latent.as_ref();
     match scale {
         1.0 => found.total.backward(),
-        scale => (&found.total * scale + &found.latent * 0.5 + &found.kd + &task.id).backward(),
+        scale => {
+            let others = latent.map_or_else(|| found.kd.shallow_clone(), |latent| latent * 0.5 + &found.kd);
+            (&found.total * scale + others + &task.id).backward();
+        }
     }
-    let parts = [
-        ("total", &found.total),
-        ("kd", &found.kd),
-        ("z", &found.latent),
-        ("x", &found.reconstruction),
-        ("task", &task.total),
-    ];
+    let mut parts =
+        vec![("total", &found.total), ("kd", &found.kd), ("x", &found.reconstruction), ("task", &task.total)];
+    parts.extend(latent.map(|latent| ("z", latent)));
     let mut results: Vec<(String, Tensor)> =
         parts.iter().map(|(name, part)| ((*name).to_owned(), part.detach())).collect();
     results.extend(gradients_of(&output));
-    let mut leaves = vec![("of z", &output.latent)];
-    leaves.extend(projection.parameters().into_iter().flatten().map(|tensor| ("of the projection", tensor)));
+    let mut leaves = Vec::new();
+    if compares_latents {
+        leaves.push(("of z", &output.latent));
+        leaves.extend(projection.parameters().into_iter().flatten().map(|tensor| ("of the projection", tensor)));
+    }
     results.extend(leaves.into_iter().map(|(name, leaf)| (format!("gradient {name}"), leaf.grad())));
     results
 }
@@ -336,7 +342,7 @@ fn fused_passes_do_not_depend_on_threads() {
         let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 0.1, offload: false, kernel };
         found.extend(adam_results(300_000, options));
         let weights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
-        found.extend(distillation_results(kernel, [300, 16, 48], weights, 1.0));
+        found.extend(distillation_results(kernel, [300, 16, 48], weights, (1.0, true)));
         found.extend(linear_results(true, [5000, 40, 80], true));
         found
     };

@@ -109,7 +109,8 @@ fn the_layer_equals_its_formula() {
 
 fn teacher(architecture: Architecture, tensors: Vec<NamedTensor>, batch: &Batch) -> kdgat::distill::Targets {
     let weights = Weights::from_tensors(tensors.into_iter().map(|named| (named.name, named.tensor))).unwrap();
-    let model = frozen::model(architecture, TeacherVocabulary::Shared, Backend::Auto, Asked::OutputsAndHints).unwrap();
+    let model =
+        frozen::model(architecture, TeacherVocabulary::Shared, Backend::Auto, Asked::OUTPUTS_AND_HINTS).unwrap();
     let options = TeacherOptions::new(Device::Cpu);
     let mut teacher = Teacher::start(model, weights, &options, &StoreShape::default()).unwrap();
     teacher.submit(vec![batch.shallow_clone()]);

@@ -12,7 +12,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
-use support::cli::{SMALL_STUDENT, Workplace, said};
+use support::cli::{Workplace, said};
 
 /// A student, and a setting that must change its losses.
 struct Golden {
@@ -26,7 +26,20 @@ struct Golden {
 
 const VGAE: Golden = Golden {
     name: "vgae",
-    student: SMALL_STUDENT,
+    student: &[
+        "--preset",
+        "vgae,student",
+        "--hidden",
+        "8,8,4",
+        "--latent",
+        "4",
+        "--embedding",
+        "2",
+        "--kd-vgae-latent-weight",
+        "0.5",
+        "--kd-vgae-recon-weight",
+        "0.5",
+    ],
     run: "vgae_student_autoencoder_kd",
     metrics: "kd_loss,latent_kd,recon_kd,task_loss,train_loss,val_loss",
     other_distillation: ["--kd-vgae-latent-weight", "0.4"],

@@ -102,7 +102,7 @@ fn scorer(store: &Arc<Store>, config: &GnnConfig, chunk: usize) -> TaskScorer {
 /// A teacher with the weights of `tensors`, which are those of a network.
 fn teacher(config: &GnnConfig, tensors: &Trainable, store: &Store, cache: CacheMode) -> TeacherLink {
     let model =
-        frozen::model(Architecture::Graph(config.clone()), TeacherVocabulary::Shared, Backend::Auto, Asked::Outputs);
+        frozen::model(Architecture::Graph(config.clone()), TeacherVocabulary::Shared, Backend::Auto, Asked::OUTPUTS);
     let weights = Weights::from_tensors(tensors.state_dict().unwrap()).unwrap();
     let cache = CacheOptions { mode: cache, ram_budget_bytes: 1 << 30, ..CacheOptions::off() };
     let options = TeacherOptions { cache, burst: 3, ..TeacherOptions::new(Device::Cpu) };

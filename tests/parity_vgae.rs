@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use kdgat::distill::losses::{self, Projection, VgaeWeights};
+use kdgat::distill::losses::{self, Projection, VgaeTaught, VgaeWeights};
 use kdgat::nn::attention::Backend;
 use kdgat::nn::parameters::{NamedTensor, Role};
 use kdgat::nn::vgae::{self, Latent, Mode, VgaeConfig, reparameterize};
@@ -226,13 +226,14 @@ fn distil(teacher: &str, mode: &str, kernel: Backend) {
     let output = student.decode(&batch, student_mode, given(&student, latent, mean, log_variance)).unwrap();
 
     let weights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
-    let taught = [&teacher_latent.into(), &teacher_reconstruction.into()];
-    let (task, kd) = losses::vgae(&projection, &output, &batch, taught, weights).unwrap();
+    let (latent, reconstruction) = (&teacher_latent.into(), &teacher_reconstruction.into());
+    let taught = VgaeTaught { latent: Some((&projection, latent)), reconstruction };
+    let (task, kd) = losses::vgae(&output, &batch, taught, weights).unwrap();
     let task = task.total;
     let scalars = &parity_scalars()[&name];
     for (part, found) in [
         ("task", &task),
-        ("latent_kd", &kd.latent),
+        ("latent_kd", kd.latent.as_ref().unwrap()),
         ("recon_kd", &kd.reconstruction),
         ("kd", &kd.kd),
         ("total", &kd.total),

@@ -220,7 +220,7 @@ fn assert_is_its_own_teacher(place: &Workplace, run: &std::path::Path) {
     let own = scorer.answers(&batch).unwrap();
     let loaded = LoadedModel::open(run).unwrap();
     let vocabulary = TeacherVocabulary::new(&loaded.architecture, loaded.vocabulary, store.vocabulary());
-    let frozen = frozen::model(loaded.architecture, vocabulary, Backend::Auto, Asked::Outputs).unwrap();
+    let frozen = frozen::model(loaded.architecture, vocabulary, Backend::Auto, Asked::OUTPUTS).unwrap();
     let options = TeacherOptions::new(Device::Cpu);
     let mut teacher = Teacher::start(frozen, loaded.weights, &options, &StoreShape::new(&store, None)).unwrap();
     teacher.submit(vec![batch]);

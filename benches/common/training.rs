@@ -41,7 +41,7 @@ pub fn start_teacher(
     options: &TeacherOptions,
     shape: &StoreShape,
 ) -> Result<Teacher, Error> {
-    let model = frozen::model(architecture.clone(), TeacherVocabulary::Shared, Backend::Auto, Asked::Outputs)?;
+    let model = frozen::model(architecture.clone(), TeacherVocabulary::Shared, Backend::Auto, Asked::OUTPUTS)?;
     Ok(Teacher::start(model, weights, options, shape)?)
 }
 
@@ -100,7 +100,11 @@ impl Training {
                     Some(Architecture::Vgae(taught_by)) => Some(VgaeDistillation {
                         hints: None,
                         translation: None,
-                        projection: Projection::new(Scope::root(&mut parameters), config.latent, taught_by.latent)?,
+                        projection: Some(Projection::new(
+                            Scope::root(&mut parameters),
+                            config.latent,
+                            taught_by.latent,
+                        )?),
                         alpha,
                         latent_weight: VGAE_WEIGHTS.latent,
                         reconstruction_weight: VGAE_WEIGHTS.reconstruction,

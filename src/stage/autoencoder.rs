@@ -85,7 +85,7 @@ pub(super) fn vgae_config(config: &Config, data: &Data) -> Result<VgaeConfig, St
     })
 }
 
-/// Builds the distillation loss: its weights, and the projection to the teacher's latent space.
+/// Builds the distillation loss: its weights, and the projection to the teacher's latent space if latents are compared.
 fn distillation(
     config: &Config,
     found: &FoundTeacher,
@@ -100,8 +100,9 @@ fn distillation(
         }
         .into());
     };
-    let projection = Projection::new(Scope::root(parameters), student.latent, architecture.latent)?;
     let options = &config.distillation;
+    let [from, to] = [student.latent, architecture.latent];
+    let projection = found.asked.latent.then(|| Projection::new(Scope::root(parameters), from, to)).transpose()?;
     let scales = student.input.node_scaling.as_ref().zip(architecture.input.node_scaling.as_ref());
     let translation = scales.and_then(|(student, teacher)| teacher.translation(student));
     let columns = [vgae::last_width(student), vgae::last_width(architecture)];

@@ -10,7 +10,7 @@ use super::graph_peak::Question;
 use super::train::{NewStudent, schema};
 use super::{StageError, teacher, training};
 use crate::config::Config;
-use crate::distill::frozen::{self, Asked, TeacherVocabulary};
+use crate::distill::frozen::{self, TeacherVocabulary};
 use crate::distill::objective::{GraphObjective, TeacherLink};
 use crate::distill::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights};
 use crate::graph::Loader;
@@ -127,7 +127,7 @@ fn random_teacher(config: &Config, device: Device, architecture: &GnnConfig) -> 
     let sizes = weights.iter().map(|(_, tensor)| tensor.numel() * tensor.kind().elt_size_in_bytes());
     let bytes = sizes.map(|bytes| bytes.next_multiple_of(TEACHER_ALIGNMENT)).sum::<usize>();
     let architecture = Architecture::Graph(architecture.clone());
-    let model = frozen::model(architecture, TeacherVocabulary::Shared, kernel, asked(config));
+    let model = frozen::model(architecture, TeacherVocabulary::Shared, kernel, teacher::asked(config));
     let options = TeacherOptions {
         residency: teacher::residency(config),
         layer_slots: config.distillation.teacher_layer_slots,
@@ -135,9 +135,4 @@ fn random_teacher(config: &Config, device: Device, architecture: &GnnConfig) -> 
     };
     let teacher = Teacher::start(model.map_err(TeacherError::from)?, weights, &options, &StoreShape::default())?;
     Ok((TeacherLink::new(Some(teacher), config.distillation.teacher_burst), bytes as f64))
-}
-
-/// The targets that the configured distillation needs.
-pub fn asked(config: &Config) -> Asked {
-    if config.distillation.kd_hint_weight > 0.0 { Asked::OutputsAndHints } else { Asked::Outputs }
 }

@@ -252,7 +252,7 @@ fn of_model(config: &Config, scorer: TaskScorer, model: LoadedModel, training: &
     let digest = model.weights.digest().to_owned();
     let kernel = training::attention_kernel(config);
     let score = || {
-        let frozen = frozen::model(model.architecture, TeacherVocabulary::Shared, kernel, Asked::Outputs);
+        let frozen = frozen::model(model.architecture, TeacherVocabulary::Shared, kernel, Asked::OUTPUTS);
         let frozen = frozen.map_err(TeacherError::from).map_err(ObjectiveError::from)?;
         let shape = StoreShape::new(&scorer.store, Some(training.to_vec()));
         let teacher = Teacher::start(frozen, model.weights, &TeacherOptions::new(scorer.device), &shape);

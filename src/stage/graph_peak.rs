@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::StageError;
-use super::fresh_student::{AlwaysBytes, FreshStudent, asked};
+use super::fresh_student::{AlwaysBytes, FreshStudent};
 use super::setup::Data;
 use super::sizing::waiting_batches;
 use super::teacher;
@@ -138,7 +138,8 @@ impl<'a> Question<'a> {
 pub fn record_bytes(config: &Config, teacher: Option<&GnnConfig>) -> Result<f64, StageError> {
     let Some(teacher) = teacher else { return Ok(0.0) };
     let architecture = Architecture::Graph(teacher.clone());
-    let model = frozen::model(architecture, TeacherVocabulary::Shared, attention_kernel(config), asked(config));
+    let model =
+        frozen::model(architecture, TeacherVocabulary::Shared, attention_kernel(config), teacher::asked(config));
     let precision = match config.distillation.teacher_cache_precision {
         CachePrecision::F32 => Precision::F32,
         CachePrecision::F16 => Precision::F16,

@@ -75,7 +75,7 @@ pub fn find_for_nodes(
     let weights = joined_weights(weights)?;
     let changes = target_changes(config, data, split);
     let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
-    let asked = Asked::Outputs;
+    let asked = Asked::OUTPUTS;
     Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, changes }))
 }
 

@@ -115,11 +115,18 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
         weights.push(network.weights);
     }
     let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
-    let asked = if config.distillation.kd_hint_weight > 0.0 { Asked::OutputsAndHints } else { Asked::Outputs };
+    let asked = asked(config);
     let more = networks.split_off(1);
     let FurtherNetwork { architecture, vocabulary } = networks.remove(0);
     let (weights, changes) = (joined_weights(weights)?, TargetChanges::default());
     Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, changes }))
+}
+
+/// The targets that the configured distillation needs. A latent whose distance has no weight is not returned, so not cached
+/// either.
+pub(super) fn asked(config: &Config) -> Asked {
+    let distillation = &config.distillation;
+    Asked { latent: distillation.kd_vgae_latent_weight > 0.0, hidden: distillation.kd_hint_weight > 0.0 }
 }
 
 /// Refuses a teacher that reads other features than the student.
@@ -153,7 +160,7 @@ pub fn find_for_graphs(
     }
     let found = by_path_or_registered(config, &data.dataset.name, "graph", &graph_teacher_command(config))?;
     expect_fitting(config, data, student, split, &found, &TEACHER)?;
-    let asked = if config.distillation.kd_hint_weight > 0.0 { Asked::OutputsAndHints } else { Asked::Outputs };
+    let asked = asked(config);
     let (architecture, weights) = (found.architecture, found.weights);
     let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
     let (more, changes) = (Vec::new(), TargetChanges::default());
@@ -479,12 +486,14 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
         CachePrecision::F32 => Precision::F32,
         CachePrecision::F16 => Precision::F16,
     };
-    let hints = if found.asked == Asked::OutputsAndHints { "-hints" } else { "" };
+    let has_latent = found.asked.latent || !matches!(found.architecture, Architecture::Vgae(_));
+    let latent = if has_latent { "" } else { "-no-latent" };
+    let hints = if found.asked.hidden { "-hints" } else { "" };
     let fanouts = config.nodes.teacher_fanouts.as_deref().map(joined);
     let sampled = fanouts.as_ref().map(|text| format!("-sampled-{}", text.replace(',', "-"))).unwrap_or_default();
     let changes = found.changes.describe();
     let changed = changes.as_ref().map(|text| format!("-changed-{}", &blake3::hash(text.as_bytes()).to_hex()[..12]));
-    let kept = format!("{}{hints}{sampled}{}.targets", precision.as_str(), changed.unwrap_or_default());
+    let kept = format!("{}{latent}{hints}{sampled}{}.targets", precision.as_str(), changed.unwrap_or_default());
     let name = format!("{}-{digest}-{}-{kept}", dataset.name, &dataset.digest[..12]);
     let mode = match settings.cache() {
         TeacherCache::Auto => CacheMode::Auto,

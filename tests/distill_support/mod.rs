@@ -167,7 +167,7 @@ impl Perceptron {
 
 impl FrozenModel for Perceptron {
     fn target_layout(&self) -> TargetLayout {
-        if self.logits { TargetLayout::classifier(2) } else { TargetLayout::vgae(LATENT, NODE_FEATURES) }
+        if self.logits { TargetLayout::classifier(2) } else { TargetLayout::vgae(Some(LATENT), NODE_FEATURES) }
     }
 
     fn layers(&self) -> Vec<LayerSpec> {

@@ -11,9 +11,11 @@ use kdgat::can::{SimulationOptions, simulate};
 /// Settings of a small teacher.
 pub const SMALL_TEACHER: &[&str] =
     &["--preset", "vgae,teacher", "--hidden", "24,12,8", "--latent", "8", "--embedding", "4"];
-/// Settings of its student.
+/// Settings of its student, which learns from the reconstruction alone, as the preset does.
 pub const SMALL_STUDENT: &[&str] =
     &["--preset", "vgae,student", "--hidden", "8,8,4", "--latent", "4", "--embedding", "2"];
+/// Latents are compared, too.
+pub const COMPARED_LATENTS: &[&str] = &["--kd-vgae-latent-weight", "0.5"];
 
 /// Temporary folder in which the program runs.
 pub struct Workplace {

@@ -165,7 +165,7 @@ config_fields! {
         /// Weight of the distillation loss in the last of `max_epochs`, which it moves to linearly from kd_alpha, one step an epoch; validation
         /// has this weight in every epoch. none: kd_alpha throughout.
         kd_alpha_end: Option<f64> = None, Between(0.0, 1.0);
-        /// Weight of the latent distance within the distillation loss (vgae).
+        /// Weight of the latent distance within the distillation loss (vgae); with 0, latents are not compared and not cached.
         kd_vgae_latent_weight: f64 = 0.5, AtLeast(0.0);
         /// Weight of the reconstruction distance within the distillation loss (vgae).
         kd_vgae_recon_weight: f64 = 0.5, AtLeast(0.0);

@@ -10,7 +10,7 @@ use kdgat_nn::fused::distillation::Derivatives;
 use kdgat_nn::{ModelError, masked};
 use kdgat_torch::autocast::widened;
 
-pub use super::vgae_terms::{Projection, VgaeKd, vgae};
+pub use super::vgae_terms::{Projection, VgaeKd, VgaeTaught, vgae};
 
 /// Mixes distillation and task (Hinton et al. 2015): α·KD + (1−α)·task.
 pub fn total(kd: &Tensor, task: &Tensor, alpha: f64) -> Result<Tensor, TchError> {
@@ -29,9 +29,12 @@ pub struct VgaeWeights {
 }
 
 impl VgaeWeights {
-    /// KD = w_z·MSE(P·z_student, μ_teacher) + w_x·MSE(x̂_student, x̂_teacher).
-    pub fn kd(self, latent: &Tensor, reconstruction: &Tensor) -> Result<Tensor, TchError> {
-        latent.f_mul_scalar(self.latent)?.f_add(&reconstruction.f_mul_scalar(self.reconstruction)?)
+    /// KD = w_z·MSE(P·z_student, μ_teacher) + w_x·MSE(x̂_student, x̂_teacher); the second term alone if latents are not compared.
+    pub fn kd(self, latent: Option<&Tensor>, reconstruction: &Tensor) -> Result<Tensor, TchError> {
+        let reconstruction = reconstruction.f_mul_scalar(self.reconstruction)?;
+        latent.map_or(Ok(reconstruction.shallow_clone()), |latent| {
+            latent.f_mul_scalar(self.latent)?.f_add(&reconstruction)
+        })
     }
 
     /// Derivatives of the [`total`] by the task and by the two terms of [`Self::kd`].
@@ -332,7 +335,7 @@ mod tests {
         let weights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.3 };
         let terms = [1.5, 2.0, 0.25].map(|value| Tensor::from(value).set_requires_grad(true));
         let [task, latent, reconstruction] = &terms;
-        total(&weights.kd(latent, reconstruction).unwrap(), task, weights.alpha).unwrap().backward();
+        total(&weights.kd(Some(latent), reconstruction).unwrap(), task, weights.alpha).unwrap().backward();
         let Derivatives { task, latent, reconstruction } = weights.derivatives();
         for (term, derivative) in terms.iter().zip([task, latent, reconstruction]) {
             let gradient = term.grad().double_value(&[]);

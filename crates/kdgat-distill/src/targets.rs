@@ -84,12 +84,11 @@ pub struct TargetSpec {
 pub struct TargetLayout(pub Vec<TargetSpec>);
 
 impl TargetLayout {
-    /// The targets of a VGAE, per node: latent `[num_nodes, latent]` and reconstruction `[num_nodes, features]`.
-    pub fn vgae(latent: usize, features: usize) -> Self {
-        Self(vec![
-            TargetSpec { name: TargetName::Latent, per: Per::Node, columns: latent },
-            TargetSpec { name: TargetName::Reconstruction, per: Per::Node, columns: features },
-        ])
+    /// The targets of a VGAE, per node: the latent `[num_nodes, latent]`, if it is compared, and the reconstruction `[num_nodes, features]`.
+    pub fn vgae(latent: Option<usize>, features: usize) -> Self {
+        let latent = latent.map(|columns| TargetSpec { name: TargetName::Latent, per: Per::Node, columns });
+        let reconstruction = TargetSpec { name: TargetName::Reconstruction, per: Per::Node, columns: features };
+        Self(latent.into_iter().chain([reconstruction]).collect())
     }
 
     /// The target of a classifier: logits `[num_graphs, classes]`.

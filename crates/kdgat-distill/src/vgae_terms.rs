@@ -49,8 +49,8 @@ impl Projection {
 pub struct VgaeTerms {
     /// The task loss and its parts.
     pub task: VgaeLoss,
-    /// MSE(P·z_student, μ_teacher). Its value is 0 while a fused comparison runs.
-    pub latent: Tensor,
+    /// MSE(P·z_student, μ_teacher), if latents are compared. Its value is 0 while a fused comparison runs.
+    pub latent: Option<Tensor>,
     /// MSE(x̂_student, x̂_teacher).
     pub reconstruction: Tensor,
     /// The total with the gradients of the fused pass, if that computed the terms.
@@ -60,8 +60,8 @@ pub struct VgaeTerms {
 /// The loss of a distilled VGAE, scalars.
 #[derive(Debug)]
 pub struct VgaeKd {
-    /// MSE(P·z_student, μ_teacher)
-    pub latent: Tensor,
+    /// MSE(P·z_student, μ_teacher), if latents are compared.
+    pub latent: Option<Tensor>,
     /// MSE(x̂_student, x̂_teacher)
     pub reconstruction: Tensor,
     /// The weighted sum of both, and of the hint.
@@ -73,13 +73,13 @@ pub struct VgaeKd {
 impl VgaeTerms {
     /// Combines the terms into the loss.
     pub fn losses(&self, weights: VgaeWeights, hint: Option<&Hint>) -> Result<VgaeKd, TchError> {
-        let mut kd = weights.kd(&self.latent, &self.reconstruction)?;
+        let mut kd = weights.kd(self.latent.as_ref(), &self.reconstruction)?;
         if let Some(hint) = hint {
             kd = kd.f_add(&hint.weighted()?)?;
         }
         let total = total(&kd, &self.task.total, weights.alpha)?;
         Ok(VgaeKd {
-            latent: self.latent.shallow_clone(),
+            latent: self.latent.as_ref().map(Tensor::shallow_clone),
             reconstruction: self.reconstruction.shallow_clone(),
             kd,
             total,
@@ -97,18 +97,25 @@ impl VgaeTerms {
     }
 }
 
-/// Computes the loss of a distilled VGAE: its task, and its projected z and its reconstruction compared with the teacher's μ
-/// `[num_nodes, teacher_latent]` and reconstruction `[num_nodes, NODE_FEATURES]` (`taught`).
+/// The outputs of a VGAE's teacher that its student is compared with.
+#[derive(Debug, Clone, Copy)]
+pub struct VgaeTaught<'a> {
+    /// P and the teacher's μ `[num_nodes, teacher_latent]`, if latents are compared.
+    pub latent: Option<(&'a Projection, &'a Rows)>,
+    /// The teacher's reconstruction `[num_nodes, NODE_FEATURES]`.
+    pub reconstruction: &'a Rows,
+}
+
+/// Computes the loss of a distilled VGAE: its task, and its projected z and its reconstruction compared with the teacher's.
 pub fn vgae(
-    projection: &Projection,
     output: &VgaeOutput,
     batch: &Batch,
-    taught: [&Rows; 2],
+    taught: VgaeTaught,
     weights: VgaeWeights,
 ) -> Result<(VgaeLoss, VgaeKd), ModelError> {
     let latent = (&output.latent, output.kernel);
     let is_whole = batch.real.is_none();
-    let ((), comparison) = LatentComparison::beside(projection, latent, (taught, is_whole), weights, |_| ())?;
+    let ((), comparison) = LatentComparison::beside(latent, (taught, is_whole), weights, |_| ())?;
     let terms = comparison.terms(output, batch)?;
     let losses = VgaeKd { total: terms.training_loss(weights, None)?, ..terms.losses(weights, None)? };
     Ok((terms.task, losses))
@@ -116,8 +123,7 @@ pub fn vgae(
 
 /// Comparison of a student's latent with its teacher's, which needs no decoder output.
 pub struct LatentComparison<'a> {
-    projection: &'a Projection,
-    taught: [&'a Rows; 2],
+    taught: VgaeTaught<'a>,
     /// The fused pass, if one computes the comparison.
     fused: Option<Taught>,
 }
@@ -126,55 +132,63 @@ impl<'a> LatentComparison<'a> {
     /// Compares z on the other threads while `rest` runs on this one, which may compute the [`Self::terms`] and take gradients.
     /// `is_whole`: the batch has no padding; a padded one is compared without fusion, by [`Self::terms`].
     pub fn beside<R>(
-        projection: &'a Projection,
         (latent, kernel): (&Tensor, Backend),
-        (taught, is_whole): ([&'a Rows; 2], bool),
+        (taught, is_whole): (VgaeTaught<'a>, bool),
         weights: VgaeWeights,
         rest: impl FnOnce(&Self) -> R,
     ) -> Result<(R, Self), ModelError> {
         let mut tensors = vec![latent];
-        for rows in taught {
+        for rows in taught.latent.map(|(_, rows)| rows).into_iter().chain([taught.reconstruction]) {
             // Scattered rows are f32 on the host.
             if let Rows::Whole(tensor) = rows {
                 tensors.push(tensor);
             }
         }
-        let mut comparison = Self { projection, taught, fused: None };
+        let mut comparison = Self { taught, fused: None };
         if !is_whole || !fused::applies(kernel, &tensors) {
             return Ok((rest(&comparison), comparison));
         }
-        let [latent_rows, reconstruction] = taught;
-        let targets =
-            distillation::Targets { latent: latent_rows.contiguous()?, reconstruction: reconstruction.contiguous()? };
-        let (rest, fused) =
-            distillation::beside(latent, projection.parameters(), targets, weights.derivatives(), |fused| {
-                comparison.fused = Some(fused.shallow_clone()?);
-                Ok::<_, TchError>(rest(&comparison))
-            })?;
+        let (reconstruction, derivatives) = (taught.reconstruction.contiguous()?, weights.derivatives());
+        let Some((projection, rows)) = taught.latent else {
+            comparison.fused = Some(Taught { latent: Tensor::from(0.0_f32), reconstruction, derivatives });
+            return Ok((rest(&comparison), comparison));
+        };
+        let targets = distillation::Targets { latent: rows.contiguous()?, reconstruction };
+        let (rest, fused) = distillation::beside(latent, projection.parameters(), targets, derivatives, |fused| {
+            comparison.fused = Some(fused.shallow_clone()?);
+            Ok::<_, TchError>(rest(&comparison))
+        })?;
         comparison.fused = Some(fused);
         Ok((rest?, comparison))
     }
 
     /// Computes the terms of the loss from the decoded output.
     pub fn terms(&self, output: &VgaeOutput, batch: &Batch) -> Result<VgaeTerms, ModelError> {
-        if let Some(taught) = self.fused.as_ref().filter(|_| is_one_pass(output, batch)) {
-            let (task, [total, reconstruction]) = distilled_loss(output, batch, taught)?;
-            let latent = taught.latent.shallow_clone();
+        if let Some(fused) = self.fused.as_ref().filter(|_| is_one_pass(output, batch)) {
+            let (task, [total, reconstruction]) = distilled_loss(output, batch, fused)?;
+            let latent = self.taught.latent.map(|_| fused.latent.shallow_clone());
             return Ok(VgaeTerms { task, latent, reconstruction, fused_total: Some(total) });
         }
         let real = batch.real.as_ref().map(|real| &real.nodes);
         let task = task_loss(output, batch)?;
-        let latent = match &self.fused {
-            Some(taught) => taught.latent.shallow_clone(),
-            None => self.latent_distance(&output.latent, real)?,
+        let distance = |(projection, rows)| match &self.fused {
+            Some(fused) => Ok(fused.latent.shallow_clone()),
+            None => latent_distance(projection, &output.latent, rows, real),
         };
-        let wanted = widened(&self.taught[1].gathered()?)?;
+        let latent = self.taught.latent.map(distance).transpose()?;
+        let wanted = widened(&self.taught.reconstruction.gathered()?)?;
         let reconstruction = masked::squared_distance(&widened(&output.reconstruction)?, &wanted, real)?;
         Ok(VgaeTerms { task, latent, reconstruction, fused_total: None })
     }
+}
 
-    fn latent_distance(&self, latent: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
-        let projected = widened(&self.projection.forward(latent, Backend::Composed)?)?;
-        Ok(masked::squared_distance(&projected, &widened(&self.taught[0].gathered()?)?, real)?)
-    }
+/// MSE(P·z, μ), mean over the nodes that are not padding.
+fn latent_distance(
+    projection: &Projection,
+    latent: &Tensor,
+    mean: &Rows,
+    real: Option<&Mask>,
+) -> Result<Tensor, ModelError> {
+    let projected = widened(&projection.forward(latent, Backend::Composed)?)?;
+    Ok(masked::squared_distance(&projected, &widened(&mean.gathered()?)?, real)?)
 }

@@ -121,7 +121,7 @@ mod tests {
 
     fn key() -> CacheKey {
         let shape = StoreShape { dataset_digest: "d".to_string(), node_counts: vec![3, 4], used: None };
-        CacheKey::new("w", "{}", "10 continuous", &TargetLayout::vgae(4, 10), Precision::F32, &shape)
+        CacheKey::new("w", "{}", "10 continuous", &TargetLayout::vgae(Some(4), 10), Precision::F32, &shape)
     }
 
     #[test]

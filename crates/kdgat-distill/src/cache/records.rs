@@ -241,7 +241,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn layout(node_counts: &[u32], precision: Precision) -> RecordLayout {
-        let mut targets = TargetLayout::vgae(3, 2);
+        let mut targets = TargetLayout::vgae(Some(3), 2);
         targets.0.extend(TargetLayout::classifier(2).0);
         RecordLayout::new(targets, precision, node_counts)
     }

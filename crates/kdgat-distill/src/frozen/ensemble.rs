@@ -128,7 +128,7 @@ mod tests {
             for named in parameters.into_tensors() {
                 views.insert(format!("{index}.{}", named.name), named.tensor);
             }
-            let member = FrozenGat::new(config, TeacherVocabulary::Shared, Backend::Auto, Asked::Outputs);
+            let member = FrozenGat::new(config, TeacherVocabulary::Shared, Backend::Auto, Asked::OUTPUTS);
             members.push(Box::new(member) as Box<dyn FrozenModel>);
         }
         let model = FrozenEnsemble::new(members).unwrap();
@@ -144,7 +144,7 @@ mod tests {
     fn what_has_no_mean_is_refused() {
         let error = |members| FrozenEnsemble::new(members).map(|_| ()).unwrap_err().to_string();
         assert_eq!(error(Vec::new()), "the teacher has no network");
-        let hinted = FrozenGat::new(config(3, 2), TeacherVocabulary::Shared, Backend::Auto, Asked::OutputsAndHints);
+        let hinted = FrozenGat::new(config(3, 2), TeacherVocabulary::Shared, Backend::Auto, Asked::OUTPUTS_AND_HINTS);
         let said = error(vec![Box::new(hinted)]);
         assert!(said.contains("hidden layer of graphs") && said.contains("expected logits"), "{said}");
     }

@@ -58,22 +58,17 @@ impl FrozenGat {
         let head = gat::head(&mut scope, &self.config)?;
         let pooled = Tensor::f_cat(&state, 1)?;
         let logits = head.forward(&pooled, 0.0, self.kernel, Mode::Evaluation)?;
-        Ok(match self.asked {
-            Asked::Outputs => vec![logits],
-            Asked::OutputsAndHints => vec![logits, pooled],
-        })
+        Ok(if self.asked.hidden { vec![logits, pooled] } else { vec![logits] })
     }
 }
 
 impl FrozenModel for FrozenGat {
     fn target_layout(&self) -> TargetLayout {
         let layout = TargetLayout::classifier(CLASSES as usize);
-        match self.asked {
-            Asked::Outputs => layout,
-            Asked::OutputsAndHints => {
-                layout.with_hidden(TargetName::HiddenGraphs, self.config.embedding_columns() as usize)
-            }
+        if !self.asked.hidden {
+            return layout;
         }
+        layout.with_hidden(TargetName::HiddenGraphs, self.config.embedding_columns() as usize)
     }
 
     fn layers(&self) -> Vec<LayerSpec> {

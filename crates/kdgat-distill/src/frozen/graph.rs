@@ -56,10 +56,7 @@ impl FrozenGraph {
         let pooled = Tensor::f_cat(&state, 1)?;
         let head = GnnHead::new(&mut scope, config)?;
         let outputs = head.forward(&pooled, 0.0, kernel, Mode::Evaluation)?;
-        Ok(match self.asked {
-            Asked::Outputs => vec![outputs],
-            Asked::OutputsAndHints => vec![outputs, pooled],
-        })
+        Ok(if self.asked.hidden { vec![outputs, pooled] } else { vec![outputs] })
     }
 }
 
@@ -70,10 +67,10 @@ impl FrozenModel for FrozenGraph {
             Level::Graph => (TargetLayout::classifier(outputs), TargetName::HiddenGraphs),
             Level::Node => (TargetLayout::of_nodes(outputs), TargetName::HiddenNodes),
         };
-        match self.asked {
-            Asked::Outputs => layout,
-            Asked::OutputsAndHints => layout.with_hidden(hidden, self.config.pooled_columns() as usize),
+        if !self.asked.hidden {
+            return layout;
         }
+        layout.with_hidden(hidden, self.config.pooled_columns() as usize)
     }
 
     fn layers(&self) -> Vec<LayerSpec> {
@@ -146,7 +143,7 @@ mod tests {
             for named in parameters.into_tensors() {
                 views.insert(named.name, named.tensor.detach());
             }
-            let teacher = FrozenGraph::new(config, Backend::Auto, Asked::OutputsAndHints);
+            let teacher = FrozenGraph::new(config, Backend::Auto, Asked::OUTPUTS_AND_HINTS);
             let targets = teacher.forward(&views, &batch).unwrap();
             let [logits, hidden] = match level {
                 Level::Graph => [TargetName::Logits, TargetName::HiddenGraphs],

@@ -37,13 +37,20 @@ pub use nodes::{ActivationPlace, CachedNodes, FrozenNodes, NodeTeacher, outputs_
 pub use vgae::FrozenVgae;
 pub use weight_file::{NoModel, TEACHER_WEIGHTS, weight_file};
 
-/// The targets that a student needs from its teacher.
+/// The targets that a student needs from its teacher, besides its logits or its reconstruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
-    /// The counterparts of the student's own outputs: logits, or latent and reconstruction.
-    Outputs,
-    /// The outputs and a hidden layer.
-    OutputsAndHints,
+pub struct Asked {
+    /// The latent of a VGAE; other networks have none.
+    pub latent: bool,
+    /// A hidden layer, for hints.
+    pub hidden: bool,
+}
+
+impl Asked {
+    /// The counterparts of all of the student's own outputs: logits, or latent and reconstruction.
+    pub const OUTPUTS: Self = Self { latent: true, hidden: false };
+    /// [`Self::OUTPUTS`] and a hidden layer.
+    pub const OUTPUTS_AND_HINTS: Self = Self { hidden: true, ..Self::OUTPUTS };
 }
 
 /// The teacher's mapping from a node's CAN ID to an embedding index.
@@ -255,7 +262,7 @@ pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherErro
                 place,
             )?)
         }
-        other => model(other, vocabulary, Backend::Auto, Asked::Outputs)?,
+        other => model(other, vocabulary, Backend::Auto, Asked::OUTPUTS)?,
     };
     let mut running = Teacher::start(model, weights, &TeacherOptions::new(Device::Cpu), &StoreShape::default())?;
     running.submit(vec![batch.shallow_clone(), batch.shallow_clone()]);

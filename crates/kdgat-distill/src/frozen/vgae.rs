@@ -1,5 +1,5 @@
-//! A VGAE as teacher: μ, the reconstruction from it, and, if hints are used, the hidden layer before μ. Decoders that no target
-//! needs are never loaded.
+//! A VGAE as teacher: μ if latents are compared, the reconstruction from it, and, if hints are used, the hidden layer before μ. Decoders
+//! that no target needs are never loaded.
 
 use kdgat_graph::Batch;
 use kdgat_nn::attention::Backend;
@@ -22,7 +22,7 @@ enum Part {
     Latent,
     /// [μ, x] → [μ, x]
     Decoder(usize),
-    /// [μ, x] → [μ, reconstruction]
+    /// [μ, x] → [μ, reconstruction], or the reconstruction alone
     Output,
 }
 
@@ -69,10 +69,9 @@ impl FrozenVgae {
             Part::Latent => {
                 let hidden = at(0)?;
                 let mean = vgae::mean_layer(&mut scope, &self.config)?.forward(&hidden, self.kernel)?;
-                match self.asked {
-                    Asked::Outputs => vec![mean.shallow_clone(), mean],
-                    Asked::OutputsAndHints => vec![mean.shallow_clone(), mean, hidden],
-                }
+                let mut after = vec![mean.shallow_clone(), mean];
+                after.extend(self.asked.hidden.then_some(hidden));
+                after
             }
             Part::Decoder(index) => {
                 vec![at(0)?, hidden(HiddenLayer::decoder(&mut scope, &self.config, index)?, at(1)?)?]
@@ -80,7 +79,9 @@ impl FrozenVgae {
             Part::Output => {
                 let output = vgae::output_layer(&mut scope, &self.config)?;
                 let values = output.forward(&at(1)?, &edges, self.kernel)?;
-                vec![at(0)?, vgae::reconstruction(values, &self.config, self.kernel, Mode::Evaluation)?]
+                let mut after = if self.asked.latent { vec![at(0)?] } else { Vec::new() };
+                after.push(vgae::reconstruction(values, &self.config, self.kernel, Mode::Evaluation)?);
+                after
             }
         };
         after.extend(state.into_iter().skip(2));
@@ -90,13 +91,12 @@ impl FrozenVgae {
 
 impl FrozenModel for FrozenVgae {
     fn target_layout(&self) -> TargetLayout {
-        let layout = TargetLayout::vgae(self.config.latent as usize, self.config.input.features().node_features());
-        match self.asked {
-            Asked::Outputs => layout,
-            Asked::OutputsAndHints => {
-                layout.with_hidden(TargetName::HiddenNodes, vgae::last_width(&self.config) as usize)
-            }
+        let latent = self.asked.latent.then_some(self.config.latent as usize);
+        let layout = TargetLayout::vgae(latent, self.config.input.features().node_features());
+        if !self.asked.hidden {
+            return layout;
         }
+        layout.with_hidden(TargetName::HiddenNodes, vgae::last_width(&self.config) as usize)
     }
 
     fn layers(&self) -> Vec<LayerSpec> {

@@ -6,7 +6,7 @@ use super::{Student, TeacherLink, absent, parts, target};
 use crate::alpha::Alpha;
 use crate::hints::{Hint, Hints};
 use crate::losses::VgaeWeights;
-use crate::vgae_terms::{LatentComparison, Projection, VgaeKd};
+use crate::vgae_terms::{LatentComparison, Projection, VgaeKd, VgaeTaught};
 use crate::{TargetName, TargetRows};
 use kdgat_graph::Batch;
 use kdgat_nn::attention::Backend;
@@ -32,8 +32,8 @@ pub struct VgaeObjective {
 /// The distillation loss of a VGAE and its weights.
 #[derive(Debug)]
 pub struct VgaeDistillation {
-    /// The map from the student's latent to the teacher's columns.
-    pub projection: Projection,
+    /// The map from the student's latent to the teacher's columns; `None` if latents are not compared.
+    pub projection: Option<Projection>,
     /// α: share of the distillation in the total loss.
     pub alpha: Alpha,
     /// w_z: weight of the distance between latents.
@@ -88,7 +88,8 @@ impl VgaeObjective {
                 let student = (&z, model.kernel());
                 let taught = (&*distillation, distillation.weights(mode));
                 let (losses, hint, task) = distil(taught, student, (&targets, batch), decode, backward)?;
-                (losses.total, [losses.kd, losses.latent, losses.reconstruction], hint, task)
+                let latent = losses.latent.unwrap_or_else(|| absent(&losses.total));
+                (losses.total, [losses.kd, latent, losses.reconstruction], hint, task)
             }
             _ => {
                 let task = task_loss(&decode()?, batch)?;
@@ -105,7 +106,8 @@ impl VgaeObjective {
     }
 }
 
-/// Computes the losses of a distilled student: its z is compared with the teacher's while it is decoded and gradients are taken.
+/// Computes the losses of a distilled student: its z, if compared, is compared with the teacher's while it is decoded and gradients
+/// are taken.
 /// Returns the loss, the hint's distance and the task loss.
 fn distil(
     (distillation, weights): (&VgaeDistillation, VgaeWeights),
@@ -115,12 +117,16 @@ fn distil(
     backward: Backward,
 ) -> Result<(VgaeKd, Option<Tensor>, VgaeLoss), ObjectiveError> {
     let VgaeDistillation { projection, translation, hints, .. } = distillation;
-    let (mean, reconstruction) = (target(targets, TargetName::Latent)?, target(targets, TargetName::Reconstruction)?);
+    let reconstruction = target(targets, TargetName::Reconstruction)?;
+    let mean = |projection| Ok::<_, ObjectiveError>((projection, target(targets, TargetName::Latent)?));
     let translate =
         |translation: &Translation| Ok::<_, ObjectiveError>(translation.apply(&reconstruction.gathered()?)?.into());
     let translated: Option<Rows> = translation.as_ref().map(translate).transpose()?;
-    let taught = ([mean, translated.as_ref().unwrap_or(reconstruction)], batch.real.is_none());
-    let (terms, _) = LatentComparison::beside(projection, latent, taught, weights, |comparison| {
+    let taught = VgaeTaught {
+        latent: projection.as_ref().map(mean).transpose()?,
+        reconstruction: translated.as_ref().unwrap_or(reconstruction),
+    };
+    let (terms, _) = LatentComparison::beside(latent, (taught, batch.real.is_none()), weights, |comparison| {
         let output = decode()?;
         let terms = comparison.terms(&output, batch)?;
         let hint = hints.as_ref().map(|hints| compare_hidden(hints, &output, (targets, batch))).transpose()?;
