@@ -235,6 +235,10 @@ fn the_weight_of_the_distillation_changes_by_epoch() {
     close(&weights("falling", "", "train_loss"), [0.8, 0.6, 0.4, 0.2]);
     close(&weights("falling", "val_", "val_loss"), [0.2; 4]);
     close(&weights("constant", "val_", "val_loss"), [0.8; 4]);
+    let rising = ["--kd-alpha", "0", "--kd-alpha-end", "0.6"];
+    losses("rising", &rising);
+    close(&weights("rising", "", "train_loss"), [0.0, 0.2, 0.4, 0.6]);
+    refused(&place, &["--preset", "mlp,student", "--kd-alpha", "0", "--kd-alpha-end", "0"], "ignore its outputs");
     refused(&place, &["--preset", "mlp,student", "--use-kd", "false", "--kd-alpha-end", "0"], "use_kd is false");
 }
 

@@ -80,7 +80,7 @@ fn teachers_that_have_no_mean_are_refused() {
     }
     let other = ["autoencoder", "--preset", "vgae,student", "--teacher-path", "vgae", "--more-teachers", "vgae"];
     let said = place.refused(&other);
-    assert!(said.contains("only the class probabilities of classifiers have a mean"), "{said}");
+    assert!(said.contains("only the class probabilities of classifiers are averaged"), "{said}");
 }
 
 /// A run is resumed with the same teachers, and refused with others.

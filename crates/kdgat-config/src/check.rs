@@ -150,7 +150,7 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         "use --use-teacher-cache true, or --teacher-cache off",
     );
     refuse(
-        distillation.use_kd && distillation.kd_alpha == 0.0,
+        distillation.use_kd && distillation.kd_alpha == 0.0 && distillation.kd_alpha_end.unwrap_or(0.0) == 0.0,
         "use_kd with kd_alpha = 0 would run the teacher and ignore its outputs",
         "raise --kd-alpha, or use --use-kd false",
     );

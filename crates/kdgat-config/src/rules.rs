@@ -313,7 +313,7 @@ const RULES: &[Rule] = &[
             Stage::Train => is_one_graph(config),
             Stage::Autoencoder | Stage::Fusion => false,
         },
-        because: "only the class probabilities of classifiers have a mean: a gat's, or those of `kdgat train` on one large graph",
+        because: "only the class probabilities of classifiers are averaged: a gat's, or those of `kdgat train` on one large graph",
         remedy: "drop it",
     },
     Rule {
