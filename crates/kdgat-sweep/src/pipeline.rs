@@ -34,10 +34,10 @@ pub struct PipelineOptions {
 /// If a change is invalid, or gives a field several values.
 pub fn file(options: &PipelineOptions) -> Result<Found, SweepError> {
     let mut found = plan::find(Path::new(SHIPPED))?;
-    for step in found.file.step.iter_mut().filter(|step| !step.preset.is_empty()) {
-        for overlay in &options.overlays {
-            step.preset += &format!(",{overlay}");
-        }
+    for step in &mut found.file.step {
+        // The evaluation has no preset of its own, but reads the features that an overlay chooses.
+        let presets = std::iter::once(&step.preset).filter(|preset| !preset.is_empty()).chain(&options.overlays);
+        step.preset = presets.cloned().collect::<Vec<_>>().join(",");
     }
     if !options.overlays.is_empty() {
         found.text += &format!("\n# --preset {}\n", options.overlays.join(","));

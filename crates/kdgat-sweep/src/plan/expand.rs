@@ -272,12 +272,11 @@ impl Expansion<'_> {
             flags.retain(|name, _| {
                 kdgat_config::field(name).is_none_or(|field| EVALUATED_SECTIONS.contains(&field.section))
             });
-            presets.clear();
         }
         // A placeholder, so that a step that would not read the field is rejected; the path is known once the other step is done.
         let weights = step.from.iter().filter(|_| step.command != StepCommand::Evaluate);
         flags.extend(weights.map(|(field, other)| (field.clone(), format!("of step {other}"))));
-        let sources = Sources {
+        let mut sources = Sources {
             run: None,
             presets,
             working_folder: self.surroundings.working_folder.clone(),
@@ -287,11 +286,20 @@ impl Expansion<'_> {
             one_graph: false,
         };
         let loaded = kdgat_config::load(&sources)?;
-        match step.command.stage() {
-            Some(stage) => kdgat_config::check_stage(&loaded, stage)?,
-            None => kdgat_config::check(&loaded.config)?,
-        }
-        let mut config = loaded.config;
+        let mut config = match step.command.stage() {
+            Some(stage) => {
+                kdgat_config::check_stage(&loaded, stage)?;
+                loaded.config
+            }
+            None => {
+                // Presets choose the data of an evaluation; what they say about trainings it ignores, like the axes.
+                let Config { data, evaluation, .. } = loaded.config;
+                sources.presets.clear();
+                let config = Config { data, evaluation, ..kdgat_config::load(&sources)?.config };
+                kdgat_config::check(&config)?;
+                config
+            }
+        };
         if step.from.contains_key("teacher_path") {
             config.distillation.teacher_path = None;
         }

@@ -44,6 +44,10 @@ pub fn targets(config: &Config, store: &str, teachers: Vec<Input>) -> Task {
     to.teacher_cache = TeacherCache::Disk;
     to.teacher_cache_precision = from.teacher_cache_precision;
     to.teacher_cache_dir = from.teacher_cache_dir.clone();
+    to.kd_hint_weight = from.kd_hint_weight;
+    if config.model.model == ModelKind::Vgae {
+        to.kd_vgae_latent_weight = from.kd_vgae_latent_weight;
+    }
     let mut needs = vec![store.to_owned()];
     needs.extend(teachers.iter().map(|input| input.task.clone()));
     let label = format!("teacher {}", config.model.model);
