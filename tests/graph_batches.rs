@@ -168,7 +168,7 @@ fn hashed_inputs_are_ids_and_any_other_where_dropped() {
     let of_vocabulary = assemble(&store, &graphs, &options(&store)).unwrap();
     assert_eq!(integers(&batch.id_index), integers(&of_vocabulary.id_index));
     assert_eq!(integers(&batch.successors), integers(&of_vocabulary.successors));
-    let drop = UnknownDrop { probability: 0.3, seed: 7, epoch: 2 };
+    let drop = UnknownDrop { probability: 0.3, seed: 7, epoch: 2, views: 0 };
     let input = |options: &AssembleOptions| {
         let options = AssembleOptions { unknown_drop: Some(drop), ..options.clone() };
         integers(&assemble(&store, &graphs, &options).unwrap().id_input)
@@ -181,6 +181,26 @@ fn hashed_inputs_are_ids_and_any_other_where_dropped() {
     assert!(dropped.iter().all(|&node| (0..1 << 29).contains(&hashed[node])));
     let distinct: std::collections::HashSet<i64> = dropped.iter().map(|&node| hashed[node]).collect();
     assert_eq!(distinct.len(), dropped.len(), "each has an ID of its own");
+}
+
+/// The epochs take the views in turn, and each view of a graph has a number of its own.
+#[test]
+fn views_of_graphs_come_again() {
+    let store = store();
+    let graphs: Vec<u64> = vec![5, 2, 9];
+    let batch = |epoch: u64, views: u64| {
+        let unknown_drop = Some(UnknownDrop { probability: 0.3, seed: 7, epoch, views });
+        assemble(&store, &graphs, &AssembleOptions { unknown_drop, ..options(&store) }).unwrap()
+    };
+    let [first, second, third] = [0, 1, 2].map(|epoch| batch(epoch, 2));
+    assert_eq!(integers(&first.id_input), integers(&third.id_input));
+    assert_ne!(integers(&first.id_input), integers(&second.id_input));
+    assert_eq!(*first.graph_index, graphs);
+    assert_eq!(*second.graph_index, graphs.iter().map(|graph| store.num_graphs() + graph).collect::<Vec<u64>>());
+    assert_eq!(*third.graph_index, graphs);
+    // The views are those of the first epochs without views.
+    assert_eq!(integers(&second.id_input), integers(&batch(1, 0).id_input));
+    assert_eq!(*batch(1, 0).graph_index, graphs);
 }
 
 #[test]
@@ -265,7 +285,7 @@ fn unknown_drop_depends_on_seed_epoch_and_place_only() {
     let store = store();
     let graphs: Vec<u64> = (0..store.num_graphs()).collect();
     let inputs = |graphs: &[u64], probability: f64, seed: u64, epoch: u64| {
-        let drop = UnknownDrop { probability, seed, epoch };
+        let drop = UnknownDrop { probability, seed, epoch, views: 0 };
         let batch = assemble(&store, graphs, &AssembleOptions { unknown_drop: Some(drop), ..options(&store) }).unwrap();
         let (index, input) = (integers(&batch.id_index), integers(&batch.id_input));
         assert!(index.iter().zip(&input).all(|(index, input)| input == index || *input == 0));

@@ -19,7 +19,7 @@ fn the_loader_hands_out_the_same_batches_in_order() {
     let store = store();
     let graphs: Vec<u64> = (0..store.num_graphs()).collect();
     let batches = shuffled_batches(&graphs, 16, 5, 9);
-    let drop = UnknownDrop { probability: 0.2, seed: 3, epoch: 0 };
+    let drop = UnknownDrop { probability: 0.2, seed: 3, epoch: 0, views: 0 };
     let assemble_options = AssembleOptions { unknown_drop: Some(drop), ..options(&store) };
     for workers in [1, 2, 5, 100] {
         for prefetch_batches in [1, 3, 8] {

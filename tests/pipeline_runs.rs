@@ -170,3 +170,27 @@ fn a_pipeline_is_planned_killed_continued_and_skipped() {
     let planned = workplace.success(&pipeline(&["--data", "small", "--output", "whole", "--dry-run"]));
     assert!(!planned.contains("done") && planned.contains("to do"), "{planned}");
 }
+
+/// Presets of a pipeline that choose the features do so for its evaluation, too: the models and the evaluation read one store.
+#[test]
+fn a_pipeline_of_the_profile_set_runs() {
+    let workplace = Workplace::new();
+    let arguments = pipeline(&["--preset", "profile", "--set", "max_epochs=2"]);
+    let planned = workplace.success(&[&arguments[..], &["--dry-run"]].concat());
+    assert_eq!(planned.lines().filter(|line| line.contains("kdgat data build")).count(), 1, "{planned}");
+    let said = workplace.success(&arguments);
+    assert!(said.contains("fusion-student: Learned fusion") && said.contains("evaluate: "), "{said}");
+    let folder = only_folder(&workplace.path().join("pipelines"));
+    let evaluation = std::fs::read_dir(folder.join("tasks")).unwrap().map(|entry| entry.unwrap().path());
+    let evaluation = evaluation.into_iter().find(|path| path.to_string_lossy().contains("/evaluate-")).unwrap();
+    let models = json(&evaluation.join("run/metrics.json"))["models"].as_array().unwrap().len();
+    assert!(models >= 4, "{models} models are evaluated");
+
+    // The targets that were cached are those that the students read.
+    for student in ["vgae-student", "gat-student"] {
+        let tasks = std::fs::read_dir(folder.join("tasks")).unwrap().map(|entry| entry.unwrap().path());
+        let task = tasks.into_iter().find(|path| path.to_string_lossy().contains(&format!("/{student}-"))).unwrap();
+        let summary = json(&task.join("run/summary.json"));
+        assert_eq!(summary["teacher"]["total"]["cache_miss_rows"], 0, "{student}: {}", summary["teacher"]);
+    }
+}

@@ -69,7 +69,7 @@ impl FreshStudent {
         let vocabulary = Arc::new(data.store.vocabulary().clone());
         let edge_features = architecture.edge_features > 0 || teacher.is_some_and(|teacher| teacher.edge_features > 0);
         let (training_loader, validation_loader) =
-            training::loaders(config, &data.store, &vocabulary, edge_features, data.device);
+            training::loaders(config, &data.store, &vocabulary, edge_features, data.device, 0);
         Ok(Self {
             objective: GraphObjective::new(model, task, link, distillation),
             trainable: Trainable::new(parameters.into_tensors(), data.device)?,

@@ -9,7 +9,7 @@ use tch::Device;
 use super::node_targets::joined;
 use super::setup::{self, Data};
 use super::{Outcome, StageError, training};
-use crate::config::{self, CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
+use crate::config::{self, CachePrecision, Config, IdEncoding, Residency as ResidencyChoice, Stage, TeacherCache};
 use crate::distill::frozen::{
     self, Asked, FrozenEnsemble, LoadedModel, TargetChanges, TeacherVocabulary, joined_weights,
 };
@@ -109,13 +109,23 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
     for network in found {
         expect_same_validation(config, stage, model, &network)?;
         expect_same_features(config, stage, data, &network)?;
+        if training::views(config, stage) > 0
+            && network.architecture.hashes_ids() != (config.model.id_encoding == IdEncoding::Hash)
+        {
+            return Err(StageError::Input(format!(
+                "kd_views = {}: of teacher {} and student, one hashes IDs and the other has a vocabulary, so an ID that is hidden \
+                 from the student has no counterpart for the teacher; use the same --id-encoding for both, or --kd-views 0",
+                config.distillation.kd_views,
+                network.path.display()
+            )));
+        }
         ids.extend(network.vocabulary.ids().iter().flat_map(|id| id.to_le_bytes()));
         let vocabulary = TeacherVocabulary::new(&network.architecture, network.vocabulary, data.store.vocabulary());
         networks.push(FurtherNetwork { architecture: network.architecture, vocabulary });
         weights.push(network.weights);
     }
     let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
-    let asked = asked(config);
+    let asked = Asked { student_view: training::views(config, stage) > 0, ..asked(config) };
     let more = networks.split_off(1);
     let FurtherNetwork { architecture, vocabulary } = networks.remove(0);
     let (weights, changes) = (joined_weights(weights)?, TargetChanges::default());
@@ -126,7 +136,11 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
 /// either.
 pub(super) fn asked(config: &Config) -> Asked {
     let distillation = &config.distillation;
-    Asked { latent: distillation.kd_vgae_latent_weight > 0.0, hidden: distillation.kd_hint_weight > 0.0 }
+    Asked {
+        latent: distillation.kd_vgae_latent_weight > 0.0,
+        hidden: distillation.kd_hint_weight > 0.0,
+        student_view: false,
+    }
 }
 
 /// Refuses a teacher that reads other features than the student.
@@ -423,6 +437,8 @@ pub(super) fn data_flag(config: &Config) -> String {
 pub struct TeacherUse {
     /// Positions in the store of all graphs that will be requested.
     pub graphs: Vec<u64>,
+    /// Number of graphs, the first ones, that are requested in each view if there are several.
+    pub num_viewed: usize,
     /// Training and validation batches of an epoch.
     pub batches_per_epoch: u64,
 }
@@ -436,7 +452,8 @@ pub fn start(
 ) -> Result<TeacherLink, StageError> {
     let settings = &config.distillation;
     let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
-    let shape = StoreShape::new(&data.store, Some(usage.graphs));
+    let views = if found.asked.student_view { settings.kd_views as u64 } else { 0 };
+    let shape = StoreShape::new(&data.store, Some(usage.graphs)).in_views(views, usage.num_viewed);
     let options = teacher_options(config, &found, data.device, &data.dataset, usage.batches_per_epoch);
     let model = found.model(training::attention_kernel(config))?;
     let teacher = Teacher::start(model, found.weights, &options, &shape)?;
@@ -493,7 +510,10 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
     let sampled = fanouts.as_ref().map(|text| format!("-sampled-{}", text.replace(',', "-"))).unwrap_or_default();
     let changes = found.changes.describe();
     let changed = changes.as_ref().map(|text| format!("-changed-{}", &blake3::hash(text.as_bytes()).to_hex()[..12]));
-    let kept = format!("{}{latent}{hints}{sampled}{}.targets", precision.as_str(), changed.unwrap_or_default());
+    let views = found.asked.student_view.then(|| views_key(config));
+    let seen = views.as_ref().map(|text| format!("-views-{}", &blake3::hash(text.as_bytes()).to_hex()[..12]));
+    let suffixes = [latent, hints, &sampled, &changed.unwrap_or_default(), &seen.unwrap_or_default()].concat();
+    let kept = format!("{}{suffixes}.targets", precision.as_str());
     let name = format!("{}-{digest}-{}-{kept}", dataset.name, &dataset.digest[..12]);
     let mode = match settings.cache() {
         TeacherCache::Auto => CacheMode::Auto,
@@ -510,11 +530,20 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
         architecture: architectures(found),
         features: match (&found.vocabulary, fanouts, changes) {
             (TeacherVocabulary::Hidden, ..) => "IDs hidden".to_owned(),
-            (_, None, None) => format!("vocabulary {}", found.vocabulary_digest),
+            (_, None, None) => {
+                let views = views.map(|text| format!(", {text}")).unwrap_or_default();
+                format!("vocabulary {}{views}", found.vocabulary_digest)
+            }
             (_, None, Some(changes)) => changes,
             (_, Some(fanouts), _) => format!("{fanouts} sampled neighbours"),
         },
     }
+}
+
+/// Everything that the views of training graphs depend on, as text.
+fn views_key(config: &Config) -> String {
+    let (views, hidden, seed) = (config.distillation.kd_views, config.model.unknown_drop, config.training.seed);
+    format!("{views} views with {hidden} of the IDs hidden by seed {seed}")
 }
 
 /// The architectures of a teacher's networks, as text.

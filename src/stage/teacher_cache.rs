@@ -70,6 +70,12 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
             return Err(StageError::Input(text.into()));
         }
     };
+    if training::views(config, stage) > 0 {
+        let views = config.distillation.kd_views;
+        return Err(StageError::Input(format!(
+            "kd_views = {views}: targets of views depend on the seed of a training, which computes and caches them; drop kd_views"
+        )));
+    }
     let data = setup::open(config)?;
     let graphs = graphs(&data, stage)?;
     let found = teacher::find(config, stage, &data)?;
@@ -78,7 +84,7 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
     let edge_features = found.architectures().iter().any(Architecture::reads_edge_features);
     let batches: Vec<Vec<u64>> =
         graphs.chunks(config.training.batch_size.min(BATCH_GRAPHS)).map(<[u64]>::to_vec).collect();
-    let usage = TeacherUse { graphs, batches_per_epoch: batches.len() as u64 };
+    let usage = TeacherUse { graphs, num_viewed: 0, batches_per_epoch: batches.len() as u64 };
     let link = teacher::start(config, Some(found), &data, usage)?;
     let (summary, interrupted) = fill(config, &data, link, batches, edge_features)?;
     let cache = summary.cache.unwrap_or_default();
@@ -200,7 +206,7 @@ fn fill(
 ) -> Result<(Summary, bool), StageError> {
     let total = batches.iter().map(Vec::len).sum::<usize>() as u64;
     let vocabulary = Arc::new(data.store.vocabulary().clone());
-    let (_, loader) = training::loaders(config, &data.store, &vocabulary, edge_features, data.device);
+    let (_, loader) = training::loaders(config, &data.store, &vocabulary, edge_features, data.device, 0);
     let mut progress = Progress::new(total, "graphs");
     let mut waiting = std::collections::VecDeque::new();
     let mut uploader = Uploader::new(data.device).map_err(FitError::from)?;

@@ -303,7 +303,7 @@ impl NodePlan {
         let mut graphs = [self.training.as_slice(), &self.validation].concat();
         graphs.sort_unstable();
         graphs.dedup();
-        TeacherUse { graphs, batches_per_epoch: (self.training(0).len() + 1) as u64 }
+        TeacherUse { graphs, num_viewed: 0, batches_per_epoch: (self.training(0).len() + 1) as u64 }
     }
 }
 

@@ -110,6 +110,9 @@ pub fn identity(
             "weight": distillation.kd_embedding_weight,
         });
     }
+    if views(config, stage) > 0 {
+        content["kd_views"] = json!(distillation.kd_views);
+    }
     if distillation.kd_hint_weight > 0.0 {
         content["hints"] = json!(distillation.kd_hint_weight);
     }
@@ -219,6 +222,13 @@ pub fn batch_graphs(config: &Config, training_graphs: usize) -> usize {
     training.batch_size.min(training_graphs / training.min_steps_per_epoch).max(1)
 }
 
+/// Number of views of each training graph that teacher and student see in turn; 0 if each epoch of the student has its own.
+pub fn views(config: &Config, stage: Stage) -> u64 {
+    let is_classifier = matches!(stage, Stage::Normal | Stage::Curriculum);
+    let is_viewed = is_classifier && config.distillation.use_kd && config::hides_ids(config);
+    if is_viewed { config.distillation.kd_views as u64 } else { 0 }
+}
+
 /// Starts the loaders of training batches (with random UNKNOWN IDs) and of validation batches (without).
 pub fn loaders(
     config: &Config,
@@ -226,10 +236,11 @@ pub fn loaders(
     vocabulary: &Arc<Vocabulary>,
     edge_attributes: bool,
     device: Device,
+    views: u64,
 ) -> (Loader, Loader) {
     let loader = |probability: f64| {
         let unknown_drop =
-            (probability > 0.0).then_some(UnknownDrop { probability, seed: config.training.seed, epoch: 0 });
+            (probability > 0.0).then_some(UnknownDrop { probability, seed: config.training.seed, epoch: 0, views });
         let hashed_ids = config.model.id_encoding == IdEncoding::Hash;
         let profile = store.profile().cloned();
         let assemble = AssembleOptions {
@@ -303,7 +314,8 @@ impl Graphs {
             None => self.batch_graphs as f64,
         };
         let batches = |graphs: usize| (graphs as f64 / batch_graphs).ceil() as u64;
-        TeacherUse { batches_per_epoch: batches(epoch_graphs) + batches(self.validation.len()), graphs }
+        let batches_per_epoch = batches(epoch_graphs) + batches(self.validation.len());
+        TeacherUse { batches_per_epoch, graphs, num_viewed: self.training.len() }
     }
 
     /// The batches of the validation graphs, in order.

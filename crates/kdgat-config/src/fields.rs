@@ -172,6 +172,10 @@ config_fields! {
         /// Weight of the distance between hidden layers within the distillation loss: the encoder's last hidden layer (vgae), the pooled
         /// attention layers (gat). 0 compares outputs only. A positive weight makes cached targets larger.
         kd_hint_weight: f64 = 0.0, AtLeast(0.0);
+        /// Views of each training graph, which the epochs of a distilled classifier take in turn: `unknown_drop` hides other IDs in each, from
+        /// the student and from the teacher, whose targets for each view are cached. 0: each epoch hides other IDs, from the student alone
+        /// (gat).
+        kd_views: usize = 0, Between(0.0, 64.0);
         /// Distillation loss of the classifier (gat).
         kd_loss: KdLoss = KdLoss::Kl;
         /// File with a teacher's outputs for all graphs of the dataset (`kdgat train`), from which the student learns instead of from a

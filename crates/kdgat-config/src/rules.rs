@@ -17,6 +17,7 @@ pub struct Rule {
 /// Fields of the distillation losses and of a file with a teacher's outputs.
 const DISTILLATION_FIELDS: &[&str] = &[
     "kd_temperature",
+    "kd_views",
     "kd_alpha",
     "kd_alpha_end",
     "kd_vgae_latent_weight",
@@ -73,6 +74,7 @@ const GRAPH_MODEL_FIELDS: &[&str] = &[
     "task_loss",
     "focal_gamma",
     "kd_temperature",
+    "kd_views",
     "kd_vgae_latent_weight",
     "kd_vgae_recon_weight",
     "kd_hint_weight",
@@ -203,6 +205,11 @@ pub fn is_one_graph(config: &Config) -> bool {
     config.data.data.as_deref().is_some_and(kdgat_nodes::sources::is_node_dataset)
 }
 
+/// True if a classifier of this configuration is trained with random UNKNOWN IDs: with profile features, no ID is visible anyway.
+pub fn hides_ids(config: &Config) -> bool {
+    config.model.unknown_drop > 0.0 && config.data.features != FeatureChoice::Profile
+}
+
 /// True if batches of one large graph read the features of some of its nodes.
 fn reads_rows(config: &Config) -> bool {
     config.nodes.fanouts.is_some() || config.nodes.clusters.is_some() || config.model.model == ModelKind::Mlp
@@ -315,6 +322,12 @@ const RULES: &[Rule] = &[
         },
         because: "only the class probabilities of classifiers are averaged: a gat's, or those of `kdgat train` on one large graph",
         remedy: "drop it",
+    },
+    Rule {
+        fields: &["kd_views"],
+        is_read: |config, stage| matches!(stage, Stage::Normal | Stage::Curriculum) && hides_ids(config),
+        because: "views differ by the IDs that `kdgat normal` and `kdgat curriculum` hide from a classifier, and none are hidden",
+        remedy: "drop it, or raise --unknown-drop",
     },
     Rule {
         fields: &["kd_hint_weight"],

@@ -57,7 +57,7 @@ impl AssembleOptions {
 }
 
 /// Random replacement of IDs by UNKNOWN or, for a model that hashes IDs, by random IDs, which look like unknown ones to it.
-/// A pure function of seed, epoch, the graph's position in the store, and the node.
+/// A pure function of seed, view, the graph's position in the store, and the node.
 #[derive(Debug, Clone, Copy)]
 pub struct UnknownDrop {
     /// Share of the nodes to replace, 0 to 1.
@@ -66,6 +66,21 @@ pub struct UnknownDrop {
     pub seed: u64,
     /// Current epoch.
     pub epoch: u64,
+    /// Number of views of a graph, each with other IDs replaced, which the epochs take in turn, so that a teacher's targets for them can be
+    /// cached. 0: each epoch has a view of its own.
+    pub views: u64,
+}
+
+impl UnknownDrop {
+    /// The view of the current epoch.
+    fn view(&self) -> u64 {
+        if self.views == 0 { self.epoch } else { self.epoch % self.views }
+    }
+
+    /// The numbers of these graphs of a store of `num_graphs` as keys of caches: that of view v of graph g is v·`num_graphs` + g.
+    fn keys(&self, graphs: &[u64], num_graphs: u64) -> Vec<u64> {
+        graphs.iter().map(|graph| self.view() * num_graphs + graph).collect()
+    }
 }
 
 /// Makes a batch of the graphs at these positions in the store, in this order.
@@ -159,11 +174,15 @@ impl Assembler {
         let in_place = store.node_features_in_place(graphs)?;
         let profile_of = |at: usize, of_model| store.profile_for(graphs[at], of_model, options.short_profiles);
         let batch = self.assemble_with(&views, graphs, in_place, store.features(), options, &profile_of);
-        batch.map_err(|error| match error {
+        let mut batch = batch.map_err(|error| match error {
             // A store contains only graphs that fit a batch.
             StoreError::Graph { graph, detail } => store.damaged(graph, &detail),
             other => other,
-        })
+        })?;
+        if let Some(drop) = options.unknown_drop.filter(|drop| drop.views > 0) {
+            batch.graph_index = Arc::new(drop.keys(graphs, store.num_graphs()));
+        }
+        Ok(batch)
     }
 
     /// Makes a batch of all graphs of `columns`, which are not from a store; their positions are 0, 1, 2…
@@ -406,7 +425,7 @@ impl Assembler {
 
     fn drop_ids(&mut self, graphs: &[u64], drop: &UnknownDrop, hashed: bool) {
         for (position, &graph) in graphs.iter().enumerate() {
-            let key = random::bits(drop.seed, Purpose::UnknownDrop, drop.epoch, graph);
+            let key = random::bits(drop.seed, Purpose::UnknownDrop, drop.view(), graph);
             let nodes = self.node_pointers[position] as usize..self.node_pointers[position + 1] as usize;
             for (node, input) in self.id_input[nodes].iter_mut().enumerate() {
                 let bits = random::mix(key ^ node as u64);

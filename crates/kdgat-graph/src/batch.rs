@@ -92,7 +92,7 @@ impl Adjacency {
 /// Several graphs as tensors. All index tensors are relative to the batch.
 #[derive(Debug)]
 pub struct Batch {
-    /// Position of each graph in its store, the key of the caches.
+    /// Position of each graph in its store, the key of the caches; for graphs in several views, see [`UnknownDrop`](super::UnknownDrop).
     pub graph_index: Arc<Vec<u64>>,
     /// CAN ID of each node, so that a teacher with another vocabulary can look up its own index.
     pub can_ids: Arc<Vec<u32>>,

@@ -26,7 +26,7 @@ pub struct FrozenGat {
 impl FrozenGat {
     /// Creates a teacher of this architecture.
     pub fn new(config: GatConfig, vocabulary: TeacherVocabulary, kernel: Backend, asked: Asked) -> Self {
-        Self { config, indices: NodeIndices::new(vocabulary), kernel, asked }
+        Self { config, indices: NodeIndices::new(vocabulary, asked), kernel, asked }
     }
 
     fn run(

@@ -44,11 +44,13 @@ pub struct Asked {
     pub latent: bool,
     /// A hidden layer, for hints.
     pub hidden: bool,
+    /// Targets for the graphs as the student sees them: IDs that are hidden from it in training are hidden from the teacher, too.
+    pub student_view: bool,
 }
 
 impl Asked {
     /// The counterparts of all of the student's own outputs: logits, or latent and reconstruction.
-    pub const OUTPUTS: Self = Self { latent: true, hidden: false };
+    pub const OUTPUTS: Self = Self { latent: true, hidden: false, student_view: false };
     /// [`Self::OUTPUTS`] and a hidden layer.
     pub const OUTPUTS_AND_HINTS: Self = Self { hidden: true, ..Self::OUTPUTS };
 }
@@ -83,21 +85,34 @@ impl TeacherVocabulary {
 #[derive(Debug)]
 struct NodeIndices {
     vocabulary: TeacherVocabulary,
+    /// See [`Asked::student_view`].
+    student_view: bool,
     /// Uploads looked-up indices to a GPU without waiting for queued work; created at first use, on the teacher's thread.
     uploader: Mutex<Option<Uploader>>,
 }
 
 impl NodeIndices {
-    fn new(vocabulary: TeacherVocabulary) -> Self {
-        Self { vocabulary, uploader: Mutex::new(None) }
+    fn new(vocabulary: TeacherVocabulary, asked: Asked) -> Self {
+        Self { vocabulary, student_view: asked.student_view, uploader: Mutex::new(None) }
     }
 
     /// `[num_nodes]`, i64: the teacher's index of each node's ID, or the ID itself if the teacher hashes it. The random UNKNOWNs
-    /// of the student's training do not apply here.
+    /// of the student's training apply here only if the teacher sees its view.
     fn of(&self, batch: &Batch) -> Result<Tensor, TchError> {
         match &self.vocabulary {
+            // The student's input has the same meaning to the teacher.
+            TeacherVocabulary::Shared | TeacherVocabulary::Hashed if self.student_view => {
+                Ok(batch.id_input.shallow_clone())
+            }
             TeacherVocabulary::Shared => Ok(batch.id_index.shallow_clone()),
-            TeacherVocabulary::Own(vocabulary) => self.looked_up(batch, &|id| vocabulary.index_of(id)),
+            TeacherVocabulary::Own(vocabulary) => {
+                let indices = self.looked_up(batch, &|id| vocabulary.index_of(id))?;
+                if !self.student_view {
+                    return Ok(indices);
+                }
+                let is_hidden = batch.id_input.f_ne_tensor(&batch.id_index)?;
+                indices.f_masked_fill(&is_hidden, i64::from(Vocabulary::UNKNOWN))
+            }
             TeacherVocabulary::Hashed => self.looked_up(batch, &|id| id),
             TeacherVocabulary::Hidden => batch.id_index.f_zeros_like()?.f_add_scalar(i64::from(Vocabulary::UNKNOWN)),
         }
@@ -302,6 +317,26 @@ mod tests {
         let text =
             json!({ "format_version": 1, "model": model, "architecture": architecture, "vocabulary": [1, 2, 3] });
         serde_json::from_value(text).unwrap()
+    }
+
+    /// An ID that is hidden from the student is UNKNOWN to a teacher that sees its view, whatever the teacher's vocabulary.
+    #[test]
+    fn a_teacher_sees_the_view_of_its_student() {
+        let mut batch = probe_batch(3, FeatureSet::Window).unwrap();
+        batch.can_ids = Arc::new(vec![9, 20, 30]);
+        // The student knows 20 and 30, and does not see the 30 now. The teacher knows 9 and 30.
+        batch.id_input = Tensor::from_slice(&[0_i64, 1, 0]);
+        let own = TeacherVocabulary::Own(Arc::new(Vocabulary::from_ids([9, 30])));
+        for (vocabulary, student_view, expected) in [
+            (TeacherVocabulary::Shared, false, [0, 1, 2]),
+            (TeacherVocabulary::Shared, true, [0, 1, 0]),
+            (own.clone(), false, [1, 0, 2]),
+            (own, true, [1, 0, 0]),
+            (TeacherVocabulary::Hidden, true, [0, 0, 0]),
+        ] {
+            let indices = NodeIndices::new(vocabulary, Asked { student_view, ..Asked::OUTPUTS }).of(&batch).unwrap();
+            assert_eq!(Vec::<i64>::try_from(indices).unwrap(), expected, "{student_view}");
+        }
     }
 
     /// Each field that sizes are computed from is checked before the computation.

@@ -44,7 +44,7 @@ impl FrozenVgae {
         parts.push(Part::Latent);
         parts.extend((0..config.decoder_widths().len()).map(Part::Decoder));
         parts.push(Part::Output);
-        Self { config, indices: NodeIndices::new(vocabulary), kernel, asked, parts }
+        Self { config, indices: NodeIndices::new(vocabulary, asked), kernel, asked, parts }
     }
 
     fn run(

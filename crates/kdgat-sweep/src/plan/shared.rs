@@ -16,7 +16,8 @@ pub fn store(config: &Config) -> Task {
 /// Returns true if a training reads its targets from disk. Changes the cache mode `auto` to `disk`, since trials cannot share
 /// targets in memory; losses stay the same.
 pub fn shares_targets(config: &mut Config) -> bool {
-    if !config.distillation.use_kd {
+    // Targets of views depend on a training's seed.
+    if !config.distillation.use_kd || config.distillation.kd_views > 0 {
         return false;
     }
     if config.distillation.cache() == TeacherCache::Auto {

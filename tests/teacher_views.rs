@@ -1,0 +1,116 @@
+//! Views of training graphs (`--kd-views`): the IDs that are hidden from a student are hidden from its teacher, too, and the teacher's
+//! targets for each view are cached.
+
+mod stage_support;
+
+use stage_support::Workplace;
+
+const SMALL: [&str; 6] = ["--hidden", "8", "--layers", "2", "--heads", "2"];
+const VIEWS: [&str; 2] = ["--kd-views", "2"];
+const EPOCHS: usize = 4;
+
+fn teacher(place: &Workplace) {
+    let classifier =
+        ["normal", "--preset", "gat,student", "--use-kd", "false", "--max-epochs", "2", "--run-dir", "teacher"];
+    place.run(&[&classifier[..], &SMALL].concat());
+}
+
+/// The command of a student of `teacher` in the run folder `name`.
+fn student<'a>(name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let student =
+        ["normal", "--preset", "gat,student", "--max-epochs", "4", "--teacher-path", "teacher", "--run-dir", name];
+    [&student[..], &SMALL, more].concat()
+}
+
+fn losses(place: &Workplace, name: &str) -> Vec<Vec<String>> {
+    let columns = ["train_loss", "kd_loss", "val_loss", "val_kd_loss", "teacher_agreement"];
+    columns.map(|column| place.metric(name, column).iter().map(f64::to_string).collect()).to_vec()
+}
+
+/// Targets that the cache did not have, by epoch.
+fn computed(place: &Workplace, name: &str) -> Vec<u64> {
+    let mut reader = csv::Reader::from_path(place.path(name).join("steps.csv")).unwrap();
+    let headers = reader.headers().unwrap().clone();
+    let column = |name: &str| headers.iter().position(|found| found == name).unwrap();
+    let (epoch, misses) = (column("epoch"), column("cache_miss_rows"));
+    let mut by_epoch = vec![0; EPOCHS];
+    for row in reader.records().map(Result::unwrap) {
+        by_epoch[row[epoch].parse::<usize>().unwrap()] += row[misses].parse::<u64>().unwrap();
+    }
+    by_epoch
+}
+
+#[test]
+fn where_the_teacher_is_changes_no_loss_of_views() {
+    let place = Workplace::new();
+    teacher(&place);
+    place.run(&student("plain", &[]));
+    place.run(&student("views", &VIEWS));
+    let expected = losses(&place, "views");
+    assert_ne!(expected, losses(&place, "plain"), "the teacher sees another view, and epoch 3 that of epoch 1");
+    let ways: [&[&str]; 4] = [
+        &["--use-teacher-cache", "false"],
+        &["--teacher-residency", "layer", "--use-teacher-cache", "false"],
+        &["--offload-teacher", "--teacher-cache", "ram"],
+        &["--offload-teacher", "--teacher-cache", "disk"],
+    ];
+    for (index, way) in ways.iter().enumerate() {
+        let name = format!("way-{index}");
+        place.run(&student(&name, &[&VIEWS[..], way].concat()));
+        assert_eq!(losses(&place, &name), expected, "{way:?}");
+    }
+
+    // The cache has the targets of both views after two epochs, and of all from the beginning in the next training.
+    let by_epoch = computed(&place, "way-3");
+    assert!(by_epoch[0] > 0 && by_epoch[1] > 0 && by_epoch[2..] == [0, 0], "{by_epoch:?}");
+    let on_disk = ["--offload-teacher", "--teacher-cache", "disk"];
+    place.run(&student("again", &[&VIEWS[..], &on_disk].concat()));
+    assert_eq!((losses(&place, "again"), computed(&place, "again")), (expected.clone(), vec![0; EPOCHS]));
+
+    // Other hidden IDs, other targets: another seed or number of views uses nothing of it.
+    for (name, more) in [("seed", ["--kd-views", "2", "--seed", "7"]), ("three", ["--kd-views", "3", "--seed", "42"])] {
+        place.run(&student(name, &[&more[..], &on_disk].concat()));
+        assert!(computed(&place, name)[0] > 0, "{name}");
+        assert_ne!(losses(&place, name), expected, "{name}");
+    }
+}
+
+/// A stopped training goes on with the view of its next epoch.
+#[test]
+fn a_resumed_training_has_the_losses_of_an_uninterrupted_one() {
+    let place = Workplace::new();
+    teacher(&place);
+    place.run(&student("whole", &[&VIEWS[..], &["--min-steps-per-epoch", "40"]].concat()));
+    let arguments = student("stopped", &["--kd-views", "2", "--min-steps-per-epoch", "40", "--resume"]);
+    let mut child = place.command(&arguments).stdout(std::process::Stdio::null()).spawn().unwrap();
+    while !place.path("stopped/metrics.csv").exists() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    place.run(&arguments);
+    assert_eq!(losses(&place, "stopped"), losses(&place, "whole"));
+    let said = place.refused(&student("stopped", &["--kd-views", "3", "--min-steps-per-epoch", "40", "--resume"]));
+    assert!(said.contains("kd_views"), "{said}");
+}
+
+#[test]
+fn views_without_hidden_ids_are_refused() {
+    let place = Workplace::new();
+    teacher(&place);
+    for (more, expected) in [
+        (["--kd-views", "2", "--unknown-drop", "0"], "none are hidden"),
+        (["--kd-views", "2", "--features", "profile"], "none are hidden"),
+        (["--kd-views", "2", "--use-kd", "false"], "use_kd is false"),
+        (["--kd-views", "2", "--id-encoding", "hash"], "the same --id-encoding for both"),
+        (["--kd-views", "65", "--unknown-drop", "0.3"], "kd_views"),
+    ] {
+        let said = place.refused(&student("refused", &more));
+        assert!(said.contains(expected), "{more:?}: {said}");
+    }
+    let said = place.refused(&["autoencoder", "--preset", "vgae,student", "--kd-views", "2"]);
+    assert!(said.contains("none are hidden"), "{said}");
+    std::fs::write(place.path("kdgat.toml"), "kd_views = 2\n").unwrap();
+    let said = place.refused(&["teachers", "cache", "--preset", "gat,student", "--teacher-path", "teacher"]);
+    assert!(said.contains("depend on the seed of a training"), "{said}");
+}
