@@ -11,6 +11,7 @@ use common::models::{architecture, random_weights};
 use common::rows::Rows;
 use common::training::{ADAM, Training, start_teacher, teacher_options};
 use common::{Error, graphs::Graphs};
+use kdgat::distill::frozen::Asked;
 use kdgat::distill::{Residency, StoreShape};
 use kdgat::graph::{AssembleOptions, Loader, LoaderOptions, Store, shuffled_batches};
 use kdgat::memory::Meter;
@@ -148,7 +149,7 @@ fn measure(
         nodes_per_graph: whole.nodes / whole.graphs,
         resident_teacher: true,
         teacher_counted: false,
-        hints: false,
+        asked: Asked::OUTPUTS,
     };
     let closed = estimate(&student, distills.then_some(teacher).as_slice(), &circumstances)?;
 

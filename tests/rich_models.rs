@@ -2,6 +2,7 @@
 
 mod stage_support;
 
+use kdgat::distill::frozen::Asked;
 use kdgat::graph::{FeatureSet, NodeScaling};
 use kdgat::memory::budget::Shape;
 use kdgat::memory_plan::estimate::{Circumstances, estimate, weight_bytes};
@@ -155,7 +156,7 @@ fn the_static_estimate_knows_the_widths() {
             nodes_per_graph: 30.0,
             resident_teacher: false,
             teacher_counted: false,
-            hints: false,
+            asked: Asked::OUTPUTS,
         };
         let budget = estimate(&Architecture::Vgae(config(input)), &[], &circumstances).unwrap();
         let shape = |nodes| Shape { graphs: 1.0, nodes, edges: 1.0 };

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::estimate::{Circumstances, estimate, targets_per_node};
+use crate::distill::frozen::Asked;
 use crate::memory::budget::{MemoryBudget, Moment, WorstBatches, gibibytes};
 use crate::nn::{Architecture, GatConfig, InputConfig, ModelError, VgaeConfig};
 
@@ -24,8 +25,8 @@ pub struct Question<'a> {
     /// The networks of the teacher; none without a teacher.
     pub teachers: &'a [Architecture],
     pub worst: &'a WorstBatches,
-    /// Set when hidden layers are distilled, too.
-    pub hints: bool,
+    /// The targets that are distilled.
+    pub asked: Asked,
     /// Set when steps run as CUDA graphs.
     pub records_steps: bool,
     /// Number of nodes in all training and validation graphs, which sets the size of the target cache.
@@ -45,7 +46,7 @@ pub struct Question<'a> {
 
 impl Question<'_> {
     fn cache_bytes(&self, teacher: &Architecture) -> f64 {
-        self.total_nodes * targets_per_node(teacher, self.nodes_per_graph, self.hints)
+        self.total_nodes * targets_per_node(teacher, self.nodes_per_graph, self.asked)
     }
 }
 
@@ -154,7 +155,7 @@ fn budget(question: &Question, choice: Choice) -> Result<MemoryBudget, ModelErro
         nodes_per_graph: question.nodes_per_graph,
         resident_teacher: !choice.layer_residency,
         teacher_counted: false,
-        hints: question.hints,
+        asked: question.asked,
     };
     let mut budget = estimate(question.student, question.teachers, &circumstances)?;
     if question.records_steps && question.cuda {
@@ -255,7 +256,7 @@ fn row(gigabytes: u64) -> Result<Row, ModelError> {
             student: &student,
             teachers: teacher.as_slice(),
             worst: &worst,
-            hints: false,
+            asked: Asked::OUTPUTS,
             records_steps: false,
             total_nodes: 0.0,
             wanted: WANTED,

@@ -62,7 +62,7 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         student: &student,
         teachers: &teachers,
         worst: &graphs.worst,
-        hints: training::hints(config),
+        asked: teacher::asked(config),
         // By default steps are not captured where that would make batches smaller.
         records_steps: config.training.cuda_graphs == Some(true),
         total_nodes: graphs.nodes + validation_nodes,

@@ -6,8 +6,10 @@ use tch::Device;
 use super::StageError;
 use super::graph_peak::{self, Question};
 use super::setup::Data;
+use super::teacher;
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, MemoryEstimation, Residency};
+use crate::distill::frozen::Asked;
 use crate::distill::objective::Student;
 use crate::graph::Loader;
 use crate::memory::budget::{MemoryBudget, Method, Moment, Shape, WholeBatches, WorstBatches, gibibytes};
@@ -413,7 +415,7 @@ impl Sizing<'_> {
             nodes_per_graph: self.worst(graphs).shape(graphs.len()).nodes / graphs.len().max(1) as f64,
             resident_teacher: self.residency() != Residency::Layer,
             teacher_counted: !self.data.device.is_cuda(),
-            hints: training::hints(self.config),
+            asked: teacher::asked(self.config),
         };
         let on_gpu = self.data.device.is_cuda();
         let mut budget = estimate(self.architecture, self.teachers, &circumstances)?;
@@ -535,7 +537,7 @@ impl Sizing<'_> {
             nodes_per_graph: worst.shape(1).nodes,
             resident_teacher: true,
             teacher_counted: true,
-            hints: false,
+            asked: Asked::OUTPUTS,
         };
         let described = estimate(self.architecture, &[], &circumstances).map(|budget| {
             let largest = budget.largest_component(worst.shape(1)).map_or("", |component| component.name);

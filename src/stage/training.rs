@@ -414,11 +414,6 @@ pub fn logit_loss(config: &Config) -> LogitLoss {
     }
 }
 
-/// True if hidden layers are distilled, too.
-pub fn hints(config: &Config) -> bool {
-    config.distillation.use_kd && config.distillation.kd_hint_weight > 0.0
-}
-
 /// True if training steps use the fused kernels.
 pub fn computes_fused(config: &Config, on_gpu: bool) -> bool {
     !on_gpu && config.model.attention != AttentionChoice::Composed && config.training.precision == Precision::Single

@@ -106,8 +106,8 @@ impl VgaeObjective {
     }
 }
 
-/// Computes the losses of a distilled student: its z, if compared, is compared with the teacher's while it is decoded and gradients
-/// are taken.
+/// Computes the losses of a distilled student. If latents are compared, z is compared with the teacher's while it is decoded and
+/// gradients are taken.
 /// Returns the loss, the hint's distance and the task loss.
 fn distil(
     (distillation, weights): (&VgaeDistillation, VgaeWeights),
