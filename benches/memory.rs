@@ -11,7 +11,6 @@ use common::models::{architecture, random_weights};
 use common::rows::Rows;
 use common::training::{ADAM, Training, start_teacher, teacher_options};
 use common::{Error, graphs::Graphs};
-use kdgat::distill::frozen::Asked;
 use kdgat::distill::{Residency, StoreShape};
 use kdgat::graph::{AssembleOptions, Loader, LoaderOptions, Store, shuffled_batches};
 use kdgat::memory::Meter;
@@ -149,7 +148,8 @@ fn measure(
         nodes_per_graph: whole.nodes / whole.graphs,
         resident_teacher: true,
         teacher_counted: false,
-        asked: Asked::OUTPUTS,
+        latents: true,
+        hints: false,
     };
     let closed = estimate(&student, distills.then_some(teacher).as_slice(), &circumstances)?;
 

@@ -2,7 +2,6 @@
 
 mod stage_support;
 
-use kdgat::distill::frozen::Asked;
 use kdgat::graph::{FeatureSet, NodeScaling};
 use kdgat::memory::budget::Shape;
 use kdgat::memory_plan::estimate::{Circumstances, estimate, weight_bytes};
@@ -156,7 +155,8 @@ fn the_static_estimate_knows_the_widths() {
             nodes_per_graph: 30.0,
             resident_teacher: false,
             teacher_counted: false,
-            asked: Asked::OUTPUTS,
+            latents: false,
+            hints: false,
         };
         let budget = estimate(&Architecture::Vgae(config(input)), &[], &circumstances).unwrap();
         let shape = |nodes| Shape { graphs: 1.0, nodes, edges: 1.0 };

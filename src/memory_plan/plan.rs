@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use super::estimate::{Circumstances, estimate, targets_per_node};
-use crate::distill::frozen::Asked;
 use crate::memory::budget::{MemoryBudget, Moment, WorstBatches, gibibytes};
 use crate::nn::{Architecture, GatConfig, InputConfig, ModelError, VgaeConfig};
 
@@ -25,8 +24,10 @@ pub struct Question<'a> {
     /// The networks of the teacher; none without a teacher.
     pub teachers: &'a [Architecture],
     pub worst: &'a WorstBatches,
-    /// The targets that are distilled.
-    pub asked: Asked,
+    /// Set when latents are compared; only a VGAE has them.
+    pub latents: bool,
+    /// Set when hidden layers are distilled, too.
+    pub hints: bool,
     /// Set when steps run as CUDA graphs.
     pub records_steps: bool,
     /// Number of nodes in all training and validation graphs, which sets the size of the target cache.
@@ -46,7 +47,7 @@ pub struct Question<'a> {
 
 impl Question<'_> {
     fn cache_bytes(&self, teacher: &Architecture) -> f64 {
-        self.total_nodes * targets_per_node(teacher, self.nodes_per_graph, self.asked)
+        self.total_nodes * targets_per_node(teacher, self.nodes_per_graph, [self.latents, self.hints])
     }
 }
 
@@ -155,7 +156,8 @@ fn budget(question: &Question, choice: Choice) -> Result<MemoryBudget, ModelErro
         nodes_per_graph: question.nodes_per_graph,
         resident_teacher: !choice.layer_residency,
         teacher_counted: false,
-        asked: question.asked,
+        latents: question.latents,
+        hints: question.hints,
     };
     let mut budget = estimate(question.student, question.teachers, &circumstances)?;
     if question.records_steps && question.cuda {
@@ -256,7 +258,8 @@ fn row(gigabytes: u64) -> Result<Row, ModelError> {
             student: &student,
             teachers: teacher.as_slice(),
             worst: &worst,
-            asked: Asked::OUTPUTS,
+            latents: true,
+            hints: false,
             records_steps: false,
             total_nodes: 0.0,
             wanted: WANTED,

@@ -9,7 +9,6 @@ use super::setup::Data;
 use super::teacher;
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, MemoryEstimation, Residency};
-use crate::distill::frozen::Asked;
 use crate::distill::objective::Student;
 use crate::graph::Loader;
 use crate::memory::budget::{MemoryBudget, Method, Moment, Shape, WholeBatches, WorstBatches, gibibytes};
@@ -415,7 +414,8 @@ impl Sizing<'_> {
             nodes_per_graph: self.worst(graphs).shape(graphs.len()).nodes / graphs.len().max(1) as f64,
             resident_teacher: self.residency() != Residency::Layer,
             teacher_counted: !self.data.device.is_cuda(),
-            asked: teacher::asked(self.config),
+            latents: teacher::asked(self.config).latent,
+            hints: teacher::asked(self.config).hidden,
         };
         let on_gpu = self.data.device.is_cuda();
         let mut budget = estimate(self.architecture, self.teachers, &circumstances)?;
@@ -537,7 +537,8 @@ impl Sizing<'_> {
             nodes_per_graph: worst.shape(1).nodes,
             resident_teacher: true,
             teacher_counted: true,
-            asked: Asked::OUTPUTS,
+            latents: false,
+            hints: false,
         };
         let described = estimate(self.architecture, &[], &circumstances).map(|budget| {
             let largest = budget.largest_component(worst.shape(1)).map_or("", |component| component.name);
