@@ -178,7 +178,8 @@ fn with_given_batches(workplace: &Workplace, run: &str, limit: &str, more: &[&st
     let teachers = Path::new(env!("CARGO_MANIFEST_DIR")).join("teachers");
     let size = ["--optimize-batch-size", "false", "--batch-size", "512", "--max-epochs", "1", "--teacher-cache", "off"];
     let student = ["autoencoder", "--preset", "vgae,student", "--offload-teacher", "--teachers-dir"];
-    let limited = ["--memory-limit", limit, "--run-dir", run];
+    // Targets with latents are large enough to matter.
+    let limited = ["--kd-vgae-latent-weight", "0.5", "--memory-limit", limit, "--run-dir", run];
     let arguments = [&student[..], &[teachers.to_str().unwrap()], &size, &limited, more].concat();
     let output = workplace.command(&arguments).env_remove("KDGAT_DATA").env("KDGAT_THREADS", "2").output().unwrap();
     (output.status.code(), support::cli::said(&output))
