@@ -12,12 +12,14 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
-use support::cli::{Workplace, said};
+use support::cli::{SMALL_STUDENT, Workplace, said};
 
 /// A student, and a setting that must change its losses.
 struct Golden {
     name: &'static str,
     student: &'static [&'static str],
+    /// The weights of its distillation, if they are not the preset's.
+    weights: &'static [&'static str],
     run: &'static str,
     metrics: &'static str,
     /// A setting that changes the distillation loss.
@@ -26,20 +28,8 @@ struct Golden {
 
 const VGAE: Golden = Golden {
     name: "vgae",
-    student: &[
-        "--preset",
-        "vgae,student",
-        "--hidden",
-        "8,8,4",
-        "--latent",
-        "4",
-        "--embedding",
-        "2",
-        "--kd-vgae-latent-weight",
-        "0.5",
-        "--kd-vgae-recon-weight",
-        "0.5",
-    ],
+    student: SMALL_STUDENT,
+    weights: &["--kd-vgae-latent-weight", "0.5", "--kd-vgae-recon-weight", "0.5"],
     run: "vgae_student_autoencoder_kd",
     metrics: "kd_loss,latent_kd,recon_kd,task_loss,train_loss,val_loss",
     other_distillation: ["--kd-vgae-latent-weight", "0.4"],
@@ -48,6 +38,7 @@ const VGAE: Golden = Golden {
 const GAT: Golden = Golden {
     name: "gat",
     student: &["--preset", "gat,student", "--hidden", "4", "--heads", "2", "--embedding", "4"],
+    weights: &[],
     run: "gat_student_normal_kd",
     metrics: "kd_loss,task_loss,train_loss,val_loss",
     other_distillation: ["--kd-temperature", "3"],
@@ -80,7 +71,7 @@ impl Golden {
     /// Trains the student with these additional settings, as run `number`.
     fn train(&self, workplace: &Workplace, number: u64, more: &[&str]) -> PathBuf {
         let stage = if self.name == "vgae" { "autoencoder" } else { "normal" };
-        workplace.success(&[&[stage], self.student, FIXED, more].concat());
+        workplace.success(&[&[stage], self.student, self.weights, FIXED, more].concat());
         workplace.run_folder(self.run, number)
     }
 

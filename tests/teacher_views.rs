@@ -75,6 +75,23 @@ fn where_the_teacher_is_changes_no_loss_of_views() {
     }
 }
 
+/// IDs that are hidden by other random ones, because teacher and student hash IDs, are hidden from both.
+#[test]
+fn a_teacher_that_hashes_ids_sees_the_view_of_its_student() {
+    let place = Workplace::new();
+    let hashed = ["--id-encoding", "hash", "--unknown-drop", "0.3"];
+    let classifier =
+        ["normal", "--preset", "gat,student", "--use-kd", "false", "--max-epochs", "2", "--run-dir", "teacher"];
+    place.run(&[&classifier[..], &SMALL, &hashed].concat());
+    place.run(&student("plain", &hashed));
+    place.run(&student("views", &[&VIEWS[..], &hashed].concat()));
+    place.run(&student("live", &[&VIEWS[..], &hashed, &["--use-teacher-cache", "false"]].concat()));
+    assert_eq!(losses(&place, "live"), losses(&place, "views"));
+    // The student's view of the first epoch is the same either way; what it is taught about it is not.
+    let first = |name: &str, column: &str| place.metric(name, column)[0];
+    assert_ne!(first("plain", "kd_loss"), first("views", "kd_loss"));
+}
+
 /// A stopped training goes on with the view of its next epoch.
 #[test]
 fn a_resumed_training_has_the_losses_of_an_uninterrupted_one() {

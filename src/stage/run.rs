@@ -152,7 +152,7 @@ impl<'a> Run<'a> {
         let mut trainable = Trainable::new(parameters.into_tensors(), self.origin.device)?;
         let vocabulary = Arc::new(data.store.vocabulary().clone());
         let edge_features = self.teacher_reads_edge_features() || architecture.reads_edge_features();
-        let views = training::views(self.config, self.stage);
+        let views = config::views(self.config, self.stage);
         let (training_loader, validation_loader) =
             training::loaders(self.config, &data.store, &vocabulary, edge_features, self.origin.device, views);
         let mut options = self.fit_options(&student);

@@ -109,15 +109,8 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
     for network in found {
         expect_same_validation(config, stage, model, &network)?;
         expect_same_features(config, stage, data, &network)?;
-        if training::views(config, stage) > 0
-            && network.architecture.hashes_ids() != (config.model.id_encoding == IdEncoding::Hash)
-        {
-            return Err(StageError::Input(format!(
-                "kd_views = {}: of teacher {} and student, one hashes IDs and the other has a vocabulary, so an ID that is hidden \
-                 from the student has no counterpart for the teacher; use the same --id-encoding for both, or --kd-views 0",
-                config.distillation.kd_views,
-                network.path.display()
-            )));
+        if config::views(config, stage) > 0 {
+            expect_same_encoding(config, &network)?;
         }
         ids.extend(network.vocabulary.ids().iter().flat_map(|id| id.to_le_bytes()));
         let vocabulary = TeacherVocabulary::new(&network.architecture, network.vocabulary, data.store.vocabulary());
@@ -125,7 +118,7 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
         weights.push(network.weights);
     }
     let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
-    let asked = Asked { student_view: training::views(config, stage) > 0, ..asked(config) };
+    let asked = Asked { student_view: config::views(config, stage) > 0, ..asked(config) };
     let more = networks.split_off(1);
     let FurtherNetwork { architecture, vocabulary } = networks.remove(0);
     let (weights, changes) = (joined_weights(weights)?, TargetChanges::default());
@@ -155,6 +148,19 @@ fn expect_same_features(config: &Config, stage: Stage, data: &Data, found: &Load
         found.path.display(),
         training_command(config, stage, stage.model().as_str(), "teacher"),
         if config.distillation.teacher_path.is_some() { " and name it" } else { "" },
+    )))
+}
+
+/// Refuses a teacher to which an ID that is hidden from the student has no counterpart.
+fn expect_same_encoding(config: &Config, found: &LoadedModel) -> Result<(), StageError> {
+    if found.architecture.hashes_ids() == (config.model.id_encoding == IdEncoding::Hash) {
+        return Ok(());
+    }
+    Err(StageError::Input(format!(
+        "kd_views = {}: of the teacher {} and the student, one hashes IDs and the other has a vocabulary, so an ID that is hidden from the \
+         student has no counterpart for the teacher; use the same --id-encoding for both, or --kd-views 0",
+        config.distillation.kd_views,
+        found.path.display()
     )))
 }
 

@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::setup::{self, Data};
 use super::teacher::{self, FoundTeacher, TeacherUse};
 use super::{StageError, training};
-use crate::config::{Config, ModelKind, Stage, TeacherCache};
+use crate::config::{self, Config, ModelKind, Stage, TeacherCache};
 use crate::distill::cache::{RecordLayout, free_disk_bytes};
 use crate::distill::objective::TeacherLink;
 use crate::distill::planner::format_bytes;
@@ -70,7 +70,7 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
             return Err(StageError::Input(text.into()));
         }
     };
-    if training::views(config, stage) > 0 {
+    if config::views(config, stage) > 0 {
         let views = config.distillation.kd_views;
         return Err(StageError::Input(format!(
             "kd_views = {views}: targets of views depend on the seed of a training, which computes and caches them; drop kd_views"

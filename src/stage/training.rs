@@ -110,7 +110,7 @@ pub fn identity(
             "weight": distillation.kd_embedding_weight,
         });
     }
-    if views(config, stage) > 0 {
+    if config::views(config, stage) > 0 {
         content["kd_views"] = json!(distillation.kd_views);
     }
     if distillation.kd_hint_weight > 0.0 {
@@ -220,13 +220,6 @@ pub fn batch_graphs(config: &Config, training_graphs: usize) -> usize {
         return training.batch_size;
     }
     training.batch_size.min(training_graphs / training.min_steps_per_epoch).max(1)
-}
-
-/// Number of views of each training graph that teacher and student see in turn; 0 if each epoch of the student has its own.
-pub fn views(config: &Config, stage: Stage) -> u64 {
-    let is_classifier = matches!(stage, Stage::Normal | Stage::Curriculum);
-    let is_viewed = is_classifier && config.distillation.use_kd && config::hides_ids(config);
-    if is_viewed { config.distillation.kd_views as u64 } else { 0 }
 }
 
 /// Starts the loaders of training batches (with random UNKNOWN IDs) and of validation batches (without).

@@ -1,12 +1,13 @@
 //! Validation: refuses values that are out of range, combinations that contradict each other, and flags that would be ignored.
 
+use super::conditions::is_one_graph;
 use super::error::{ConfigError, Problem};
 use super::fields::{Config, DistillationConfig};
 use super::later::before_its_default;
 use super::layer::{field, fields, out_of_range};
 use super::load::Loaded;
 use super::origin::Origin;
-use super::rules::{Rule, is_one_graph, rules};
+use super::rules::{Rule, rules};
 use super::table::Field;
 use super::values::*;
 

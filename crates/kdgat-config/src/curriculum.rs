@@ -1,8 +1,9 @@
 //! Fields of curricula: the source of difficulty of `kdgat train`, and the conditions under which the fields are read.
 
 use super::check::Stage;
+use super::conditions::is_one_graph;
 use super::fields::Config;
-use super::rules::{Rule, is_one_graph};
+use super::rules::Rule;
 use super::values::{CurriculumKind, DifficultySource};
 
 const CURRICULUM_FIELDS: &[&str] = &[

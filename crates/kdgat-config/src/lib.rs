@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 mod check;
+mod conditions;
 mod curriculum;
 mod error;
 mod fields;
@@ -24,6 +25,7 @@ mod text;
 mod values;
 
 pub use check::{Stage, capture_obstacles, check, check_stage};
+pub use conditions::{is_one_graph, views};
 pub use curriculum::{DifficultyOf, difficulty_of, has_graph_curriculum};
 pub use error::{ConfigError, Problem};
 pub use fields::*;
@@ -37,6 +39,6 @@ pub use presets::BUILT_IN as BUILT_IN_PRESETS;
 pub use print::{to_json, to_toml};
 pub use reads::{Reads, check_reads};
 pub use reference::reference;
-pub use rules::{hides_ids, is_one_graph, may_read};
+pub use rules::may_read;
 pub use table::{Field, Limit, Section, running_text};
 pub use values::*;

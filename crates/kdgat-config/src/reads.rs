@@ -2,6 +2,7 @@
 //! [`super::rules`] has the fields that training commands read.
 
 use super::check;
+use super::conditions;
 use super::error::{ConfigError, Problem};
 use super::layer::fields;
 use super::load::Loaded;
@@ -191,7 +192,7 @@ pub fn check_reads(loaded: &Loaded, reads: &Reads) -> Result<(), ConfigError> {
             remedy: "drop it".to_owned(),
         });
     }
-    if rules::is_node_store(&loaded.config) {
+    if conditions::is_node_store(&loaded.config) {
         let fields = fields().filter(given).filter(|field| rules::READING_FIELDS.contains(&field.name));
         problems.extend(fields.filter(|field| reads.includes(field) && !says_no(field)).map(|field| {
             Problem::Ignored {

@@ -1,6 +1,7 @@
 //! The fields that a stage reads, and under which conditions. A flag that would be ignored is refused with the reason.
 
 use super::check::Stage;
+use super::conditions::{draws_views, is_node_store, is_one_graph, reads_rows};
 use super::curriculum;
 use super::fields::Config;
 use super::table::Field;
@@ -200,26 +201,6 @@ const MANY_GRAPHS_FIELDS: &[&str] = &[
     "kd_embedding_temperature",
 ];
 
-/// True if the configured dataset is one large graph.
-pub fn is_one_graph(config: &Config) -> bool {
-    config.data.data.as_deref().is_some_and(kdgat_nodes::sources::is_node_dataset)
-}
-
-/// True if a classifier of this configuration is trained with random UNKNOWN IDs: with profile features, no ID is visible anyway.
-pub fn hides_ids(config: &Config) -> bool {
-    config.model.unknown_drop > 0.0 && config.data.features != FeatureChoice::Profile
-}
-
-/// True if batches of one large graph read the features of some of its nodes.
-fn reads_rows(config: &Config) -> bool {
-    config.nodes.fanouts.is_some() || config.nodes.clusters.is_some() || config.model.model == ModelKind::Mlp
-}
-
-/// True if the configured dataset is the store of one large graph.
-pub fn is_node_store(config: &Config) -> bool {
-    config.data.data.as_deref().is_some_and(kdgat_nodes::sources::is_store)
-}
-
 /// True if a stage reads a field under any configuration; the stage's help lists these.
 pub fn may_read(stage: Stage, field: &Field) -> bool {
     if NODE_FIELDS.contains(&field.name) {
@@ -325,7 +306,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         fields: &["kd_views"],
-        is_read: |config, stage| matches!(stage, Stage::Normal | Stage::Curriculum) && hides_ids(config),
+        is_read: draws_views,
         because: "views differ by the IDs that `kdgat normal` and `kdgat curriculum` hide from a classifier, and none are hidden",
         remedy: "drop it, or raise --unknown-drop",
     },

@@ -1,7 +1,7 @@
 //! Tasks that trials share: graph stores and cached teacher targets.
 
 use super::task::{Input, Task, TaskKind};
-use kdgat_config::{Config, ModelKind, TeacherCache};
+use kdgat_config::{Config, ModelKind, Stage, TeacherCache};
 
 /// Returns the task that builds the graph store for this configuration.
 pub fn store(config: &Config) -> Task {
@@ -15,9 +15,10 @@ pub fn store(config: &Config) -> Task {
 
 /// Returns true if a training reads its targets from disk. Changes the cache mode `auto` to `disk`, since trials cannot share
 /// targets in memory; losses stay the same.
-pub fn shares_targets(config: &mut Config) -> bool {
+pub fn shares_targets(config: &mut Config, stage: Option<Stage>) -> bool {
     // Targets of views depend on a training's seed.
-    if !config.distillation.use_kd || config.distillation.kd_views > 0 {
+    let has_views = stage.is_some_and(|stage| kdgat_config::views(config, stage) > 0);
+    if !config.distillation.use_kd || has_views {
         return false;
     }
     if config.distillation.cache() == TeacherCache::Auto {

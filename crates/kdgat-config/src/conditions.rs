@@ -1,0 +1,32 @@
+//! What a configuration amounts to, where several rules or stages ask.
+
+use super::check::Stage;
+use super::fields::Config;
+use super::values::{FeatureChoice, ModelKind};
+
+/// True if the configured dataset is one large graph.
+pub fn is_one_graph(config: &Config) -> bool {
+    config.data.data.as_deref().is_some_and(kdgat_nodes::sources::is_node_dataset)
+}
+
+/// True if the configured dataset is the store of one large graph.
+pub fn is_node_store(config: &Config) -> bool {
+    config.data.data.as_deref().is_some_and(kdgat_nodes::sources::is_store)
+}
+
+/// True if batches of one large graph read the features of some of its nodes.
+pub fn reads_rows(config: &Config) -> bool {
+    config.nodes.fanouts.is_some() || config.nodes.clusters.is_some() || config.model.model == ModelKind::Mlp
+}
+
+/// True if a stage trains a classifier from whose input random IDs are hidden, so that a graph can have several views. With profile features,
+/// no ID is visible anyway.
+pub fn draws_views(config: &Config, stage: Stage) -> bool {
+    let is_classifier = matches!(stage, Stage::Normal | Stage::Curriculum);
+    is_classifier && config.model.unknown_drop > 0.0 && config.data.features != FeatureChoice::Profile
+}
+
+/// Number of views of each training graph that a student and its teacher see in turn; 0 if each epoch of the student has its own.
+pub fn views(config: &Config, stage: Stage) -> u64 {
+    if config.distillation.use_kd && draws_views(config, stage) { config.distillation.kd_views as u64 } else { 0 }
+}
