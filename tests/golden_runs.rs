@@ -18,8 +18,8 @@ use support::cli::{SMALL_STUDENT, Workplace, said};
 struct Golden {
     name: &'static str,
     student: &'static [&'static str],
-    /// The weights of its distillation, if they are not the preset's.
-    weights: &'static [&'static str],
+    /// How it is distilled, where that is not the preset's way.
+    distillation: &'static [&'static str],
     run: &'static str,
     metrics: &'static str,
     /// A setting that changes the distillation loss.
@@ -29,7 +29,7 @@ struct Golden {
 const VGAE: Golden = Golden {
     name: "vgae",
     student: SMALL_STUDENT,
-    weights: &["--kd-vgae-latent-weight", "0.5", "--kd-vgae-recon-weight", "0.5"],
+    distillation: &["--kd-vgae-latent-weight", "0.5", "--kd-vgae-recon-weight", "0.5"],
     run: "vgae_student_autoencoder_kd",
     metrics: "kd_loss,latent_kd,recon_kd,task_loss,train_loss,val_loss",
     other_distillation: ["--kd-vgae-latent-weight", "0.4"],
@@ -38,7 +38,7 @@ const VGAE: Golden = Golden {
 const GAT: Golden = Golden {
     name: "gat",
     student: &["--preset", "gat,student", "--hidden", "4", "--heads", "2", "--embedding", "4"],
-    weights: &[],
+    distillation: &["--kd-views", "0"],
     run: "gat_student_normal_kd",
     metrics: "kd_loss,task_loss,train_loss,val_loss",
     other_distillation: ["--kd-temperature", "3"],
@@ -71,7 +71,7 @@ impl Golden {
     /// Trains the student with these additional settings, as run `number`.
     fn train(&self, workplace: &Workplace, number: u64, more: &[&str]) -> PathBuf {
         let stage = if self.name == "vgae" { "autoencoder" } else { "normal" };
-        workplace.success(&[&[stage], self.student, self.weights, FIXED, more].concat());
+        workplace.success(&[&[stage], self.student, self.distillation, FIXED, more].concat());
         workplace.run_folder(self.run, number)
     }
 

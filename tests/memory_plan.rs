@@ -91,6 +91,9 @@ fn a_plan_for_a_size_reads_what_a_training_would() {
     let hinted = plan(&["true", "--kd-hint-weight", "1"]);
     assert!(mebibytes(&hinted, "cache of targets") > 100.0 * mebibytes(&taught, "cache of targets"), "{hinted}");
     assert!(mebibytes(&hinted, "hints") > 1.0, "{hinted}");
+    let in_one_view = plan(&["true", "--kd-hint-weight", "1", "--kd-views", "0"]);
+    let ratio = mebibytes(&hinted, "cache of targets") / mebibytes(&in_one_view, "cache of targets");
+    assert!((ratio - 4.0).abs() < 0.01, "targets of each of the four views: {hinted}");
 }
 
 /// Includes targets of training and validation graphs, and of hidden layers if they are distilled.

@@ -5,6 +5,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use kdgat::config::Config;
 use kdgat::sweep::plan::{Plan, SHIPPED, Surroundings, SweepFile, TaskKind, expand, find, override_field};
 use support::cli::Workplace;
 
@@ -81,6 +82,18 @@ fn what_trials_share_is_one_task() {
     assert_eq!(count(&plan, TaskKind::Store), 1);
     assert_eq!(count(&plan, TaskKind::Targets), 1);
     assert_eq!(count(&plan, TaskKind::Normal), 1 + plan.trials.len(), "the teacher is one task");
+    // The views of a graph are the same for all seeds, but with another share of hidden IDs they are others.
+    let shared = |changes: &[&str]| -> Vec<(usize, f64)> {
+        let plan = shipped("kd-alpha-temperature", changes);
+        let targets = plan.tasks.into_iter().filter(|task| task.kind == TaskKind::Targets);
+        targets.map(|task| (task.config.distillation.kd_views, task.config.model.unknown_drop)).collect()
+    };
+    assert_eq!(shared(&["student.seed=1,2"]), [(4, 0.3)]);
+    assert_eq!(shared(&["student.unknown_drop=0.2,0.4"]), [(4, 0.2), (4, 0.4)]);
+    assert_eq!(
+        shared(&["student.kd_views=0", "student.unknown_drop=0.2,0.4"]),
+        [(0, Config::default().model.unknown_drop)]
+    );
     let plan = shipped("all-datasets", &[]);
     assert_eq!(plan.trials.len(), 6 * 3);
     assert_eq!(count(&plan, TaskKind::Store), 6);

@@ -30,7 +30,7 @@ pub struct Question<'a> {
     pub hints: bool,
     /// Set when steps run as CUDA graphs.
     pub records_steps: bool,
-    /// Number of nodes in all training and validation graphs, which sets the size of the target cache.
+    /// Number of nodes in all training graphs, in each of their views, and in all validation graphs: sets the size of the target cache.
     pub total_nodes: f64,
     /// Requested batch size, in graphs.
     pub wanted: usize,

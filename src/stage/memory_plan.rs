@@ -66,7 +66,7 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         hints: teacher::asked(config).hidden,
         // By default steps are not captured where that would make batches smaller.
         records_steps: config.training.cuda_graphs == Some(true),
-        total_nodes: graphs.nodes + validation_nodes,
+        total_nodes: graphs.nodes * config::views(config, stage).max(1) as f64 + validation_nodes,
         wanted,
         target_bytes: config.memory.safety_factor * limit.bytes as f64,
         cuda: on_gpu,

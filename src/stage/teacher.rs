@@ -11,7 +11,7 @@ use super::setup::{self, Data};
 use super::{Outcome, StageError, training};
 use crate::config::{self, CachePrecision, Config, IdEncoding, Residency as ResidencyChoice, Stage, TeacherCache};
 use crate::distill::frozen::{
-    self, Asked, FrozenEnsemble, LoadedModel, TargetChanges, TeacherVocabulary, joined_weights,
+    self, Asked, FrozenEnsemble, HiddenIds, LoadedModel, TargetChanges, TeacherVocabulary, joined_weights,
 };
 use crate::distill::objective::TeacherLink;
 use crate::distill::registry::{self, Registry, TeacherConfig, TrainedOn};
@@ -109,20 +109,26 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
     for network in found {
         expect_same_validation(config, stage, model, &network)?;
         expect_same_features(config, stage, data, &network)?;
-        if config::views(config, stage) > 0 {
-            expect_same_encoding(config, &network)?;
-        }
         ids.extend(network.vocabulary.ids().iter().flat_map(|id| id.to_le_bytes()));
         let vocabulary = TeacherVocabulary::new(&network.architecture, network.vocabulary, data.store.vocabulary());
         networks.push(FurtherNetwork { architecture: network.architecture, vocabulary });
         weights.push(network.weights);
     }
     let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
-    let asked = Asked { student_view: config::views(config, stage) > 0, ..asked(config) };
+    let asked = Asked { hidden_ids: hidden_ids(config, stage), ..asked(config) };
     let more = networks.split_off(1);
     let FurtherNetwork { architecture, vocabulary } = networks.remove(0);
     let (weights, changes) = (joined_weights(weights)?, TargetChanges::default());
     Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, changes }))
+}
+
+/// Whether the teacher sees the views of the student.
+fn hidden_ids(config: &Config, stage: Stage) -> HiddenIds {
+    match (config::views(config, stage), config.model.id_encoding) {
+        (0, _) => HiddenIds::Seen,
+        (_, IdEncoding::Vocabulary) => HiddenIds::Unknown,
+        (_, IdEncoding::Hash) => HiddenIds::Replaced,
+    }
 }
 
 /// The targets that the configured distillation needs. A latent whose distance has no weight is not returned, so not cached
@@ -132,7 +138,7 @@ pub(super) fn asked(config: &Config) -> Asked {
     Asked {
         latent: distillation.kd_vgae_latent_weight > 0.0,
         hidden: distillation.kd_hint_weight > 0.0,
-        student_view: false,
+        hidden_ids: HiddenIds::Seen,
     }
 }
 
@@ -148,19 +154,6 @@ fn expect_same_features(config: &Config, stage: Stage, data: &Data, found: &Load
         found.path.display(),
         training_command(config, stage, stage.model().as_str(), "teacher"),
         if config.distillation.teacher_path.is_some() { " and name it" } else { "" },
-    )))
-}
-
-/// Refuses a teacher to which an ID that is hidden from the student has no counterpart.
-fn expect_same_encoding(config: &Config, found: &LoadedModel) -> Result<(), StageError> {
-    if found.architecture.hashes_ids() == (config.model.id_encoding == IdEncoding::Hash) {
-        return Ok(());
-    }
-    Err(StageError::Input(format!(
-        "kd_views = {}: of the teacher {} and the student, one hashes IDs and the other has a vocabulary, so an ID that is hidden from the \
-         student has no counterpart for the teacher; use the same --id-encoding for both, or --kd-views 0",
-        config.distillation.kd_views,
-        found.path.display()
     )))
 }
 
@@ -458,7 +451,7 @@ pub fn start(
 ) -> Result<TeacherLink, StageError> {
     let settings = &config.distillation;
     let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
-    let views = if found.asked.student_view { settings.kd_views as u64 } else { 0 };
+    let views = if found.asked.hidden_ids == HiddenIds::Seen { 0 } else { settings.kd_views as u64 };
     let shape = StoreShape::new(&data.store, Some(usage.graphs)).in_views(views, usage.num_viewed);
     let options = teacher_options(config, &found, data.device, &data.dataset, usage.batches_per_epoch);
     let model = found.model(training::attention_kernel(config))?;
@@ -516,7 +509,7 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
     let sampled = fanouts.as_ref().map(|text| format!("-sampled-{}", text.replace(',', "-"))).unwrap_or_default();
     let changes = found.changes.describe();
     let changed = changes.as_ref().map(|text| format!("-changed-{}", &blake3::hash(text.as_bytes()).to_hex()[..12]));
-    let views = found.asked.student_view.then(|| views_key(config));
+    let views = views_key(config, found.asked.hidden_ids);
     let seen = views.as_ref().map(|text| format!("-views-{}", &blake3::hash(text.as_bytes()).to_hex()[..12]));
     let suffixes = [latent, hints, &sampled, &changed.unwrap_or_default(), &seen.unwrap_or_default()].concat();
     let kept = format!("{}{suffixes}.targets", precision.as_str());
@@ -546,10 +539,14 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
     }
 }
 
-/// Everything that the views of training graphs depend on, as text.
-fn views_key(config: &Config) -> String {
-    let (views, hidden, seed) = (config.distillation.kd_views, config.model.unknown_drop, config.training.seed);
-    format!("{views} views with {hidden} of the IDs hidden by seed {seed}")
+/// Everything that the views of training graphs depend on, as text; `None` without views.
+fn views_key(config: &Config, hidden_ids: HiddenIds) -> Option<String> {
+    let hidden = match hidden_ids {
+        HiddenIds::Seen => return None,
+        HiddenIds::Unknown => "hidden",
+        HiddenIds::Replaced => "replaced",
+    };
+    Some(format!("{} views with {} of the IDs {hidden}", config.distillation.kd_views, config.model.unknown_drop))
 }
 
 /// The architectures of a teacher's networks, as text.

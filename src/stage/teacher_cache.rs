@@ -2,12 +2,14 @@
 //!
 //! Targets already in the file are not computed again, so an interrupted command resumes where it stopped.
 
+use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use tch::Device;
 
 use super::setup::{self, Data};
 use super::teacher::{self, FoundTeacher, TeacherUse};
@@ -17,7 +19,7 @@ use crate::distill::cache::{RecordLayout, free_disk_bytes};
 use crate::distill::objective::TeacherLink;
 use crate::distill::planner::format_bytes;
 use crate::distill::{StoreShape, Summary};
-use crate::graph::Split;
+use crate::graph::{Loader, Split};
 use crate::interrupt;
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::Architecture;
@@ -70,23 +72,15 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
             return Err(StageError::Input(text.into()));
         }
     };
-    if config::views(config, stage) > 0 {
-        let views = config.distillation.kd_views;
-        return Err(StageError::Input(format!(
-            "kd_views = {views}: targets of views depend on the seed of a training, which computes and caches them; drop kd_views"
-        )));
-    }
     let data = setup::open(config)?;
-    let graphs = graphs(&data, stage)?;
+    let wanted = Wanted::new(&data, stage, config::views(config, stage))?;
     let found = teacher::find(config, stage, &data)?;
     let Some(found) = found else { return Err(StageError::Input("no teacher is configured".into())) };
-    let path = announce_size(config, &found, &data, &graphs)?;
+    let path = announce_size(config, &found, &data, &wanted)?;
     let edge_features = found.architectures().iter().any(Architecture::reads_edge_features);
-    let batches: Vec<Vec<u64>> =
-        graphs.chunks(config.training.batch_size.min(BATCH_GRAPHS)).map(<[u64]>::to_vec).collect();
-    let usage = TeacherUse { graphs, num_viewed: 0, batches_per_epoch: batches.len() as u64 };
-    let link = teacher::start(config, Some(found), &data, usage)?;
-    let (summary, interrupted) = fill(config, &data, link, batches, edge_features)?;
+    let batch_graphs = config.training.batch_size.min(BATCH_GRAPHS);
+    let link = teacher::start(config, Some(found), &data, wanted.teacher_use(batch_graphs))?;
+    let (summary, interrupted) = fill(config, &data, link, &wanted, batch_graphs, edge_features)?;
     let cache = summary.cache.unwrap_or_default();
     if !interrupted && cache.filled_graphs < cache.used_graphs {
         return Err(refuse_full_disk(&path, cache.filled_graphs, cache.used_graphs));
@@ -137,31 +131,64 @@ pub(super) fn on_disk(config: &Config) -> Result<Config, StageError> {
     Ok(config)
 }
 
-/// All graphs that a training of this stage requests from its teacher.
-fn graphs(data: &Data, stage: Stage) -> Result<Vec<u64>, StageError> {
-    let attack = (stage == Stage::Autoencoder).then_some(false);
-    let mut graphs = data.store.select(Split::Train, attack);
-    graphs.extend(data.store.select(Split::Validation, attack));
-    if graphs.is_empty() {
-        return Err(StageError::Input(format!(
-            "dataset {} has no graph that `kdgat {}` would train on; see `kdgat data info`",
-            data.dataset.name,
-            stage.as_str()
-        )));
+/// The graphs whose targets a training requests, by their positions in the store.
+struct Wanted {
+    training: Vec<u64>,
+    validation: Vec<u64>,
+    /// Views of each training graph; 0 if nothing is hidden from the teacher.
+    views: u64,
+}
+
+impl Wanted {
+    /// All graphs that a training of this stage requests from its teacher.
+    fn new(data: &Data, stage: Stage, views: u64) -> Result<Self, StageError> {
+        let attack = (stage == Stage::Autoencoder).then_some(false);
+        let [training, validation] = [Split::Train, Split::Validation].map(|split| data.store.select(split, attack));
+        if training.is_empty() && validation.is_empty() {
+            return Err(StageError::Input(format!(
+                "dataset {} has no graph that `kdgat {}` would train on; see `kdgat data info`",
+                data.dataset.name,
+                stage.as_str()
+            )));
+        }
+        Ok(Self { training, validation, views })
     }
-    Ok(graphs)
+
+    /// Number of targets.
+    fn count(&self) -> usize {
+        self.training.len() * self.views.max(1) as usize + self.validation.len()
+    }
+
+    fn shape(&self, data: &Data) -> StoreShape {
+        let graphs = [&self.training[..], &self.validation].concat();
+        StoreShape::new(&data.store, Some(graphs)).in_views(self.views, self.training.len())
+    }
+
+    fn teacher_use(&self, batch_graphs: usize) -> TeacherUse {
+        let graphs = [&self.training[..], &self.validation].concat();
+        let batches_per_epoch = self.count().div_ceil(batch_graphs) as u64;
+        TeacherUse { graphs, num_viewed: self.training.len(), batches_per_epoch }
+    }
+
+    /// What the targets are of, as text.
+    fn text(&self) -> String {
+        let (training, validation, views) = (self.training.len(), self.validation.len(), self.views);
+        match views {
+            0 | 1 => format!("{} graphs", training + validation),
+            _ => format!("{training} training graphs in {views} views and {validation} validation graphs"),
+        }
+    }
 }
 
 /// Prints the size and place of the targets before anything is written. Returns the path of the cache file.
-fn announce_size(config: &Config, found: &FoundTeacher, data: &Data, graphs: &[u64]) -> Result<PathBuf, StageError> {
+fn announce_size(config: &Config, found: &FoundTeacher, data: &Data, wanted: &Wanted) -> Result<PathBuf, StageError> {
     let options = teacher::cache_options(config, found, &data.dataset);
     let path = options.path.unwrap_or_default();
     let model = found.model(training::attention_kernel(config))?;
-    let StoreShape { node_counts, .. } = StoreShape::new(&data.store, None);
-    let layout = RecordLayout::new(model.target_layout(), options.precision, &node_counts);
-    let bytes = layout.total_bytes(Some(graphs)).map_err(crate::distill::TeacherError::from)?;
-    let size =
-        format!("targets of {} graphs take {} in {}", graphs.len(), format_bytes(bytes), options.precision.as_str());
+    let shape = wanted.shape(data);
+    let layout = RecordLayout::new(model.target_layout(), options.precision, &shape.node_counts);
+    let bytes = layout.total_bytes(shape.used.as_deref()).map_err(crate::distill::TeacherError::from)?;
+    let size = format!("targets of {} take {} in {}", wanted.text(), format_bytes(bytes), options.precision.as_str());
     eprintln!(
         "teacher {} ({}): {size}; {} has {} free",
         &found.weights.digest()[..12],
@@ -195,44 +222,80 @@ pub(super) fn free_text(path: &Path) -> String {
     free_bytes(path).map_or("an unknown amount".to_owned(), format_bytes)
 }
 
-/// Requests the targets of all batches; the teacher computes and caches those that the file lacks. Returns true in the second place
-/// if a signal interrupted it.
+/// Requests all targets; the teacher computes and caches those that the file lacks. Returns true in the second place if a signal
+/// interrupted it.
 fn fill(
     config: &Config,
     data: &Data,
-    mut link: TeacherLink,
-    batches: Vec<Vec<u64>>,
+    link: TeacherLink,
+    wanted: &Wanted,
+    batch_graphs: usize,
     edge_features: bool,
 ) -> Result<(Summary, bool), StageError> {
-    let total = batches.iter().map(Vec::len).sum::<usize>() as u64;
+    let total = wanted.count() as u64;
     let vocabulary = Arc::new(data.store.vocabulary().clone());
-    let (_, loader) = training::loaders(config, &data.store, &vocabulary, edge_features, data.device, 0);
-    let mut progress = Progress::new(total, "graphs");
-    let mut waiting = std::collections::VecDeque::new();
-    let mut uploader = Uploader::new(data.device).map_err(FitError::from)?;
-    for batch in loader.epoch(batches, 0) {
-        if interrupt::requested() {
-            break;
-        }
-        let batch = batch?;
-        let batch = retry_on_oom(Meter::new(data.device), || Ok::<_, FitError>(batch.upload(&mut uploader)?))?;
-        waiting.push_back(batch.num_graphs() as u64);
-        link.announce(&[batch]).map_err(FitError::Objective)?;
-        if waiting.len() > AHEAD {
-            link.receive().map_err(FitError::Objective)?;
-            link.read()?;
-            progress.add(waiting.pop_front().unwrap_or(0));
-        }
+    let (in_views, whole) =
+        training::loaders(config, &data.store, &vocabulary, edge_features, data.device, wanted.views);
+    let uploader = Uploader::new(data.device).map_err(FitError::from)?;
+    let progress = Progress::new(total, "graphs");
+    let mut requests = Requests { device: data.device, uploader, link, waiting: VecDeque::new(), progress };
+    let batches = |graphs: &[u64]| graphs.chunks(batch_graphs).map(<[u64]>::to_vec).collect();
+    let training_loader = if wanted.views > 0 { &in_views } else { &whole };
+    // Epoch v of a training has view v.
+    for view in 0..wanted.views.max(1) {
+        requests.make(training_loader, batches(&wanted.training), view)?;
     }
-    for graphs in waiting {
-        link.receive().map_err(FitError::Objective)?;
-        link.read()?;
-        progress.add(graphs);
-    }
+    requests.make(&whole, batches(&wanted.validation), 0)?;
+    let Requests { link, progress, .. } = requests.receive_all()?;
     let interrupted = progress.done < total;
     progress.finish();
     let summary = link.into_teacher().map(|teacher| teacher.finish()).transpose()?;
     Ok((summary.unwrap_or_default(), interrupted))
+}
+
+/// Requests that a teacher answers in turn.
+struct Requests {
+    device: Device,
+    uploader: Uploader,
+    link: TeacherLink,
+    /// Graphs of each batch whose targets were not received yet.
+    waiting: VecDeque<u64>,
+    progress: Progress,
+}
+
+impl Requests {
+    /// Requests the targets of batches of these graphs, until a signal interrupts it.
+    fn make(&mut self, loader: &Loader, batches: Vec<Vec<u64>>, epoch: u64) -> Result<(), StageError> {
+        for batch in loader.epoch(batches, epoch) {
+            if interrupt::requested() {
+                break;
+            }
+            let batch = batch?;
+            let uploaded =
+                retry_on_oom(Meter::new(self.device), || Ok::<_, FitError>(batch.upload(&mut self.uploader)?))?;
+            self.waiting.push_back(uploaded.num_graphs() as u64);
+            self.link.announce(&[uploaded]).map_err(FitError::Objective)?;
+            if self.waiting.len() > AHEAD {
+                self.receive()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the targets of the oldest batch.
+    fn receive(&mut self) -> Result<(), StageError> {
+        self.link.receive().map_err(FitError::Objective)?;
+        self.link.read()?;
+        self.progress.add(self.waiting.pop_front().unwrap_or(0));
+        Ok(())
+    }
+
+    fn receive_all(mut self) -> Result<Self, StageError> {
+        while !self.waiting.is_empty() {
+            self.receive()?;
+        }
+        Ok(self)
+    }
 }
 
 /// Progress display: a bar on a terminal, else a line every [`LINE_INTERVAL`].

@@ -231,9 +231,9 @@ pub fn loaders(
     device: Device,
     views: u64,
 ) -> (Loader, Loader) {
+    let seed = if views > 0 { config::VIEWS_SEED } else { config.training.seed };
     let loader = |probability: f64| {
-        let unknown_drop =
-            (probability > 0.0).then_some(UnknownDrop { probability, seed: config.training.seed, epoch: 0, views });
+        let unknown_drop = (probability > 0.0).then_some(UnknownDrop { probability, seed, epoch: 0, views });
         let hashed_ids = config.model.id_encoding == IdEncoding::Hash;
         let profile = store.profile().cloned();
         let assemble = AssembleOptions {

@@ -19,6 +19,9 @@ pub fn reads_rows(config: &Config) -> bool {
     config.nodes.fanouts.is_some() || config.nodes.clusters.is_some() || config.model.model == ModelKind::Mlp
 }
 
+/// The seed of all views of training graphs, whatever the seed of a training.
+pub const VIEWS_SEED: u64 = 0;
+
 /// True if a stage trains a classifier from whose input random IDs are hidden, so that a graph can have several views. With profile features,
 /// no ID is visible anyway.
 pub fn draws_views(config: &Config, stage: Stage) -> bool {
@@ -26,7 +29,8 @@ pub fn draws_views(config: &Config, stage: Stage) -> bool {
     is_classifier && config.model.unknown_drop > 0.0 && config.data.features != FeatureChoice::Profile
 }
 
-/// Number of views of each training graph that a student and its teacher see in turn; 0 if each epoch of the student has its own.
+/// Number of views of each training graph that a student and its teacher see in turn; 0 if each epoch of the student has its own. The views
+/// are the same in every training ([`VIEWS_SEED`]), so that trainings can share the targets.
 pub fn views(config: &Config, stage: Stage) -> u64 {
     if config.distillation.use_kd && draws_views(config, stage) { config.distillation.kd_views as u64 } else { 0 }
 }

@@ -173,8 +173,8 @@ config_fields! {
         /// attention layers (gat). 0 compares outputs only. A positive weight makes cached targets larger.
         kd_hint_weight: f64 = 0.0, AtLeast(0.0);
         /// Views of each training graph, which the epochs of a distilled classifier take in turn: `unknown_drop` hides other IDs in each, from
-        /// the student and from the teacher, whose targets for each view are cached. 0: each epoch hides other IDs, from the student alone
-        /// (gat).
+        /// the student and from the teacher, whose targets for each view are cached. The views are the same for every `seed`. 0: each epoch
+        /// hides other IDs, from the student alone (gat).
         kd_views: usize = 0, Between(0.0, 64.0);
         /// Distillation loss of the classifier (gat).
         kd_loss: KdLoss = KdLoss::Kl;

@@ -25,7 +25,7 @@ mod text;
 mod values;
 
 pub use check::{Stage, capture_obstacles, check, check_stage};
-pub use conditions::{is_one_graph, views};
+pub use conditions::{VIEWS_SEED, is_one_graph, views};
 pub use curriculum::{DifficultyOf, difficulty_of, has_graph_curriculum};
 pub use error::{ConfigError, Problem};
 pub use fields::*;

@@ -84,6 +84,7 @@ pub const CACHE: Reads = Reads {
         "teacher_path",
         "more_teachers",
         "teachers_dir",
+        "kd_views",
         "kd_vgae_latent_weight",
         "kd_hint_weight",
         "offload_teacher",

@@ -124,6 +124,11 @@ pub struct Assembler {
 /// Bits of an extended CAN ID.
 const ID_BITS: u32 = 29;
 
+/// An ID that stands for a hidden one where IDs are hashed: any extended CAN ID, chosen by `bits`.
+pub fn any_id(bits: u64) -> u32 {
+    (random::mix(bits) >> (64 - ID_BITS)) as u32
+}
+
 /// Sizes of a batch's tensors.
 pub(super) struct Shape {
     vocabulary_size: i64,
@@ -430,8 +435,7 @@ impl Assembler {
             for (node, input) in self.id_input[nodes].iter_mut().enumerate() {
                 let bits = random::mix(key ^ node as u64);
                 if random::to_unit(bits) < drop.probability {
-                    let any_id = (random::mix(bits) >> (64 - ID_BITS)) as i64;
-                    *input = if hashed { any_id } else { i64::from(Vocabulary::UNKNOWN) };
+                    *input = i64::from(if hashed { any_id(bits) } else { Vocabulary::UNKNOWN });
                 }
             }
         }

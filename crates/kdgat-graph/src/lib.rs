@@ -34,7 +34,7 @@ mod sub_batch;
 pub mod vocabulary;
 pub mod window;
 
-pub use assemble::{AssembleOptions, UnknownDrop, assemble};
+pub use assemble::{AssembleOptions, UnknownDrop, any_id, assemble};
 pub use batch::{Adjacency, Batch, NodeTargets};
 pub use batch_budget::{BatchBudget, GraphSize};
 pub use columns::{Columns, FramesView, GraphView, NodeFrame};

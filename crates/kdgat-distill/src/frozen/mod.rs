@@ -15,7 +15,7 @@ mod weight_file;
 use std::sync::Arc;
 
 use kdgat_graph::edge_list::{EdgeList, from_edge_list};
-use kdgat_graph::{Batch, EDGE_FEATURES, FeatureSet, Vocabulary};
+use kdgat_graph::{Batch, EDGE_FEATURES, FeatureSet, Vocabulary, any_id};
 use kdgat_nn::attention::Backend;
 use kdgat_nn::parameters::{Init, Role, TensorSource};
 use kdgat_nn::{Architecture, Conv, InputConfig};
@@ -44,13 +44,24 @@ pub struct Asked {
     pub latent: bool,
     /// A hidden layer, for hints.
     pub hidden: bool,
-    /// Targets for the graphs as the student sees them: IDs that are hidden from it in training are hidden from the teacher, too.
-    pub student_view: bool,
+    /// How the teacher sees IDs that are hidden from the student in training.
+    pub hidden_ids: HiddenIds,
+}
+
+/// Whether IDs that are hidden from the student in training are hidden from the teacher, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HiddenIds {
+    /// The teacher sees all IDs.
+    Seen,
+    /// They are hidden from it, too. In the input of the student, which has a vocabulary, they are UNKNOWN.
+    Unknown,
+    /// They are hidden from it, too. In the input of the student, which hashes IDs, they are replaced by other ones.
+    Replaced,
 }
 
 impl Asked {
     /// The counterparts of all of the student's own outputs: logits, or latent and reconstruction.
-    pub const OUTPUTS: Self = Self { latent: true, hidden: false, student_view: false };
+    pub const OUTPUTS: Self = Self { latent: true, hidden: false, hidden_ids: HiddenIds::Seen };
     /// [`Self::OUTPUTS`] and a hidden layer.
     pub const OUTPUTS_AND_HINTS: Self = Self { hidden: true, ..Self::OUTPUTS };
 }
@@ -85,49 +96,72 @@ impl TeacherVocabulary {
 #[derive(Debug)]
 struct NodeIndices {
     vocabulary: TeacherVocabulary,
-    /// See [`Asked::student_view`].
-    student_view: bool,
+    hidden: HiddenIds,
     /// Uploads looked-up indices to a GPU without waiting for queued work; created at first use, on the teacher's thread.
     uploader: Mutex<Option<Uploader>>,
 }
 
 impl NodeIndices {
     fn new(vocabulary: TeacherVocabulary, asked: Asked) -> Self {
-        Self { vocabulary, student_view: asked.student_view, uploader: Mutex::new(None) }
+        Self { vocabulary, hidden: asked.hidden_ids, uploader: Mutex::new(None) }
     }
 
-    /// `[num_nodes]`, i64: the teacher's index of each node's ID, or the ID itself if the teacher hashes it. The random UNKNOWNs
-    /// of the student's training apply here only if the teacher sees its view.
+    /// `[num_nodes]`, i64: the teacher's index of each node's ID, or the ID itself if the teacher hashes it. An ID that is hidden from it is
+    /// UNKNOWN, or another ID, always the same.
     fn of(&self, batch: &Batch) -> Result<Tensor, TchError> {
-        match &self.vocabulary {
+        let (all, instead) = match (&self.vocabulary, self.hidden) {
             // The student's input has the same meaning to the teacher.
-            TeacherVocabulary::Shared | TeacherVocabulary::Hashed if self.student_view => {
-                Ok(batch.id_input.shallow_clone())
+            (TeacherVocabulary::Shared, HiddenIds::Unknown) | (TeacherVocabulary::Hashed, HiddenIds::Replaced) => {
+                return Ok(batch.id_input.shallow_clone());
             }
-            TeacherVocabulary::Shared => Ok(batch.id_index.shallow_clone()),
-            TeacherVocabulary::Own(vocabulary) => {
-                let indices = self.looked_up(batch, &|id| vocabulary.index_of(id))?;
-                if !self.student_view {
-                    return Ok(indices);
-                }
-                let is_hidden = batch.id_input.f_ne_tensor(&batch.id_index)?;
-                indices.f_masked_fill(&is_hidden, i64::from(Vocabulary::UNKNOWN))
+            (TeacherVocabulary::Hidden, _) => return batch.id_index.f_full_like(i64::from(Vocabulary::UNKNOWN)),
+            (TeacherVocabulary::Shared, _) => (batch.id_index.shallow_clone(), None),
+            (TeacherVocabulary::Own(vocabulary), _) => {
+                let [indices] = self.looked_up(batch, [&|id| vocabulary.index_of(id)])?;
+                (indices, None)
             }
-            TeacherVocabulary::Hashed => self.looked_up(batch, &|id| id),
-            TeacherVocabulary::Hidden => batch.id_index.f_zeros_like()?.f_add_scalar(i64::from(Vocabulary::UNKNOWN)),
+            (TeacherVocabulary::Hashed, HiddenIds::Seen) => {
+                let [ids] = self.looked_up(batch, [&|id| id])?;
+                (ids, None)
+            }
+            (TeacherVocabulary::Hashed, HiddenIds::Unknown) => {
+                let [all, others] = self.looked_up(batch, [&|id| id, &|id| any_id(u64::from(id))])?;
+                (all, Some(others))
+            }
+        };
+        let is_hidden = match self.hidden {
+            HiddenIds::Seen => return Ok(all),
+            HiddenIds::Unknown => batch.id_input.f_ne_tensor(&batch.id_index)?,
+            HiddenIds::Replaced => {
+                let [ids] = self.looked_up(batch, [&|id| id])?;
+                batch.id_input.f_ne_tensor(&ids)?
+            }
+        };
+        match instead {
+            Some(others) => others.f_where_self(&is_hidden, &all),
+            None => all.f_masked_fill(&is_hidden, i64::from(Vocabulary::UNKNOWN)),
         }
     }
 
-    fn looked_up(&self, batch: &Batch, index: &dyn Fn(u32) -> u32) -> Result<Tensor, TchError> {
-        let indices: Vec<i64> = batch.can_ids.iter().map(|&id| i64::from(index(id))).collect();
-        let indices = Tensor::f_from_slice(&indices)?;
+    /// Indices of the nodes' IDs by each of the functions, uploaded in one copy.
+    fn looked_up<const COUNT: usize>(
+        &self,
+        batch: &Batch,
+        functions: [&dyn Fn(u32) -> u32; COUNT],
+    ) -> Result<[Tensor; COUNT], TchError> {
+        let indices = functions.map(|index| {
+            let indices: Vec<i64> = batch.can_ids.iter().map(|&id| i64::from(index(id))).collect();
+            Tensor::f_from_slice(&indices)
+        });
+        let indices = indices.into_iter().collect::<Result<Vec<_>, _>>()?;
         let device = batch.id_index.device();
         let mut uploader = self.uploader.lock();
         let uploader = match &mut *uploader {
             Some(uploader) if uploader.device() == device => uploader,
             other => other.insert(Uploader::new(device)?),
         };
-        Ok(uploader.upload(&[&indices])?.remove(0))
+        let uploaded = uploader.upload(&indices.iter().collect::<Vec<_>>())?;
+        uploaded.try_into().map_err(|_| TchError::Shape("the upload lost a tensor".to_owned()))
     }
 }
 
@@ -325,17 +359,25 @@ mod tests {
         let mut batch = probe_batch(3, FeatureSet::Window).unwrap();
         batch.can_ids = Arc::new(vec![9, 20, 30]);
         // The student knows 20 and 30, and does not see the 30 now. The teacher knows 9 and 30.
-        batch.id_input = Tensor::from_slice(&[0_i64, 1, 0]);
-        let own = TeacherVocabulary::Own(Arc::new(Vocabulary::from_ids([9, 30])));
-        for (vocabulary, student_view, expected) in [
-            (TeacherVocabulary::Shared, false, [0, 1, 2]),
-            (TeacherVocabulary::Shared, true, [0, 1, 0]),
-            (own.clone(), false, [1, 0, 2]),
-            (own, true, [1, 0, 0]),
-            (TeacherVocabulary::Hidden, true, [0, 0, 0]),
+        let own = || TeacherVocabulary::Own(Arc::new(Vocabulary::from_ids([9, 30])));
+        let (vocabulary, hashed): ([i64; 3], [i64; 3]) = ([0, 1, 0], [9, 20, 77]);
+        let other = i64::from(any_id(30));
+        for (input, hidden_ids, teacher, expected) in [
+            (vocabulary, HiddenIds::Seen, TeacherVocabulary::Shared, [0, 1, 2]),
+            (vocabulary, HiddenIds::Seen, own(), [1, 0, 2]),
+            (vocabulary, HiddenIds::Seen, TeacherVocabulary::Hashed, [9, 20, 30]),
+            (vocabulary, HiddenIds::Unknown, TeacherVocabulary::Shared, [0, 1, 0]),
+            (vocabulary, HiddenIds::Unknown, own(), [1, 0, 0]),
+            (vocabulary, HiddenIds::Unknown, TeacherVocabulary::Hashed, [9, 20, other]),
+            (vocabulary, HiddenIds::Unknown, TeacherVocabulary::Hidden, [0, 0, 0]),
+            (hashed, HiddenIds::Replaced, TeacherVocabulary::Shared, [0, 1, 0]),
+            (hashed, HiddenIds::Replaced, own(), [1, 0, 0]),
+            (hashed, HiddenIds::Replaced, TeacherVocabulary::Hashed, hashed),
         ] {
-            let indices = NodeIndices::new(vocabulary, Asked { student_view, ..Asked::OUTPUTS }).of(&batch).unwrap();
-            assert_eq!(Vec::<i64>::try_from(indices).unwrap(), expected, "{student_view}");
+            batch.id_input = Tensor::from_slice(&input);
+            let said = format!("{hidden_ids:?} from the student of {teacher:?}");
+            let indices = NodeIndices::new(teacher, Asked { hidden_ids, ..Asked::OUTPUTS }).of(&batch).unwrap();
+            assert_eq!(Vec::<i64>::try_from(indices).unwrap(), expected, "{said}");
         }
     }
 

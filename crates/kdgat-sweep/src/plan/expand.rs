@@ -236,7 +236,7 @@ impl Expansion<'_> {
             StepCommand::Fusion => TaskKind::Fusion,
             StepCommand::Evaluate => TaskKind::Evaluate,
         };
-        if is_of_can && kind.trains_on_graphs() && shared::shares_targets(&mut config, step.command.stage()) {
+        if is_of_can && kind.trains_on_graphs() && shared::shares_targets(&mut config) {
             let teaches = |input: &&Input| ["teacher_path", "more_teachers"].contains(&input.field.as_str());
             let teachers = inputs.iter().filter(teaches).cloned().collect();
             let targets = shared::targets(&config, &needs[0], teachers);

@@ -15,10 +15,8 @@ pub fn store(config: &Config) -> Task {
 
 /// Returns true if a training reads its targets from disk. Changes the cache mode `auto` to `disk`, since trials cannot share
 /// targets in memory; losses stay the same.
-pub fn shares_targets(config: &mut Config, stage: Option<Stage>) -> bool {
-    // Targets of views depend on a training's seed.
-    let has_views = stage.is_some_and(|stage| kdgat_config::views(config, stage) > 0);
-    if !config.distillation.use_kd || has_views {
+pub fn shares_targets(config: &mut Config) -> bool {
+    if !config.distillation.use_kd {
         return false;
     }
     if config.distillation.cache() == TeacherCache::Auto {
@@ -35,6 +33,11 @@ pub fn targets(config: &Config, store: &str, teachers: Vec<Input>) -> Task {
     if config.model.model == ModelKind::Gat {
         // A classifier has one width, which does not affect its teacher.
         reduced.model.hidden = vec![1];
+        if kdgat_config::views(config, Stage::Normal) > 0 {
+            reduced.distillation.kd_views = config.distillation.kd_views;
+            reduced.model.unknown_drop = config.model.unknown_drop;
+            reduced.model.id_encoding = config.model.id_encoding;
+        }
     }
     reduced.model.attention = config.model.attention;
     reduced.training.device = config.training.device;
