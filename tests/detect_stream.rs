@@ -44,7 +44,7 @@ fn a_replay_has_the_scores_of_the_evaluation() {
         ]);
         let log = bench.log(KNOWN, "fuzzing.csv");
         let predicted: Vec<HashMap<String, String>> =
-            bench.rows("predictions.csv").into_iter().filter(|row| row["file"] == "fuzzing.csv").collect();
+            bench.rows_of_models("predictions.csv").into_iter().filter(|row| row["file"] == "fuzzing.csv").collect();
         let replay = candump(&frames_of(&log));
         let live = feed(bench.command(&["detect", "--model", &model(&run), "-"]), replay.as_bytes());
         let file = bench.kdgat(&["detect", "--model", &model(&run), log.to_str().unwrap()]);

@@ -3,6 +3,7 @@
 mod evaluate_support;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use evaluate_support::graph_support::{traffic, write_log};
@@ -95,7 +96,7 @@ fn all_models_of_a_dataset_are_scored_and_their_thresholds_recorded() {
     assert!(text.contains("false alarms/h  episodes  until found"), "{text}");
     assert_eq!(wide, None, "a line is longer than a terminal's");
 
-    let rows = bench.rows("runs/small/evaluation/metrics.csv");
+    let rows = bench.rows_of_models("runs/small/evaluation/metrics.csv");
     let models: std::collections::BTreeSet<&str> = rows.iter().map(|row| row["model"].as_str()).collect();
     let expected = [
         "gat_student_normal/1",
@@ -165,7 +166,7 @@ fn all_models_of_a_dataset_are_scored_and_their_thresholds_recorded() {
         assert!((number(folder, "hours_without_attack") * 3600.0 - 0.05 * 68.0).abs() < 1e-6, "{folder:?}");
     }
 
-    let predictions = bench.rows("predictions.csv");
+    let predictions = bench.rows_of_models("predictions.csv");
     let tested =
         |model: &str| predictions.iter().filter(|row| row["model"] == model && row["calibration"] == "none").count();
     assert_eq!(tested("gat_student_normal/1"), 59 + 29 + 58);
@@ -179,7 +180,7 @@ fn all_models_of_a_dataset_are_scored_and_their_thresholds_recorded() {
     let recorded = std::fs::read(&thresholds).unwrap();
     bench.evaluate(&["--resamples", "0", "runs/small/gat_student_normal/1", "--output", "again"]);
     assert_eq!(std::fs::read(&thresholds).unwrap(), recorded);
-    let again = bench.rows("again/metrics.csv");
+    let again = bench.rows_of_models("again/metrics.csv");
     let first = of("gat_student_normal/1", "folder", KNOWN, "none")[0];
     let same = again.iter().find(|row| row["scope"] == "folder" && row["folder"] == KNOWN).unwrap();
     for column in ["threshold_method", "true_positives", "false_positives", "f1", "roc_auc"] {
@@ -282,7 +283,7 @@ fn a_drive_calibrates_the_other_drives_of_its_car() {
     let judge = |more: &[&str]| {
         let arguments = ["--resamples", "0", "--output", "judged", run.to_str().unwrap()];
         bench.evaluate(&[&arguments[..], more].concat());
-        bench.rows("judged/metrics.csv")
+        bench.rows_of_models("judged/metrics.csv")
     };
     let rows = judge(&["--calibrate-seconds", "1", "--calibrate-from", &from]);
     let name = format!("first 1 s of {from}");
@@ -327,7 +328,7 @@ fn a_run_named_in_several_ways_counts_once() {
         "{}",
         stderr(&output)
     );
-    let folders = bench.rows("once/metrics.csv").into_iter().filter(|row| row["scope"] == "folder").count();
+    let folders = bench.rows_of_models("once/metrics.csv").into_iter().filter(|row| row["scope"] == "folder").count();
     assert_eq!(folders, 4, "two folders at two thresholds");
 }
 
@@ -352,7 +353,7 @@ fn files_with_too_few_windows_are_not_calibrated() {
         let arguments = ["evaluate", "--data", "small", "--device", "cpu", "--resamples", "0", "--calibrate-seconds"];
         let output = bench.kdgat(&[&arguments[..], &[seconds, run.to_str().unwrap()]].concat());
         assert!(output.status.success(), "{}", stderr(&output));
-        let rows = bench.rows("runs/small/evaluation/metrics.csv");
+        let rows = bench.rows_of_models("runs/small/evaluation/metrics.csv");
         let of_unknown = |row: &_| {
             let row: &std::collections::HashMap<String, String> = row;
             row["folder"] == UNKNOWN && row["scope"] == "folder" && row["threshold_method"] == "fpr:0.001"
@@ -369,11 +370,53 @@ fn files_with_too_few_windows_are_not_calibrated() {
     let [raw, calibrated] = rows.as_slice() else { panic!("{} rows", rows.len()) };
     assert_eq!(calibrated["calibration"], "first 1 s");
     assert_eq!((raw["graphs"].as_str(), calibrated["graphs"].as_str()), ("87", "58"), "29 windows of short.csv");
-    let all = bench.rows("runs/small/evaluation/metrics.csv");
+    let all = bench.rows_of_models("runs/small/evaluation/metrics.csv");
     let alone = all.iter().find(|row| row["scope"] == "file" && row["calibration"] == "first 1 s").unwrap();
     for column in ["f1", "roc_auc", "true_positives", "false_alarms_per_hour", "episodes", "median_delay_seconds"] {
         assert_eq!(calibrated[column], alone[column], "{column}");
     }
+}
+
+/// Rules are judged beside models of any features, unless they are left out.
+#[test]
+fn rules_stand_beside_all_models() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    let judge = |more: &[&str]| {
+        let arguments = ["evaluate", "--data", "small", "--device", "cpu", "--resamples", "0", "--output", "judged"];
+        let output = bench.kdgat(&[&arguments[..], &[run.to_str().unwrap()], more].concat());
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), text, stderr(&output))
+    };
+    let rules = || bench.rows("judged/metrics.csv").into_iter().filter(|row| row["kind"] == "rule").count();
+    let (code, text, said) = judge(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        text.starts_with("best model against best rule") && text.contains("--preset gat,student,profile"),
+        "{text}"
+    );
+    assert!(rules() >= 7, "{} rows", rules());
+    let (_, text, _) = judge(&["--rules", "false"]);
+    assert!(!text.contains("rule") && rules() == 0, "{text}");
+
+    // Their store cannot be built: a warning, or an error if the rules were asked for.
+    let stores: Vec<_> =
+        std::fs::read_dir(bench.path().join("stores")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let is_profile = |path: &&PathBuf| {
+        std::fs::read_to_string(path.join("store.json")).is_ok_and(|text| text.contains("\"profile\""))
+    };
+    let of_profile = stores.iter().find(is_profile).unwrap();
+    let damaged = |more: &[&str]| {
+        std::fs::remove_dir_all(of_profile).unwrap();
+        std::fs::write(of_profile, "not a folder").unwrap();
+        judge(more)
+    };
+    let (code, text, said) = damaged(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("warning: no rule is judged beside the models: "), "{said}");
+    assert!(!text.contains("rule"), "{text}");
+    let (code, _, said) = damaged(&["--rules"]);
+    assert!(code != Some(0) && said.contains("error: "), "{said}");
 }
 
 /// Runs that differ in their data or teacher are not repetitions of each other, nor are models of unknown settings.

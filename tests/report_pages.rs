@@ -32,6 +32,7 @@ fn a_report_of_all_runs_has_every_chart() {
     expect(&html, &["losses-", "memory-", "difficulty-", "choice-", "teacher-", "comparison-tiny-gat"]);
     expect(&html, &["comparison-tiny-vgae"]);
     expect(&html, &TEST_CHARTS);
+    assert!(html.contains("rule: early") && !html.contains("RULE"), "a rule has its name");
     for why in ["clearestattack", "usual"] {
         assert!(charts(&html).iter().any(|chart| chart.ends_with(why)), "no window {why}");
     }

@@ -38,7 +38,8 @@ pub struct EvaluateArgs {
     /// Bootstrap resamples for the 95 % confidence intervals; 0 computes none. More give steadier intervals and take longer
     #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=MOST_RESAMPLES))]
     pub resamples: u64,
-    /// Also judge simple rules (unknown ID, early frame, byte jump, ...) as baselines (default: true with `--features profile`)
+    /// Also judge simple rules (unknown ID, early frame, byte jump, ...) as baselines (default: true, if the attack-free
+    /// traffic has a profile)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub rules: Option<bool>,
     #[command(flatten)]
@@ -75,7 +76,7 @@ pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
     }
     output::write(&format!(
         "{}{}\nwritten: {}\n",
-        rules::verdict(&report),
+        rules::verdict(&report, loaded.config.data.features),
         report.text() + &agreement::text(&report.models),
         folder.join("metrics.{json,csv}").display()
     ))?;

@@ -31,6 +31,7 @@ use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models, rules, thresh
 use crate::files;
 use crate::graph::Store;
 use crate::graph::store::manifest::FileEntry;
+use crate::interrupt;
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::Architecture;
 use crate::nn::attention::Backend;
@@ -50,7 +51,7 @@ pub struct EvaluateOptions {
     pub output: Option<PathBuf>,
     /// Bootstrap resamples of the confidence intervals.
     pub resamples: u64,
-    /// Also judge the rules; none: for a store of the profile set.
+    /// Also judge the rules; none: if their store can be built.
     pub rules: Option<bool>,
 }
 
@@ -114,11 +115,7 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
         all_curves.push(subject.curves(&files, calibrate));
         reports.push(report);
     }
-    if options.rules.unwrap_or(store.features().needs_history()) {
-        let store = match store.features().needs_history() {
-            true => Arc::clone(&store),
-            false => setup::open_profile_store(config)?,
-        };
+    if let Some(store) = store_of_rules(config, &store, options.rules)? {
         for one in rules::judge(&store, &files, &validation_graphs(&store), method, calibrate, &bootstrap)? {
             write_predictions(&mut predictions, &one.report.name, &one.subject, &files, &store, calibrate)?;
             all_curves.push(one.subject.curves(&files, calibrate));
@@ -140,6 +137,24 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
     };
     write(&report, &all_curves, &scored, &folder)?;
     Ok((report, folder))
+}
+
+/// The store that the rules read, of the profile set, or `None` if they are not judged. Unless they were asked for, one that cannot be built
+/// is a warning.
+fn store_of_rules(config: &Config, store: &Arc<Store>, asked: Option<bool>) -> Result<Option<Arc<Store>>, StageError> {
+    if asked == Some(false) {
+        return Ok(None);
+    }
+    if store.features().needs_history() {
+        return Ok(Some(Arc::clone(store)));
+    }
+    match setup::open_profile_store(config) {
+        Err(error) if asked.is_none() && !interrupt::requested() => {
+            eprintln!("warning: no rule is judged beside the models: {error}; --rules false leaves them out");
+            Ok(None)
+        }
+        opened => opened.map(Some),
+    }
 }
 
 fn calibrate_by(config: &Config, options: &EvaluateOptions) -> Result<Option<CalibrateBy>, StageError> {

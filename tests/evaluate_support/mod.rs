@@ -148,6 +148,11 @@ impl Bench {
         let mut reader = csv::Reader::from_path(self.path().join(path)).unwrap();
         reader.deserialize().map(Result::unwrap).collect()
     }
+
+    /// Like [`Bench::rows`], without those of the rules that are judged beside the models.
+    pub fn rows_of_models(&self, path: &str) -> Vec<std::collections::HashMap<String, String>> {
+        self.rows(path).into_iter().filter(|row| !row["model"].starts_with("rule: ")).collect()
+    }
 }
 
 pub fn stderr(output: &Output) -> String {

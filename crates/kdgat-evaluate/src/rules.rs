@@ -8,15 +8,18 @@ use std::sync::Arc;
 use super::EvaluateError;
 use super::bootstrap::Bootstrap;
 use super::judge::{CalibrateBy, NOT_CALIBRATED, Subject, TestFile};
-use super::tables::{ModelReport, Report, Row};
+use super::tables::{LINE_WIDTH, ModelReport, Report, Row, Table};
 use super::threshold::{self, at_false_positive_rate, for_car};
-use kdgat_config::{EvaluationConfig, Threshold};
+use kdgat_config::{EvaluationConfig, FeatureChoice, Threshold};
 use kdgat_graph::profile::rules::Rule;
 use kdgat_graph::profile::{ProfileLearner, fold_parts};
 use kdgat_graph::{CarProfile, Store, StoreError};
 
 /// Kind of the rules' rows in `metrics.csv`.
 pub const KIND: &str = "rule";
+
+/// What the names of rules begin with in tables and files.
+const NAME_PREFIX: &str = "rule: ";
 
 /// Counts of all rules for one window.
 type Counts = [u32; Rule::ALL.len()];
@@ -118,7 +121,7 @@ fn of_car(store: &Arc<Store>, file: &TestFile) -> Result<Option<CarCounts>, Eval
 }
 
 fn describe(rule: Rule) -> ModelReport {
-    let name = format!("rule: {}", rule.name());
+    let name = format!("{NAME_PREFIX}{}", rule.name());
     ModelReport {
         group: name.clone(),
         name,
@@ -141,40 +144,57 @@ fn describe(rule: Rule) -> ModelReport {
 const F1: usize = 4;
 const ROC_AUC: usize = 7;
 
-/// A line for each test folder that says whether the best model beats the best rule; empty without rules.
-pub fn verdict(report: &Report) -> String {
-    let mut text = String::new();
-    let is_rule = |model: &&ModelReport| model.kind == KIND;
-    let Some(first) = report.models.iter().find(is_rule) else { return text };
+/// Marks a folder on which the best rule is better than the best model.
+const BELOW: &str = "BELOW";
+
+/// A table that says for each test folder whether the best model beats the best rule, and a line that names better features where no
+/// model does; empty without rules. `features` are those of the models.
+pub fn verdict(report: &Report, features: FeatureChoice) -> String {
+    let Some(first) = report.models.iter().find(|model| model.kind == KIND) else { return String::new() };
+    let mut table = Table::new(&["folder", "metric", "", "model", "", "", "rule"]);
+    let (mut is_empty, mut is_below) = (true, false);
     for like in first.rows.iter().filter(|row| row.file.is_none()) {
-        let same = |row: &&Row| {
-            row.file.is_none() && row.folder == like.folder && row.calibration == like.calibration && row.attacks > 0
-        };
-        let best = |rules: bool, metric: usize| {
-            let models = report.models.iter().filter(|model| (model.kind == KIND) == rules);
-            let rows = models.flat_map(|model| model.rows.iter().filter(same).map(move |row| (model, row)));
-            let known = rows.filter(|(_, row)| !row.values[metric].is_nan());
-            known.max_by(|one, other| one.1.values[metric].total_cmp(&other.1.values[metric]))
-        };
-        let compare = |metric: usize, name: &str| {
-            let ((rule, by_rule), (model, by_model)) = (best(true, metric)?, best(false, metric)?);
-            let (by_rule, by_model) = (by_rule.values[metric], by_model.values[metric]);
-            let words = match by_model.total_cmp(&by_rule) {
+        for (metric, name) in [(F1, "F1"), (ROC_AUC, "ROC AUC")] {
+            let [Some((model, by_model)), Some((rule, by_rule))] =
+                [false, true].map(|rules| best(report, like, metric, rules))
+            else {
+                continue;
+            };
+            let compared = match by_model.total_cmp(&by_rule) {
                 std::cmp::Ordering::Greater => "above",
                 std::cmp::Ordering::Equal => "equal to",
-                std::cmp::Ordering::Less => "BELOW",
+                std::cmp::Ordering::Less => BELOW,
             };
-            Some(format!("{name} {by_model:.4} ({}) {words} {by_rule:.4} ({})", model.name, rule.name))
-        };
-        let compared: Vec<String> =
-            [(F1, "F1"), (ROC_AUC, "ROC AUC")].into_iter().filter_map(|(metric, name)| compare(metric, name)).collect();
-        if !compared.is_empty() {
-            let calibrated = match like.calibration.as_str() {
-                NOT_CALIBRATED => String::new(),
-                calibration => format!(", calibrated on the {calibration}"),
+            is_empty = false;
+            is_below |= compared == BELOW;
+            let folder = match like.calibration.as_str() {
+                NOT_CALIBRATED => like.folder.clone(),
+                calibration => format!("{}, calibrated on the {calibration}", like.folder),
             };
-            text += &format!("  {}{calibrated}: {}\n", like.folder, compared.join("; "));
+            let [by_model, by_rule] = [by_model, by_rule].map(|value| format!("{value:.4}"));
+            let name_of_rule = rule.name.trim_start_matches(NAME_PREFIX);
+            let cells = [name, &by_model, &model.name, compared, &by_rule, name_of_rule];
+            table.row([folder].into_iter().chain(cells.map(str::to_owned)).collect());
         }
     }
-    if text.is_empty() { text } else { format!("best model against best rule\n{text}\n") }
+    if is_empty {
+        return String::new();
+    }
+    let hint = match features {
+        FeatureChoice::Window | FeatureChoice::Rich if is_below => format!(
+            "These models read {features} features, which lack most of what rules see; --preset gat,student,profile has it.\n"
+        ),
+        _ => String::new(),
+    };
+    format!("best model against best rule\n\n{}{hint}\n", table.text_within(LINE_WIDTH))
+}
+
+/// The best rule, or the best model that is none, by a metric in the folder of `like`, and its value.
+fn best<'a>(report: &'a Report, like: &Row, metric: usize, rules: bool) -> Option<(&'a ModelReport, f64)> {
+    let is_same = |row: &&Row| {
+        row.file.is_none() && row.folder == like.folder && row.calibration == like.calibration && row.attacks > 0
+    };
+    let models = report.models.iter().filter(|model| (model.kind == KIND) == rules);
+    let values = models.flat_map(|model| model.rows.iter().filter(is_same).map(move |row| (model, row.values[metric])));
+    values.filter(|(_, value)| !value.is_nan()).max_by(|one, other| one.1.total_cmp(&other.1))
 }

@@ -145,14 +145,16 @@ fn of_evaluation(evaluation: &Evaluation, is_one_of_several: bool) -> Result<Sec
     charts.extend(figures::intervals::draw(evaluation)?);
     charts.extend(figures::curves::draw(evaluation)?);
     let mut blocks = vec![Block::Table(table::of_evaluation(evaluation)), Block::Charts(charts)];
-    let open = evaluation.models.len() <= UNFOLDED;
+    let open = evaluation.models.iter().filter(|model| !model.is_rule()).count() <= UNFOLDED;
     for model in &evaluation.models {
         let mut charts = vec![figures::confusion::draw(evaluation, model)?];
-        // A pair of models has no attention weights of its own.
-        if !model.kind.contains('+') {
+        let mut title = format!("{}: confusion per attack", model.model);
+        // A pair of models has no attention weights of its own, nor has a rule.
+        if !model.kind.contains('+') && !model.is_rule() {
             charts.extend(figures::windows::draw(evaluation, &model.model)?);
+            title += ", and windows as graphs";
         }
-        let title = format!("{}: confusion per attack, and windows as graphs", model.model);
+        let open = open && !model.is_rule();
         blocks.push(Block::Folded { title, charts, open });
     }
     Ok(Section { title: title_of_evaluation(&evaluation.dataset, &evaluation.folder, is_one_of_several), blocks })

@@ -16,7 +16,8 @@ const RIGHT: i32 = 176;
 const MOST_MODELS: usize = 18;
 
 /// Legend of [`color`].
-pub const COLORS: &str = "Blue: distilled; green: without distillation; orange: teachers; violet: two models together.";
+pub const COLORS: &str =
+    "Blue: distilled; green: without distillation; orange: teachers; violet: two models together; brown: rules.";
 
 /// A model as a point of the chart.
 #[derive(Debug, Clone, PartialEq)]
@@ -155,6 +156,7 @@ fn unknown_cars(model: &Model) -> String {
 pub fn color(model: &Model) -> usize {
     match model {
         model if model.kind.contains('+') => 4,
+        model if model.is_rule() => 6,
         model if model.size.starts_with("teacher") => 3,
         model if model.distilled => 0,
         _ => 2,

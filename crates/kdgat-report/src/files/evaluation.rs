@@ -10,6 +10,7 @@ use super::run::read_json;
 use crate::ReportError;
 use kdgat_evaluate::calibration::is_unknown_vehicle;
 use kdgat_evaluate::curves::CURVES;
+use kdgat_evaluate::rules;
 use kdgat_evaluate::teacher_worth::TeacherWorth;
 use kdgat_evaluate::windows::{ModelWindows, WINDOWS, WindowsFile};
 
@@ -162,9 +163,17 @@ impl Evaluation {
 }
 
 impl Model {
+    /// True for a rule that is judged beside the models.
+    pub fn is_rule(&self) -> bool {
+        self.kind == rules::KIND
+    }
+
     /// Returns a short description: `GAT teacher`, `GAT, KD`, `GAT curriculum, KD`, `GAT+VGAE, no KD`; with the number of its run
-    /// if that is above 1.
+    /// if that is above 1. A rule has its name.
     pub fn label(&self) -> String {
+        if self.is_rule() {
+            return self.model.clone();
+        }
         let mut label = self.kind.to_uppercase();
         if self.size != "student" {
             label += &format!(" {}", self.size);
