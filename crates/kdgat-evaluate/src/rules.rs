@@ -3,6 +3,7 @@
 //! A detector that cannot beat them has learned nothing that a page of code does not know. [`Rule`](kdgat_graph::profile::rules::Rule)
 //! lists them.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::EvaluateError;
@@ -144,49 +145,71 @@ fn describe(rule: Rule) -> ModelReport {
 const F1: usize = 4;
 const ROC_AUC: usize = 7;
 
-/// Marks a folder on which the best rule is better than the best model.
-const BELOW: &str = "BELOW";
+/// The best model and the best rule in a folder, by one metric.
+struct Contest<'a> {
+    /// The test folder, and what calibrated it.
+    folder: String,
+    metric: &'static str,
+    model: (&'a ModelReport, f64),
+    rule: (&'a ModelReport, f64),
+}
+
+impl Contest<'_> {
+    /// Whether the model's value is greater than the rule's.
+    fn outcome(&self) -> Ordering {
+        self.model.1.total_cmp(&self.rule.1)
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let compared = match self.outcome() {
+            Ordering::Greater => "above",
+            Ordering::Equal => "equal to",
+            Ordering::Less => "BELOW",
+        };
+        let [of_model, of_rule] = [self.model.1, self.rule.1].map(|value| format!("{value:.4}"));
+        let rule = self.rule.0.name.trim_start_matches(NAME_PREFIX);
+        let cells = [&self.folder, self.metric, &of_model, &self.model.0.name, compared, &of_rule, rule];
+        cells.map(str::to_owned).to_vec()
+    }
+}
 
 /// A table that says for each test folder whether the best model beats the best rule, and a line that names better features where no
 /// model does; empty without rules. `features` are those of the models.
 pub fn verdict(report: &Report, features: FeatureChoice) -> String {
-    let Some(first) = report.models.iter().find(|model| model.kind == KIND) else { return String::new() };
+    let contests = contests(report);
+    if contests.is_empty() {
+        return String::new();
+    }
     let mut table = Table::new(&["folder", "metric", "", "model", "", "", "rule"]);
-    let (mut is_empty, mut is_below) = (true, false);
+    contests.iter().for_each(|contest| table.row(contest.cells()));
+    let hint = match features {
+        FeatureChoice::Window | FeatureChoice::Rich if contests.iter().any(|contest| contest.outcome().is_lt()) => {
+            format!(
+                "These models read {features} features, which lack most of what rules see; --preset gat,student,profile has it.\n"
+            )
+        }
+        _ => String::new(),
+    };
+    format!("best model against best rule\n\n{}{hint}\n", table.text_within(LINE_WIDTH))
+}
+
+/// Best model and best rule in each test folder, by F1 and by ROC AUC.
+fn contests(report: &Report) -> Vec<Contest<'_>> {
+    let Some(first) = report.models.iter().find(|model| model.kind == KIND) else { return Vec::new() };
+    let mut contests = Vec::new();
     for like in first.rows.iter().filter(|row| row.file.is_none()) {
         for (metric, name) in [(F1, "F1"), (ROC_AUC, "ROC AUC")] {
-            let [Some((model, by_model)), Some((rule, by_rule))] =
-                [false, true].map(|rules| best(report, like, metric, rules))
-            else {
+            let [Some(model), Some(rule)] = [false, true].map(|rules| best(report, like, metric, rules)) else {
                 continue;
             };
-            let compared = match by_model.total_cmp(&by_rule) {
-                std::cmp::Ordering::Greater => "above",
-                std::cmp::Ordering::Equal => "equal to",
-                std::cmp::Ordering::Less => BELOW,
-            };
-            is_empty = false;
-            is_below |= compared == BELOW;
             let folder = match like.calibration.as_str() {
                 NOT_CALIBRATED => like.folder.clone(),
                 calibration => format!("{}, calibrated on the {calibration}", like.folder),
             };
-            let [by_model, by_rule] = [by_model, by_rule].map(|value| format!("{value:.4}"));
-            let name_of_rule = rule.name.trim_start_matches(NAME_PREFIX);
-            let cells = [name, &by_model, &model.name, compared, &by_rule, name_of_rule];
-            table.row([folder].into_iter().chain(cells.map(str::to_owned)).collect());
+            contests.push(Contest { folder, metric: name, model, rule });
         }
     }
-    if is_empty {
-        return String::new();
-    }
-    let hint = match features {
-        FeatureChoice::Window | FeatureChoice::Rich if is_below => format!(
-            "These models read {features} features, which lack most of what rules see; --preset gat,student,profile has it.\n"
-        ),
-        _ => String::new(),
-    };
-    format!("best model against best rule\n\n{}{hint}\n", table.text_within(LINE_WIDTH))
+    contests
 }
 
 /// The best rule, or the best model that is none, by a metric in the folder of `like`, and its value.
