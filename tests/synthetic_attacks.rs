@@ -412,7 +412,9 @@ fn a_classifier_trains_with_them_and_its_evaluation_uses_them_by_default() {
         let metrics: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
         metrics["data_digest"].as_str().unwrap().to_owned()
     };
-    let evaluate = |more: &[&str]| workplace.success(&[&["evaluate", run, "--resamples", "0"], more].concat());
+    // The rules would have a store of their own.
+    let evaluate =
+        |more: &[&str]| workplace.success(&[&["evaluate", run, "--resamples", "0", "--rules", "false"], more].concat());
     let small = small_dataset().to_str().unwrap();
     let changed = "before its logs changed";
     let said = evaluate(&["--output", "with"]);
