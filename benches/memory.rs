@@ -16,7 +16,7 @@ use kdgat::graph::{AssembleOptions, Loader, LoaderOptions, Store, shuffled_batch
 use kdgat::memory::Meter;
 use kdgat::memory::budget::{MemoryBudget, Shape, WorstBatches};
 use kdgat::memory::probe::Probe;
-use kdgat::memory_plan::estimate::{Circumstances, estimate};
+use kdgat::memory_plan::estimate::{Circumstances, ComparedLayers, estimate};
 use kdgat::torch::allocator::Phase;
 use tch::Device;
 
@@ -148,8 +148,7 @@ fn measure(
         nodes_per_graph: whole.nodes / whole.graphs,
         resident_teacher: true,
         teacher_counted: false,
-        latents: true,
-        hints: false,
+        compared: ComparedLayers { latents: true, hints: false },
     };
     let closed = estimate(&student, distills.then_some(teacher).as_slice(), &circumstances)?;
 

@@ -18,7 +18,7 @@ use support::cli::{SMALL_STUDENT, Workplace, said};
 struct Golden {
     name: &'static str,
     student: &'static [&'static str],
-    /// How it is distilled, where that is not the preset's way.
+    /// Distillation settings that differ from the preset's.
     distillation: &'static [&'static str],
     run: &'static str,
     metrics: &'static str,

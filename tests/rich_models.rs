@@ -4,7 +4,7 @@ mod stage_support;
 
 use kdgat::graph::{FeatureSet, NodeScaling};
 use kdgat::memory::budget::Shape;
-use kdgat::memory_plan::estimate::{Circumstances, estimate, weight_bytes};
+use kdgat::memory_plan::estimate::{Circumstances, ComparedLayers, estimate, weight_bytes};
 use kdgat::nn::node_input::InputConfig;
 use kdgat::nn::{Architecture, IdHash, VgaeConfig};
 use stage_support::{Workplace, dataset};
@@ -159,8 +159,7 @@ fn the_static_estimate_knows_the_widths() {
             nodes_per_graph: 30.0,
             resident_teacher: false,
             teacher_counted: false,
-            latents: false,
-            hints: false,
+            compared: ComparedLayers::default(),
         };
         let budget = estimate(&Architecture::Vgae(config(input)), &[], &circumstances).unwrap();
         let shape = |nodes| Shape { graphs: 1.0, nodes, edges: 1.0 };

@@ -41,9 +41,15 @@ pub struct Circumstances {
     pub resident_teacher: bool,
     /// Set when the teacher is already loaded and its memory counted.
     pub teacher_counted: bool,
-    /// Set when latents are compared; only a VGAE has them.
+    pub compared: ComparedLayers,
+}
+
+/// The layers that distillation compares besides the outputs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ComparedLayers {
+    /// The latents; only a VGAE has them.
     pub latents: bool,
-    /// Set when hidden layers are distilled, too.
+    /// Hidden layers.
     pub hints: bool,
 }
 
@@ -85,7 +91,8 @@ pub fn estimate(
 ) -> Result<MemoryBudget, ModelError> {
     let (parameters, buffers) = weight_bytes(student)?;
     let teacher = teachers.first();
-    let hints = teacher.filter(|_| circumstances.hints).map(|teacher| Hints::new(student, teacher, circumstances));
+    let hints =
+        teacher.filter(|_| circumstances.compared.hints).map(|teacher| Hints::new(student, teacher, circumstances));
     let parameters = parameters + hints.as_ref().map_or(0.0, |hints| hints.regressor);
     let burst = circumstances.burst.max(1) as f64;
     let edge_features = student.reads_edge_features() || teachers.iter().any(Architecture::reads_edge_features);
@@ -117,8 +124,7 @@ pub fn estimate(
             let resident = if circumstances.resident_teacher || !circumstances.cuda { weights } else { 0.0 };
             add("teacher's weights", Moment::Always, Linear::fixed(resident));
         }
-        let asked = [circumstances.latents, circumstances.hints];
-        let targets = targets_per_node(teacher, circumstances.nodes_per_graph, asked);
+        let targets = targets_per_node(teacher, circumstances.nodes_per_graph, circumstances.compared);
         add(TARGETS, Moment::Always, per_node(targets).times(burst));
         let copies = !circumstances.resident_teacher && !circumstances.teacher_counted;
         let fixed = if copies { weights } else { 0.0 };
@@ -153,18 +159,18 @@ fn batch_data(edge_features: bool, node_features: i64) -> Linear {
     Linear { fixed: 0.0, per_node: 32.0 + F32 * node_features as f64 + 1.0, per_edge: 20.0 + attributes }
 }
 
-/// Bytes per node of a teacher's targets, including latents and hints if those are set.
-pub(super) fn targets_per_node(teacher: &Architecture, nodes_per_graph: f64, [latents, hints]: [bool; 2]) -> f64 {
+/// Bytes per node of a teacher's targets, including the `compared` layers.
+pub(super) fn targets_per_node(teacher: &Architecture, nodes_per_graph: f64, compared: ComparedLayers) -> f64 {
     let outputs = match teacher {
         Architecture::Vgae(config) => {
-            let latent = if latents { config.latent } else { 0 };
+            let latent = if compared.latents { config.latent } else { 0 };
             (latent + config.input.node_features()) as f64
         }
         Architecture::Gat(_) => CLASSES as f64 / nodes_per_graph.max(1.0),
         Architecture::Graph(config) => config.outputs as f64 / nodes_per_row(config, nodes_per_graph),
         Architecture::Nodes(config) => config.outputs as f64,
     };
-    let hidden = if hints { hidden_per_node(teacher, nodes_per_graph) } else { 0.0 };
+    let hidden = if compared.hints { hidden_per_node(teacher, nodes_per_graph) } else { 0.0 };
     F32 * (outputs + hidden)
 }
 

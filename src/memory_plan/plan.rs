@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::estimate::{Circumstances, estimate, targets_per_node};
+use super::estimate::{Circumstances, ComparedLayers, estimate, targets_per_node};
 use crate::memory::budget::{MemoryBudget, Moment, WorstBatches, gibibytes};
 use crate::nn::{Architecture, GatConfig, InputConfig, ModelError, VgaeConfig};
 
@@ -24,10 +24,7 @@ pub struct Question<'a> {
     /// The networks of the teacher; none without a teacher.
     pub teachers: &'a [Architecture],
     pub worst: &'a WorstBatches,
-    /// Set when latents are compared; only a VGAE has them.
-    pub latents: bool,
-    /// Set when hidden layers are distilled, too.
-    pub hints: bool,
+    pub compared: ComparedLayers,
     /// Set when steps run as CUDA graphs.
     pub records_steps: bool,
     /// Number of nodes in all training graphs, in each of their views, and in all validation graphs: sets the size of the target cache.
@@ -47,7 +44,7 @@ pub struct Question<'a> {
 
 impl Question<'_> {
     fn cache_bytes(&self, teacher: &Architecture) -> f64 {
-        self.total_nodes * targets_per_node(teacher, self.nodes_per_graph, [self.latents, self.hints])
+        self.total_nodes * targets_per_node(teacher, self.nodes_per_graph, self.compared)
     }
 }
 
@@ -156,8 +153,7 @@ fn budget(question: &Question, choice: Choice) -> Result<MemoryBudget, ModelErro
         nodes_per_graph: question.nodes_per_graph,
         resident_teacher: !choice.layer_residency,
         teacher_counted: false,
-        latents: question.latents,
-        hints: question.hints,
+        compared: question.compared,
     };
     let mut budget = estimate(question.student, question.teachers, &circumstances)?;
     if question.records_steps && question.cuda {
@@ -258,8 +254,7 @@ fn row(gigabytes: u64) -> Result<Row, ModelError> {
             student: &student,
             teachers: teacher.as_slice(),
             worst: &worst,
-            latents: true,
-            hints: false,
+            compared: ComparedLayers { latents: true, hints: false },
             records_steps: false,
             total_nodes: 0.0,
             wanted: WANTED,

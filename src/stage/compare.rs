@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::StageError;
 use crate::config::nearest;
-use crate::evaluate::tables::Table;
+use crate::evaluate::text_table::Table;
 
 const METRICS_FILE: &str = "metrics.csv";
 const EPOCH: &str = "epoch";

@@ -139,8 +139,9 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
     Ok((report, folder))
 }
 
-/// The store that the rules read, of the profile set, or `None` if they are not judged. Unless they were asked for, one that cannot be built
-/// is a warning.
+/// Opens the store of the profile set, which the rules read; `None` if they are not judged. It numbers the windows of test logs as `store`
+/// does: synthetic logs, of which it may have more, come after them. Unless the rules were asked for, a store that cannot be built is a
+/// warning.
 fn store_of_rules(config: &Config, store: &Arc<Store>, asked: Option<bool>) -> Result<Option<Arc<Store>>, StageError> {
     if asked == Some(false) {
         return Ok(None);

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::StageError;
+use super::cache_settings::cache_memory_bytes;
 use super::fresh_student::{AlwaysBytes, FreshStudent};
 use super::setup::Data;
 use super::sizing::waiting_batches;
@@ -88,7 +89,7 @@ impl CachedTargets {
             TeacherCache::Off => CachePlace::Nowhere,
             TeacherCache::Ram => CachePlace::Memory,
             TeacherCache::Disk => CachePlace::Disk,
-            TeacherCache::Auto if bytes <= teacher::cache_memory_bytes(config) as f64 => CachePlace::Memory,
+            TeacherCache::Auto if bytes <= cache_memory_bytes(config) as f64 => CachePlace::Memory,
             TeacherCache::Auto => CachePlace::Disk,
         };
         Self { place, ..Self::NONE }

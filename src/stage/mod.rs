@@ -2,6 +2,7 @@
 //! [`crate::distill`] and [`crate::train`].
 
 mod autoencoder;
+mod cache_settings;
 mod classifier;
 mod compare;
 mod curriculum;

@@ -10,11 +10,12 @@ use std::time::Instant;
 
 use tch::{Device, Tensor};
 
+use super::cache_settings::cache_options;
 use super::node_data::{self, NodeData};
 use super::node_features::{self, SampledBatches};
 use super::node_sizing::planned_bytes;
 use super::node_teacher::{self, activation_place};
-use super::teacher::{FoundTeacher, cache_options};
+use super::teacher::FoundTeacher;
 use super::teacher_cache::{Cached, Progress, free_text, on_disk, refuse_full_disk};
 use super::train_nodes::{Seeds, node_gnn_config};
 use super::{StageError, training};

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use tch::Device;
 
+use super::cache_settings::cache_memory_bytes;
 use super::node_data::NodeData;
 use super::teacher::{
-    FoundTeacher, FurtherNetwork, ModelRole, TEACHER, TeacherUse, by_path_or_registered, cache_memory_bytes, data_flag,
-    division_flags, expect_same_division, open, teacher_options,
+    FoundTeacher, FurtherNetwork, ModelRole, TEACHER, TeacherUse, by_path_or_registered, data_flag, division_flags,
+    expect_same_division, open, teacher_options,
 };
 use super::train_nodes::labels_of;
 use super::{StageError, training};

@@ -15,7 +15,7 @@ use crate::memory::budget::{MemoryBudget, Method, Moment, Shape, WholeBatches, W
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
 use crate::memory::probe::Probe;
 use crate::memory::{self, Meter};
-use crate::memory_plan::estimate::{Circumstances, estimate};
+use crate::memory_plan::estimate::{Circumstances, ComparedLayers, estimate};
 use crate::nn::Architecture;
 use crate::torch::allocator::{self, Phase};
 use crate::torch::device;
@@ -414,8 +414,7 @@ impl Sizing<'_> {
             nodes_per_graph: self.worst(graphs).shape(graphs.len()).nodes / graphs.len().max(1) as f64,
             resident_teacher: self.residency() != Residency::Layer,
             teacher_counted: !self.data.device.is_cuda(),
-            latents: teacher::asked(self.config).latent,
-            hints: teacher::asked(self.config).hidden,
+            compared: teacher::compared_layers(self.config),
         };
         let on_gpu = self.data.device.is_cuda();
         let mut budget = estimate(self.architecture, self.teachers, &circumstances)?;
@@ -537,8 +536,7 @@ impl Sizing<'_> {
             nodes_per_graph: worst.shape(1).nodes,
             resident_teacher: true,
             teacher_counted: true,
-            latents: false,
-            hints: false,
+            compared: ComparedLayers::default(),
         };
         let described = estimate(self.architecture, &[], &circumstances).map(|budget| {
             let largest = budget.largest_component(worst.shape(1)).map_or("", |component| component.name);

@@ -6,30 +6,27 @@ use std::path::{Path, PathBuf};
 use serde_json::Map;
 use tch::Device;
 
-use super::node_targets::joined;
+use super::cache_settings::cache_options;
 use super::setup::{self, Data};
 use super::{Outcome, StageError, training};
-use crate::config::{self, CachePrecision, Config, IdEncoding, Residency as ResidencyChoice, Stage, TeacherCache};
+use crate::config::{self, Config, IdEncoding, Residency as ResidencyChoice, Stage};
 use crate::distill::frozen::{
     self, Asked, FrozenEnsemble, HiddenIds, LoadedModel, TargetChanges, TeacherVocabulary, joined_weights,
 };
 use crate::distill::objective::TeacherLink;
 use crate::distill::registry::{self, Registry, TeacherConfig, TrainedOn};
 use crate::distill::{
-    CacheMode, CacheOptions, FrozenModel, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherError,
-    TeacherOptions, Weights,
+    FrozenModel, RegistryError, Residency, StoreShape, Teacher, TeacherError, TeacherOptions, Weights,
 };
-use crate::graph::Validation;
 use crate::graph::dataset::GraphSplit;
-use crate::memory::{self, Meter, retry_on_oom};
+use crate::graph::{Store, Validation};
+use crate::memory::{Meter, retry_on_oom};
+use crate::memory_plan::estimate::ComparedLayers;
 use crate::nn::attention::Backend;
 use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, DatasetIdentity, GnnConfig, ModelDescription};
 use crate::shell;
 use crate::train::checkpoint;
-
-/// With `teacher_cache = "auto"`, targets are cached in memory if they need at most 1/4 of the free memory.
-const CACHE_SHARE_OF_FREE_MEMORY: u64 = 4;
 
 /// A teacher that is not started yet.
 #[derive(Debug)]
@@ -122,7 +119,7 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
     Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, changes }))
 }
 
-/// Whether the teacher sees the views of the student.
+/// Decides how the teacher sees IDs that are hidden from the student: without views, it sees them all.
 fn hidden_ids(config: &Config, stage: Stage) -> HiddenIds {
     match (config::views(config, stage), config.model.id_encoding) {
         (0, _) => HiddenIds::Seen,
@@ -140,6 +137,12 @@ pub(super) fn asked(config: &Config) -> Asked {
         hidden: distillation.kd_hint_weight > 0.0,
         hidden_ids: HiddenIds::Seen,
     }
+}
+
+/// The layers that the configured distillation compares besides the outputs, for memory plans.
+pub(super) fn compared_layers(config: &Config) -> ComparedLayers {
+    let asked = asked(config);
+    ComparedLayers { latents: asked.latent, hints: asked.hidden }
 }
 
 /// Refuses a teacher that reads other features than the student.
@@ -442,6 +445,13 @@ pub struct TeacherUse {
     pub batches_per_epoch: u64,
 }
 
+impl TeacherUse {
+    /// The shape of a cache of the targets of `store` for these requests, if training graphs are seen in `views`.
+    pub fn shape(&self, store: &Store, views: u64) -> StoreShape {
+        StoreShape::new(store, Some(self.graphs.clone())).in_views(views, self.num_viewed)
+    }
+}
+
 /// Starts the teacher's thread, if there is a teacher.
 pub fn start(
     config: &Config,
@@ -452,7 +462,7 @@ pub fn start(
     let settings = &config.distillation;
     let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
     let views = if found.asked.hidden_ids == HiddenIds::Seen { 0 } else { settings.kd_views as u64 };
-    let shape = StoreShape::new(&data.store, Some(usage.graphs)).in_views(views, usage.num_viewed);
+    let shape = usage.shape(&data.store, views);
     let options = teacher_options(config, &found, data.device, &data.dataset, usage.batches_per_epoch);
     let model = found.model(training::attention_kernel(config))?;
     let teacher = Teacher::start(model, found.weights, &options, &shape)?;
@@ -486,73 +496,6 @@ pub fn residency(config: &Config) -> Residency {
         ResidencyChoice::Layer => Residency::Layer,
         ResidencyChoice::Auto => Residency::Auto,
     }
-}
-
-/// Host memory in bytes that the automatic choices allow for cached targets and for a teacher's activations.
-pub fn cache_memory_bytes(config: &Config) -> u64 {
-    let limit = memory::limits::host_limit(config.memory.memory_limit.map(|size| size.0));
-    memory::available_bytes().min(limit.bytes) / CACHE_SHARE_OF_FREE_MEMORY
-}
-
-/// The configured options for caching this teacher's targets.
-pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIdentity) -> CacheOptions {
-    let settings = &config.distillation;
-    let digest = &found.weights.digest()[..12];
-    let precision = match settings.teacher_cache_precision {
-        CachePrecision::F32 => Precision::F32,
-        CachePrecision::F16 => Precision::F16,
-    };
-    let has_latent = found.asked.latent || !matches!(found.architecture, Architecture::Vgae(_));
-    let latent = if has_latent { "" } else { "-no-latent" };
-    let hints = if found.asked.hidden { "-hints" } else { "" };
-    let fanouts = config.nodes.teacher_fanouts.as_deref().map(joined);
-    let sampled = fanouts.as_ref().map(|text| format!("-sampled-{}", text.replace(',', "-"))).unwrap_or_default();
-    let changes = found.changes.describe();
-    let changed = changes.as_ref().map(|text| format!("-changed-{}", &blake3::hash(text.as_bytes()).to_hex()[..12]));
-    let views = views_key(config, found.asked.hidden_ids);
-    let seen = views.as_ref().map(|text| format!("-views-{}", &blake3::hash(text.as_bytes()).to_hex()[..12]));
-    let suffixes = [latent, hints, &sampled, &changed.unwrap_or_default(), &seen.unwrap_or_default()].concat();
-    let kept = format!("{}{suffixes}.targets", precision.as_str());
-    let name = format!("{}-{digest}-{}-{kept}", dataset.name, &dataset.digest[..12]);
-    let mode = match settings.cache() {
-        TeacherCache::Auto => CacheMode::Auto,
-        TeacherCache::Off => CacheMode::Off,
-        TeacherCache::Ram => CacheMode::Ram,
-        TeacherCache::Disk => CacheMode::Disk,
-    };
-    CacheOptions {
-        mode,
-        precision,
-        path: Some(settings.teacher_cache_dir.join(name)),
-        unit: if matches!(found.architecture, Architecture::Nodes(_)) { "nodes" } else { "graphs" },
-        ram_budget_bytes: cache_memory_bytes(config),
-        architecture: architectures(found),
-        features: match (&found.vocabulary, fanouts, changes) {
-            (TeacherVocabulary::Hidden, ..) => "IDs hidden".to_owned(),
-            (_, None, None) => {
-                let views = views.map(|text| format!(", {text}")).unwrap_or_default();
-                format!("vocabulary {}{views}", found.vocabulary_digest)
-            }
-            (_, None, Some(changes)) => changes,
-            (_, Some(fanouts), _) => format!("{fanouts} sampled neighbours"),
-        },
-    }
-}
-
-/// Everything that the views of training graphs depend on, as text; `None` without views.
-fn views_key(config: &Config, hidden_ids: HiddenIds) -> Option<String> {
-    let hidden = match hidden_ids {
-        HiddenIds::Seen => return None,
-        HiddenIds::Unknown => "hidden",
-        HiddenIds::Replaced => "replaced",
-    };
-    Some(format!("{} views with {} of the IDs {hidden}", config.distillation.kd_views, config.model.unknown_drop))
-}
-
-/// The architectures of a teacher's networks, as text.
-fn architectures(found: &FoundTeacher) -> String {
-    let texts = found.architectures().into_iter().map(|architecture| architecture.to_json().to_string());
-    texts.collect::<Vec<_>>().join(" and ")
 }
 
 /// Registers the model that a run has trained as the teacher of its dataset, replacing an earlier one. Returns its folder.

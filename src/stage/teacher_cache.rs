@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use tch::Device;
 
+use super::cache_settings::cache_options;
 use super::setup::{self, Data};
 use super::teacher::{self, FoundTeacher, TeacherUse};
 use super::{StageError, training};
 use crate::config::{self, Config, ModelKind, Stage, TeacherCache};
+use crate::distill::Summary;
 use crate::distill::cache::{RecordLayout, free_disk_bytes};
 use crate::distill::objective::TeacherLink;
 use crate::distill::planner::format_bytes;
-use crate::distill::{StoreShape, Summary};
 use crate::graph::{Loader, Split};
 use crate::interrupt;
 use crate::memory::{Meter, retry_on_oom};
@@ -76,10 +77,11 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
     let wanted = Wanted::new(&data, stage, config::views(config, stage))?;
     let found = teacher::find(config, stage, &data)?;
     let Some(found) = found else { return Err(StageError::Input("no teacher is configured".into())) };
-    let path = announce_size(config, &found, &data, &wanted)?;
     let edge_features = found.architectures().iter().any(Architecture::reads_edge_features);
     let batch_graphs = config.training.batch_size.min(BATCH_GRAPHS);
-    let link = teacher::start(config, Some(found), &data, wanted.teacher_use(batch_graphs))?;
+    let usage = wanted.teacher_use(batch_graphs);
+    let path = announce_size(config, &found, &data, &wanted, &usage)?;
+    let link = teacher::start(config, Some(found), &data, usage)?;
     let (summary, interrupted) = fill(config, &data, link, &wanted, batch_graphs, edge_features)?;
     let cache = summary.cache.unwrap_or_default();
     if !interrupted && cache.filled_graphs < cache.used_graphs {
@@ -159,18 +161,13 @@ impl Wanted {
         self.training.len() * self.views.max(1) as usize + self.validation.len()
     }
 
-    fn shape(&self, data: &Data) -> StoreShape {
-        let graphs = [&self.training[..], &self.validation].concat();
-        StoreShape::new(&data.store, Some(graphs)).in_views(self.views, self.training.len())
-    }
-
     fn teacher_use(&self, batch_graphs: usize) -> TeacherUse {
         let graphs = [&self.training[..], &self.validation].concat();
         let batches_per_epoch = self.count().div_ceil(batch_graphs) as u64;
         TeacherUse { graphs, num_viewed: self.training.len(), batches_per_epoch }
     }
 
-    /// What the targets are of, as text.
+    /// The graphs and their views in words.
     fn text(&self) -> String {
         let (training, validation, views) = (self.training.len(), self.validation.len(), self.views);
         match views {
@@ -181,11 +178,17 @@ impl Wanted {
 }
 
 /// Prints the size and place of the targets before anything is written. Returns the path of the cache file.
-fn announce_size(config: &Config, found: &FoundTeacher, data: &Data, wanted: &Wanted) -> Result<PathBuf, StageError> {
-    let options = teacher::cache_options(config, found, &data.dataset);
+fn announce_size(
+    config: &Config,
+    found: &FoundTeacher,
+    data: &Data,
+    wanted: &Wanted,
+    usage: &TeacherUse,
+) -> Result<PathBuf, StageError> {
+    let options = cache_options(config, found, &data.dataset);
     let path = options.path.unwrap_or_default();
     let model = found.model(training::attention_kernel(config))?;
-    let shape = wanted.shape(data);
+    let shape = usage.shape(&data.store, wanted.views);
     let layout = RecordLayout::new(model.target_layout(), options.precision, &shape.node_counts);
     let bytes = layout.total_bytes(shape.used.as_deref()).map_err(crate::distill::TeacherError::from)?;
     let size = format!("targets of {} take {} in {}", wanted.text(), format_bytes(bytes), options.precision.as_str());

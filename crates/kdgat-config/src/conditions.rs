@@ -1,4 +1,4 @@
-//! What a configuration amounts to, where several rules or stages ask.
+//! Conditions of a configuration that several rules or stages depend on.
 
 use super::check::Stage;
 use super::fields::Config;

@@ -36,6 +36,7 @@ pub mod scores;
 pub mod speed;
 pub mod tables;
 pub mod teacher_worth;
+pub mod text_table;
 pub mod threshold;
 pub mod windows;
 

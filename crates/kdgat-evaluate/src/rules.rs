@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::EvaluateError;
 use super::bootstrap::Bootstrap;
 use super::judge::{CalibrateBy, NOT_CALIBRATED, Subject, TestFile};
-use super::tables::{LINE_WIDTH, ModelReport, Report, Row, Table};
+use super::tables::{ModelReport, Report, Row};
+use super::text_table::{LINE_WIDTH, Table};
 use super::threshold::{self, at_false_positive_rate, for_car};
 use kdgat_config::{EvaluationConfig, FeatureChoice, Threshold};
 use kdgat_graph::profile::rules::Rule;
@@ -19,7 +20,7 @@ use kdgat_graph::{CarProfile, Store, StoreError};
 /// Kind of the rules' rows in `metrics.csv`.
 pub const KIND: &str = "rule";
 
-/// What the names of rules begin with in tables and files.
+/// The prefix of rules' names in tables and files.
 const NAME_PREFIX: &str = "rule: ";
 
 /// Counts of all rules for one window.
@@ -155,7 +156,7 @@ struct Contest<'a> {
 }
 
 impl Contest<'_> {
-    /// Whether the model's value is greater than the rule's.
+    /// Compares the model's value with the rule's: `Greater` if the model wins.
     fn outcome(&self) -> Ordering {
         self.model.1.total_cmp(&self.rule.1)
     }

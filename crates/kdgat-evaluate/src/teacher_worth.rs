@@ -14,7 +14,8 @@ use super::bootstrap::{Bootstrap, Drawn, Interval, middle};
 use super::graph_runs::{Mean, Verdict, verdict};
 use super::judge::{CalibrateBy, JudgedFolder, NOT_CALIBRATED, Subject, TestFile};
 use super::metrics::{METRICS, Sample};
-use super::tables::{LINE_WIDTH, ModelReport, Table, groups};
+use super::tables::{ModelReport, groups};
+use super::text_table::{LINE_WIDTH, Table};
 use kdgat_train::run_settings::{Setting, is_of_teacher};
 
 /// Positions of F1 and the ROC AUC in [`METRICS`], with their names in the table.

@@ -44,11 +44,11 @@ pub struct Asked {
     pub latent: bool,
     /// A hidden layer, for hints.
     pub hidden: bool,
-    /// How the teacher sees IDs that are hidden from the student in training.
+    /// Visibility to the teacher of the IDs that are hidden from the student in training.
     pub hidden_ids: HiddenIds,
 }
 
-/// Whether IDs that are hidden from the student in training are hidden from the teacher, too.
+/// Visibility to the teacher of the IDs that are hidden from the student in training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HiddenIds {
     /// The teacher sees all IDs.
