@@ -40,21 +40,50 @@ fn a_vgae_of_rich_features_and_hashed_ids_learns_teaches_and_detects() {
     assert_eq!(described.architecture.input().features(), FeatureSet::Rich);
     assert!(!described.architecture.hashes_ids());
 
-    let refusal = place.refused(&["evaluate", "--resamples", "0"]);
-    assert!(refusal.contains("use --features rich"), "{refusal}");
+    evaluated_together(&place, run);
     for (run, kind) in [(run, "student"), ("runs/tiny/vgae_teacher_autoencoder/1", "teacher")] {
         scores_agree(&place, run, kind);
     }
+}
+
+/// Asserts that models of different features are evaluated in one call, each as alone, and one of longer windows only if its length is asked for.
+fn evaluated_together(place: &Workplace, of_rich: &str) {
+    let student = ["autoencoder", "--preset", "vgae,student", "--use-kd", "false", "--hidden", "8", "--latent", "4"];
+    place.run(&all(&[&student, &QUICK, &["--run-dir", "runs/tiny/plain/1"]]));
+    place.run(&all(&[&student, &QUICK, &["--window", "50", "--run-dir", "runs/tiny/short/1"]]));
+    let evaluate = ["evaluate", "--resamples", "0", "--rules", "false", "--predictions", "judged.csv"];
+    let judged = |more: &[&str]| {
+        let output = place.command(&all(&[&evaluate, more])).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (text, said) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{said}");
+        let mut reader = csv::Reader::from_path(place.path("judged.csv")).unwrap();
+        let rows: Vec<Vec<String>> =
+            reader.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect();
+        (text, said, rows)
+    };
+    let (text, said, together) = judged(&[]);
+    assert!(said.contains("left out: short/1 was trained on windows of 50 frames; --window 50 evaluates it"), "{said}");
+    let line = |model: &str| text.lines().find(|line| line.starts_with(model)).unwrap_or_else(|| panic!("{text}"));
+    assert!(line("vgae_student_autoencoder_kd/1").contains(" rich "), "{text}");
+    assert!(line("plain/1").contains(" window "), "{text}");
+    for (run, name) in [(of_rich, "vgae_student_autoencoder_kd/1"), ("runs/tiny/plain/1", "plain/1")] {
+        let (text, _, alone) = judged(&[run]);
+        assert!(!text.contains("features"), "{text}");
+        assert!(!alone.is_empty());
+        let same: Vec<_> = together.iter().filter(|row| row[0] == name).cloned().collect();
+        assert!(same == alone, "{name}: other rows together than alone");
+    }
+    let refusal = place.refused(&["evaluate", "runs/tiny/plain/1", "runs/tiny/short/1"]);
+    assert!(refusal.contains("short/1 was trained on windows of 50 frames"), "{refusal}");
+    std::fs::remove_dir_all(place.path("runs/tiny/short")).unwrap();
 }
 
 /// Asserts that `detect` gives the scores of the evaluation.
 fn scores_agree(place: &Workplace, run: &str, kind: &str) {
     let predictions = format!("{kind}.csv");
     let alone = ["--rules", "false"];
-    place.run(
-        &[&["evaluate", run, "--resamples", "0", "--predictions", &predictions, "--features", "rich"], &alone[..]]
-            .concat(),
-    );
+    place.run(&[&["evaluate", run, "--resamples", "0", "--predictions", &predictions], &alone[..]].concat());
     let mut reader = csv::Reader::from_path(place.path(&predictions)).unwrap();
     let rows: Vec<std::collections::HashMap<String, String>> = reader.deserialize().map(Result::unwrap).collect();
     let (folder, file) = (&rows[0]["folder"], &rows[0]["file"]);

@@ -76,7 +76,7 @@ pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
     }
     output::write(&format!(
         "{}{}\nwritten: {}\n",
-        rules::verdict(&report, loaded.config.data.features),
+        rules::verdict(&report),
         report.text() + &agreement::text(&report.models),
         folder.join("metrics.{json,csv}").display()
     ))?;

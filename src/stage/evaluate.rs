@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tch::Device;
 
+use super::evaluated_models::{self, ModelStores};
 use super::predictions::{Predictions, write_predictions};
 use super::run_data::warn_of_other;
 use super::validation::{self, Validated, only, validation_graphs};
@@ -27,7 +28,7 @@ use crate::evaluate::speed;
 use crate::evaluate::tables::{ModelReport, Report};
 use crate::evaluate::teacher_worth;
 use crate::evaluate::windows::{self, ModelWindows, WINDOWS, Window, WindowsFile};
-use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models, rules, threshold};
+use crate::evaluate::{EvaluateError, Scorer, TrainedModel, rules, threshold};
 use crate::files;
 use crate::graph::Store;
 use crate::graph::store::manifest::FileEntry;
@@ -58,6 +59,8 @@ pub struct EvaluateOptions {
 /// A model and its scores.
 struct Scored {
     model: TrainedModel,
+    /// The store of its features.
+    store: Arc<Store>,
     scores: ModelScores,
     recorded: RecordedThreshold,
     speed: Option<speed::Speed>,
@@ -72,9 +75,9 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
     let device = setup::device(config.training.device)?;
     let calibrate = calibrate_by(config, options)?;
     let calibrate = calibrate.as_ref();
-    let store = setup::open_store(config)?;
+    let (models, mut stores) = evaluated_models::find(config, &options.runs)?;
+    let store = Arc::clone(stores.first());
     let dataset = store.manifest().dataset.clone();
-    let models = find_models(config, options, &dataset)?;
     let files = test_files(&store, calibrate)?;
     let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
     let action = "write to";
@@ -86,8 +89,9 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
     let mut scored = Vec::new();
     for model in models {
         eprintln!("scoring with {}", model.name);
+        let store = stores.of(&model)?;
         warn_of_other(&model, &store);
-        scored.push(score(model, &store, &files, method, device, training::attention_kernel(config))?);
+        scored.push(score(model, store, &files, method, device, training::attention_kernel(config))?);
     }
 
     warn_of_rare(method, &scored);
@@ -108,14 +112,14 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
     }
     let teachers = teacher_worth::compare(&reports, &subjects, &files, calibrate, &bootstrap);
     for [gat, vgae] in pairs(&scored) {
-        let choose = |scores: &[f64]| choose_for_mean(method, scores, &store, [gat, vgae]);
+        let choose = |scores: &[f64]| choose_for_mean(method, scores, &gat.store, [gat, vgae]);
         let subject = Subject::mean([&gat.scores, &vgae.scores], choose, &files, calibrate)?;
         let report = ModelReport { rows: subject.judge(&files, calibrate, &bootstrap), ..describe(&[gat, vgae]) };
         write_predictions(&mut predictions, &report.name, &subject, &files, &store, calibrate)?;
         all_curves.push(subject.curves(&files, calibrate));
         reports.push(report);
     }
-    if let Some(store) = store_of_rules(config, &store, options.rules)? {
+    if let Some(store) = store_of_rules(config, &stores, options.rules)? {
         for one in rules::judge(&store, &files, &validation_graphs(&store), method, calibrate, &bootstrap)? {
             write_predictions(&mut predictions, &one.report.name, &one.subject, &files, &store, calibrate)?;
             all_curves.push(one.subject.curves(&files, calibrate));
@@ -139,14 +143,17 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
     Ok((report, folder))
 }
 
-/// Opens the store of the profile set, which the rules read; `None` if they are not judged. It numbers the windows of test logs as `store`
-/// does: synthetic logs, of which it may have more, come after them. Unless the rules were asked for, a store that cannot be built is a
-/// warning.
-fn store_of_rules(config: &Config, store: &Arc<Store>, asked: Option<bool>) -> Result<Option<Arc<Store>>, StageError> {
+/// Opens the store of the profile set, which the rules read; `None` if they are not judged. Unless the rules were asked for, a store that
+/// cannot be built is a warning.
+fn store_of_rules(
+    config: &Config,
+    stores: &ModelStores<'_>,
+    asked: Option<bool>,
+) -> Result<Option<Arc<Store>>, StageError> {
     if asked == Some(false) {
         return Ok(None);
     }
-    if store.features().needs_history() {
+    if let Some(store) = stores.with_profile() {
         return Ok(Some(Arc::clone(store)));
     }
     match setup::open_profile_store(config) {
@@ -180,61 +187,6 @@ fn calibrate_by(config: &Config, options: &EvaluateOptions) -> Result<Option<Cal
              use --threshold fpr:0.001"
         ))),
     }
-}
-
-fn find_models(config: &Config, options: &EvaluateOptions, dataset: &str) -> Result<Vec<TrainedModel>, StageError> {
-    let runs_dir = &config.output.runs_dir;
-    let models = match options.runs.as_slice() {
-        [] => models::all_of_dataset(runs_dir, &config.distillation.teachers_dir, dataset)?,
-        runs => named_models(runs)?,
-    };
-    if models.is_empty() {
-        return Err(StageError::Input(format!(
-            "no finished run of dataset {dataset} below {}; train one with `kdgat autoencoder --preset vgae,student`, \
-             or name a run's folder",
-            runs_dir.display()
-        )));
-    }
-    models.iter().try_for_each(|model| expect_fit(config, model))?;
-    Ok(models)
-}
-
-/// Reads the models at these paths, each only once: a run's folder and its weight file are the same model.
-fn named_models(runs: &[PathBuf]) -> Result<Vec<TrainedModel>, StageError> {
-    let mut seen = Vec::new();
-    let mut models = Vec::new();
-    for run in runs {
-        let model = TrainedModel::read(run)?;
-        let file = model.path.canonicalize().unwrap_or_else(|_| model.path.clone());
-        if seen.contains(&file) {
-            eprintln!("{}: {} is already in the list; it is evaluated once", run.display(), model.name);
-            continue;
-        }
-        seen.push(file);
-        models.push(model);
-    }
-    Ok(models)
-}
-
-/// Refuses a model whose features or window length differ from the store's.
-pub(super) fn expect_fit(config: &Config, model: &TrainedModel) -> Result<(), StageError> {
-    let (features, found) = (setup::feature_set(config), model.description.architecture.input().features());
-    if found != features {
-        return Err(StageError::Input(format!(
-            "{} reads {found} features, but the store has {features} features; use --features {found}, or name a run that reads \
-             {features} features",
-            model.name
-        )));
-    }
-    let (window, found) = (config.data.window, model.description.window);
-    // 0: a model trained elsewhere may not record its window.
-    if found != window && found != 0 {
-        return Err(StageError::Input(format!(
-            "{} was trained on windows of {found} frames, but the store has windows of {window}; use --window {found}",
-            model.name
-        )));
-    }
-    Ok(())
 }
 
 /// The files of the test folders; those of unknown cars with the graphs used for calibration.
@@ -351,7 +303,7 @@ fn labels(store: &Store, graphs: impl IntoIterator<Item = u64>) -> Result<Vec<bo
 
 fn score(
     model: TrainedModel,
-    store: &Arc<Store>,
+    store: Arc<Store>,
     files: &[TestFile],
     method: Threshold,
     device: Device,
@@ -359,26 +311,26 @@ fn score(
 ) -> Result<Scored, StageError> {
     let scorer = retry_on_oom(Meter::new(device), || Scorer::new(&model, device, kernel))?;
     let Validated { raw: validation, held_out, labels: validation_labels, recorded } =
-        validation::choose_threshold(&model, &scorer, store, method)?;
+        validation::choose_threshold(&model, &scorer, &store, method)?;
     let (raw, held_out_labels) = (only(&held_out, &validation), only(&held_out, &validation_labels));
     let profiled = |file: &TestFile| {
         if file.calibration.is_empty() {
             return Ok(None);
         }
         if scorer.features().needs_history() {
-            return car::profile_file(&scorer, store, file.graphs.clone(), file.calibration.clone()).map(Some);
+            return car::profile_file(&scorer, &store, file.graphs.clone(), file.calibration.clone()).map(Some);
         }
-        let of = |graphs: &Range<u64>| scorer.profile_store(store, &graphs.clone().collect::<Vec<_>>());
+        let of = |graphs: &Range<u64>| scorer.profile_store(&store, &graphs.clone().collect::<Vec<_>>());
         Ok::<_, EvaluateError>(Some(ProfiledFile { calibration: of(&file.calibration)?, graphs: of(&file.graphs)? }))
     };
     let unknown = files.iter().map(profiled).collect::<Result<_, _>>()?;
     let test: Vec<u64> = files.iter().flat_map(|file| file.graphs.clone()).collect();
-    let mut all = scorer.score_store(store, &test)?.into_iter();
+    let mut all = scorer.score_store(&store, &test)?.into_iter();
     let test_scores: Vec<Vec<f32>> = files.iter().map(|file| all.by_ref().take(file.labels.len()).collect()).collect();
-    let speed = speed::measure(&scorer, store, &test)?;
+    let speed = speed::measure(&scorer, &store, &test)?;
     let validation_scores: Vec<f64> = raw.iter().map(|&raw| scorer.kind().score(raw)).collect();
     let validation_roc_auc = Ranking::new(&validation_scores, &held_out_labels).metrics().roc_auc;
-    let windows = telling_windows(&scorer, store, files, &test_scores, recorded.value)?;
+    let windows = telling_windows(&scorer, &store, files, &test_scores, recorded.value)?;
     let scores = ModelScores {
         kind: scorer.kind(),
         validation,
@@ -389,7 +341,7 @@ fn score(
         foreign_ids: scorer.id_list().map(IdList::counted),
         least_score: recorded.short_profile,
     };
-    Ok(Scored { model, scores, recorded, speed, validation_roc_auc, windows })
+    Ok(Scored { model, store, scores, recorded, speed, validation_roc_auc, windows })
 }
 
 /// Warns if the requested false-positive rate is too small for the number of validation windows.
@@ -464,7 +416,7 @@ fn choose_for_mean(
     Ok((method, value))
 }
 
-/// Pairs each classifier with an autoencoder of its size: preferably distilled like the classifier, then with the same seed, then
+/// Pairs each classifier with an autoencoder of its size and features: preferably distilled like the classifier, then with the same seed, then
 /// the newest.
 fn pairs(scored: &[Scored]) -> Vec<[&Scored; 2]> {
     let is_gat = |one: &&Scored| matches!(one.model.description.architecture, Architecture::Gat(_));
@@ -473,7 +425,8 @@ fn pairs(scored: &[Scored]) -> Vec<[&Scored; 2]> {
         (gat.model.distilled == vgae.model.distilled, same_seed)
     };
     let partner = |gat| {
-        let of_size = scored.iter().filter(|one| !is_gat(one) && size_of(one) == size_of(gat));
+        let is_alike = |one: &&Scored| size_of(one) == size_of(gat) && Arc::ptr_eq(&one.store, &gat.store);
+        let of_size = scored.iter().filter(|one| !is_gat(one) && is_alike(one));
         of_size.max_by_key(|vgae| fit(gat, vgae)).map(|vgae| [gat, vgae])
     };
     scored.iter().filter(is_gat).filter_map(partner).collect()
@@ -495,6 +448,7 @@ fn describe(members: &[&Scored]) -> ModelReport {
         group: join(|one| &one.model.group, " + "),
         settings: members.iter().flat_map(|one| one.model.settings.clone()).collect(),
         kind: join(|one| one.model.description.architecture.model_name(), "+"),
+        features: Some(members[0].model.description.architecture.input().features()),
         size: size_of(members[0]).to_owned(),
         distilled: members.iter().any(|one| one.model.distilled),
         seed: members[0].model.seed,

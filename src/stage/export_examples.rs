@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tch::{Device, Kind, Tensor};
 
-use super::evaluate::expect_fit;
 use super::evaluate_nodes::{self, outputs_of};
+use super::evaluated_models::expect_fit;
 use super::run_data::warn_of_other;
 use super::{StageError, evaluate_graphs, node_data, setup, training};
 use crate::config::Config;

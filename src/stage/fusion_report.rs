@@ -96,6 +96,7 @@ impl Judged<'_> {
                 Some(_) => self.config.fusion.fusion.as_str().to_owned(),
                 None => contender.kind.to_owned(),
             },
+            features: None,
             settings: Vec::new(),
             size: self.config.model.size.clone(),
             distilled: agent.is_some() && self.config.distillation.use_kd,

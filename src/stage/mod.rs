@@ -11,6 +11,7 @@ mod error;
 mod evaluate;
 mod evaluate_graphs;
 mod evaluate_nodes;
+mod evaluated_models;
 mod export;
 mod export_c;
 mod export_examples;

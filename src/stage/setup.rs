@@ -277,6 +277,16 @@ pub fn feature_set(config: &Config) -> FeatureSet {
     }
 }
 
+/// The configuration's name of a feature set of CAN windows; `None` for that of a dataset of graphs.
+pub fn feature_choice(features: FeatureSet) -> Option<FeatureChoice> {
+    match features {
+        FeatureSet::Window => Some(FeatureChoice::Window),
+        FeatureSet::Rich => Some(FeatureChoice::Rich),
+        FeatureSet::Profile => Some(FeatureChoice::Profile),
+        FeatureSet::Columns { .. } => None,
+    }
+}
+
 fn simulated_folder(stores_dir: &Path) -> PathBuf {
     stores_dir.join("simulated").join(SIMULATED)
 }

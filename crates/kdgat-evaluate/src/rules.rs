@@ -12,10 +12,10 @@ use super::judge::{CalibrateBy, NOT_CALIBRATED, Subject, TestFile};
 use super::tables::{ModelReport, Report, Row};
 use super::text_table::{LINE_WIDTH, Table};
 use super::threshold::{self, at_false_positive_rate, for_car};
-use kdgat_config::{EvaluationConfig, FeatureChoice, Threshold};
+use kdgat_config::{EvaluationConfig, Threshold};
 use kdgat_graph::profile::rules::Rule;
 use kdgat_graph::profile::{ProfileLearner, fold_parts};
-use kdgat_graph::{CarProfile, Store, StoreError};
+use kdgat_graph::{CarProfile, FeatureSet, Store, StoreError};
 
 /// Kind of the rules' rows in `metrics.csv`.
 pub const KIND: &str = "rule";
@@ -129,6 +129,7 @@ fn describe(rule: Rule) -> ModelReport {
         name,
         settings: Vec::new(),
         kind: KIND.to_owned(),
+        features: None,
         size: String::new(),
         distilled: false,
         seed: None,
@@ -175,21 +176,24 @@ impl Contest<'_> {
 }
 
 /// A table that says for each test folder whether the best model beats the best rule, and a line that names better features where no
-/// model does; empty without rules. `features` are those of the models.
-pub fn verdict(report: &Report, features: FeatureChoice) -> String {
+/// model does; empty without rules.
+pub fn verdict(report: &Report) -> String {
     let contests = contests(report);
     if contests.is_empty() {
         return String::new();
     }
     let mut table = Table::new(&["folder", "metric", "", "model", "", "", "rule"]);
     contests.iter().for_each(|contest| table.row(contest.cells()));
-    let hint = match features {
-        FeatureChoice::Window | FeatureChoice::Rich if contests.iter().any(|contest| contest.outcome().is_lt()) => {
-            format!(
-                "These models read {features} features, which lack most of what rules see; --preset gat,student,profile has it.\n"
-            )
-        }
-        _ => String::new(),
+    let features = report.feature_sets();
+    let is_behind = contests.iter().any(|contest| contest.outcome().is_lt());
+    let hint = if is_behind && !features.contains(&FeatureSet::Profile) {
+        let features: Vec<String> = features.iter().map(FeatureSet::to_string).collect();
+        format!(
+            "These models read {} features, which lack most of what rules see; --preset gat,student,profile has it.\n",
+            features.join(" and ")
+        )
+    } else {
+        String::new()
     };
     format!("best model against best rule\n\n{}{hint}\n", table.text_within(LINE_WIDTH))
 }

@@ -11,6 +11,7 @@ use super::operator::{OPERATOR_COLUMNS, OperatorFigures};
 use super::speed::Speed;
 use super::teacher_worth::{self, TeacherWorth};
 use super::text_table::{LINE_WIDTH, Table};
+use kdgat_graph::FeatureSet;
 use kdgat_train::run_settings::{Setting, describe, distinguishing};
 
 /// An evaluation.
@@ -43,6 +44,8 @@ pub struct ModelReport {
     pub settings: Vec<Setting>,
     /// `gat`, `vgae`, or `gat+vgae`.
     pub kind: String,
+    /// Features that it reads; `None` if it reads none itself.
+    pub features: Option<FeatureSet>,
     /// Name of the size, as in `student`; of the first model for a pair.
     pub size: String,
     /// True if it, or one of a pair, was trained with a teacher.
@@ -93,11 +96,12 @@ pub struct Row {
 }
 
 /// Columns of `metrics.csv` before the metrics.
-const CSV_COLUMNS: [&str; 23] = [
+const CSV_COLUMNS: [&str; 24] = [
     "dataset",
     "model",
     "group",
     "kind",
+    "features",
     "size",
     "distilled",
     "seed",
@@ -163,6 +167,7 @@ impl Report {
             model.name.clone(),
             model.group.clone(),
             model.kind.clone(),
+            model.features.map_or(String::new(), |features| features.to_string()),
             model.size.clone(),
             model.distilled.to_string(),
             model.seed.map_or(String::new(), |seed| seed.to_string()),
@@ -204,29 +209,34 @@ impl Report {
         text
     }
 
+    /// The different features that the models read.
+    pub fn feature_sets(&self) -> Vec<FeatureSet> {
+        let mut sets = Vec::new();
+        for features in self.models.iter().filter_map(|model| model.features) {
+            if !sets.contains(&features) {
+                sets.push(features);
+            }
+        }
+        sets
+    }
+
     fn table_of_models(&self) -> String {
-        let mut table = Table::new(&[
-            "model",
-            "parameters",
-            "kB",
-            "ms/graph (1)",
-            "ms/graph (512)",
-            "frames/s",
-            "validation ROC AUC",
-        ]);
+        let heads = ["parameters", "kB", "ms/graph (1)", "ms/graph (512)", "frames/s", "validation ROC AUC"];
+        let mixed = self.feature_sets().len() > 1;
+        let mut table =
+            Table::new(&["model"].into_iter().chain(mixed.then_some("features")).chain(heads).collect::<Vec<_>>());
         for model in &self.models {
             let speed = |value: fn(&Speed) -> f64, digits: usize| {
                 model.speed.as_ref().map_or(String::new(), |speed| format!("{:.digits$}", value(speed)))
             };
-            table.row(vec![
-                model.name.clone(),
-                model.parameters.to_string(),
-                format!("{:.0}", model.file_bytes as f64 / 1e3),
-                speed(|speed| speed.ms_per_graph_batch_1, 3),
-                speed(|speed| speed.ms_per_graph_batch_512, 4),
-                speed(|speed| speed.frames_per_second, 0),
-                short(model.validation_roc_auc),
-            ]);
+            let mut cells = vec![model.name.clone()];
+            cells.extend(mixed.then(|| model.features.map_or("-".to_owned(), |features| features.to_string())));
+            cells.extend([model.parameters.to_string(), format!("{:.0}", model.file_bytes as f64 / 1e3)]);
+            cells.push(speed(|speed| speed.ms_per_graph_batch_1, 3));
+            cells.push(speed(|speed| speed.ms_per_graph_batch_512, 4));
+            cells.push(speed(|speed| speed.frames_per_second, 0));
+            cells.push(short(model.validation_roc_auc));
+            table.row(cells);
         }
         format!(
             "{} (windows of {} frames, one every {})\n\n{}",
@@ -335,6 +345,7 @@ impl ModelReport {
             "model": self.name,
             "group": self.group,
             "kind": self.kind,
+            "features": self.features.map(|features| features.to_string()),
             "size": self.size,
             "distilled": self.distilled,
             "seed": self.seed,
@@ -447,6 +458,7 @@ mod tests {
             name: format!("gat_student_normal/{number}"),
             group: "gat_student_normal".to_owned(),
             settings: vec![("max_epochs".to_owned(), json!(max_epochs))],
+            features: None,
             kind: "gat".to_owned(),
             size: "student".to_owned(),
             distilled: false,

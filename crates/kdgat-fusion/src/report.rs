@@ -225,6 +225,7 @@ mod tests {
             group: name.to_owned(),
             settings: Vec::new(),
             kind: String::new(),
+            features: None,
             size: String::new(),
             distilled: false,
             seed: None,
