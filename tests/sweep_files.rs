@@ -73,6 +73,10 @@ fn a_step_takes_several_teachers_from_other_steps() {
     }
     let members: BTreeSet<&str> = students[0].inputs.iter().map(|input| input.task.as_str()).collect();
     assert_eq!(members.len(), 5, "five seeds are five teachers: {members:?}");
+    let committee = shipped("committee", &[]);
+    assert_eq!([TaskKind::Targets, TaskKind::Normal].map(|kind| count(&committee, kind)), [1, 5 + 1]);
+    let seeds: BTreeSet<u64> = committee.tasks.iter().map(|task| task.config.training.seed).collect();
+    assert_eq!(seeds.len(), 6, "the student has a seed of its own: {seeds:?}");
 }
 
 #[test]

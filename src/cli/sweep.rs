@@ -252,7 +252,11 @@ fn summary(folder: &SweepFolder, plan: &Plan, ended: Ended) -> Result<ExitCode> 
     let best = known.reduce(|best, other| if plan.direction.prefers(other.0, best.0) { other } else { best });
     if let Some((metric, row)) = best {
         let caveat = plan.caveat().map_or(String::new(), |caveat| format!(" ({caveat})"));
-        eprintln!("best: {} {metric:.6}{caveat} with {}", plan.metric, plan.describe(&row.trial));
+        match &row.run {
+            // The best of one trial is that trial: its run says more than its settings.
+            Some(run) if rows.len() == 1 => eprintln!("{} {metric:.6}{caveat}: {}", plan.metric, run.display()),
+            _ => eprintln!("best: {} {metric:.6}{caveat} with {}", plan.metric, plan.describe(&row.trial)),
+        }
     }
     let failed = count(Status::Failed) + count(Status::Blocked);
     eprintln!(

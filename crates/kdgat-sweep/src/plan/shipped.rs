@@ -9,6 +9,7 @@ use kdgat_config::nearest;
 /// Names and texts of the shipped sweeps. A test compares the list with the folder `presets/sweeps`.
 pub const SHIPPED: &[(&str, &str)] = &[
     ("all-datasets", include_str!("../../../../presets/sweeps/all-datasets.toml")),
+    ("committee", include_str!("../../../../presets/sweeps/committee.toml")),
     ("curriculum-ablation", include_str!("../../../../presets/sweeps/curriculum-ablation.toml")),
     ("ensemble", include_str!("../../../../presets/sweeps/ensemble.toml")),
     ("glnn", include_str!("../../../../presets/sweeps/glnn.toml")),
