@@ -19,6 +19,7 @@ pub mod gather;
 pub mod hot_rows;
 pub mod induced;
 pub mod node_graph;
+mod npy;
 mod npz;
 mod pick;
 pub mod positions;
