@@ -1,5 +1,6 @@
 //! `kdgat evaluate`: scores trained models.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -10,8 +11,9 @@ use super::output;
 use super::settings::Settings;
 use crate::config::{self, reads};
 use crate::evaluate::bootstrap::MOST_RESAMPLES;
+use crate::evaluate::calibration::is_unknown_vehicle;
 use crate::evaluate::judge::NOT_CALIBRATED;
-use crate::evaluate::tables::Row;
+use crate::evaluate::tables::{Report, Row};
 use crate::evaluate::{agreement, rules};
 use crate::stage::{self, EvaluateOptions};
 
@@ -74,11 +76,28 @@ pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
             report.dataset
         );
     }
+    let uncalibrated = if options.calibrate_seconds.is_none() { uncalibrated_cars(&report) } else { String::new() };
     output::write(&format!(
-        "{}{}\nwritten: {}\n",
+        "{}{uncalibrated}{}\nwritten: {}\n",
         rules::verdict(&report),
         report.text() + &agreement::text(&report.models),
         folder.join("metrics.{json,csv}").display()
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says which test folders are of cars that the models have not seen, and how to calibrate for them; empty without such a folder.
+fn uncalibrated_cars(report: &Report) -> String {
+    let rows = report.models.iter().flat_map(|model| &model.rows);
+    let folders: BTreeSet<&str> =
+        rows.map(|row| row.folder.as_str()).filter(|folder| is_unknown_vehicle(folder)).collect();
+    if folders.is_empty() {
+        return String::new();
+    }
+    let folders: Vec<&str> = folders.into_iter().collect();
+    format!(
+        "Cars that no model was trained on: {}. With --calibrate-seconds 10 they are also judged after a calibration on the first 10 s of \
+         each log.\n\n",
+        folders.join(", ")
+    )
 }
