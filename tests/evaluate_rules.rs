@@ -25,7 +25,8 @@ fn rules_stand_beside_all_models() {
         "{text}"
     );
     assert!(rules() >= 7, "{} rows", rules());
-    let of_other_cars = "Cars that no model was trained on: test_02_unknown_vehicle_known_attack. With --calibrate-seconds";
+    let of_other_cars =
+        "Cars that no model was trained on: test_02_unknown_vehicle_known_attack. With --calibrate-seconds";
     assert!(text.contains(of_other_cars), "{text}");
     let (_, text, _) = judge(&["--rules", "false", "--calibrate-seconds", "1"]);
     assert!(!text.contains("rule") && rules() == 0, "{text}");
