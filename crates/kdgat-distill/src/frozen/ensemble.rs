@@ -13,7 +13,8 @@ use crate::targets::TargetLayout;
 
 /// Classifiers whose weights never change, as one teacher.
 ///
-/// State: the logarithms of the class probabilities of each network that is done, `[num_graphs, CLASSES]`, then the state of the current one.
+/// State: the logarithms of the class probabilities of each network that is done, `[num_graphs, CLASSES]` in double precision, then the state
+/// of the current one.
 pub struct FrozenEnsemble {
     members: Vec<Box<dyn FrozenModel>>,
 }
@@ -83,7 +84,7 @@ impl FrozenModel for FrozenEnsemble {
             state.extend(own);
             return Ok(state);
         }
-        state.push(state_at(&own, 0)?.f_log_softmax(-1, Kind::Float)?);
+        state.push(log_probabilities(&state_at(&own, 0)?)?);
         if index + 1 < self.members.len() {
             return Ok(state);
         }
@@ -91,10 +92,21 @@ impl FrozenModel for FrozenEnsemble {
     }
 }
 
+/// Decimal places of the targets. A logarithm's last digits depend on the graph's place in the batch, because vector instructions compute
+/// most of them and other code the rest: without rounding, cached targets would not be those of the training's own batches. Double
+/// precision has nine more digits to round away; a loss in single precision sees none of them.
+const DECIMALS: i64 = 7;
+
+/// Logarithms of a network's class probabilities, `[num_graphs, CLASSES]`, in double precision.
+fn log_probabilities(logits: &Tensor) -> Result<Tensor, ModelError> {
+    Ok(logits.f_log_softmax(-1, Kind::Double)?)
+}
+
 /// Logarithms of the mean of class probabilities, from the logarithms of each network's: `[num_graphs, CLASSES]`.
 fn log_mean_probabilities(networks: &[Tensor]) -> Result<Tensor, ModelError> {
     let sum = Tensor::f_stack(networks, 0)?.f_logsumexp([0_i64].as_slice(), false)?;
-    Ok(sum.f_sub_scalar((networks.len() as f64).ln())?)
+    let mean = sum.f_sub_scalar((networks.len() as f64).ln())?;
+    Ok(mean.f_round_decimals(DECIMALS)?.f_to_kind(Kind::Float)?)
 }
 
 #[cfg(test)]
@@ -113,6 +125,25 @@ mod tests {
         let (heads, embedding, fc_layers, vocabulary_size, dropout) = (2, 4, 2, 4, 0.1);
         let (edge_scaling, input) = (None, Default::default());
         GatConfig { hidden, layers, heads, embedding, fc_layers, vocabulary_size, dropout, edge_scaling, input }
+    }
+
+    /// The targets of a graph have the same bits wherever it is in a batch.
+    #[test]
+    fn targets_do_not_depend_on_the_other_graphs() {
+        tch::manual_seed(7);
+        let graphs = 1_003;
+        let logits: Vec<Tensor> =
+            (0..5).map(|_| Tensor::randn([graphs, CLASSES], (Kind::Float, Device::Cpu)) * 15.0).collect();
+        let targets = |first: i64, count: i64| -> Tensor {
+            let of_network = |logits: &Tensor| log_probabilities(&logits.narrow(0, first, count).copy()).unwrap();
+            log_mean_probabilities(&logits.iter().map(of_network).collect::<Vec<_>>()).unwrap()
+        };
+        let whole = targets(0, graphs);
+        for count in [1, 2, 3, 5, 7, 16, 31, 250] {
+            for first in (0..graphs - count).step_by(count as usize) {
+                assert_eq!(targets(first, count), whole.narrow(0, first, count), "{count} graphs from {first}");
+            }
+        }
     }
 
     /// The targets are ln((p₁ + … + pₙ) / n), with pᵢ from each network's own forward.
