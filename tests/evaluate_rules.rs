@@ -31,6 +31,8 @@ fn rules_stand_beside_all_models() {
     let (_, text, _) = judge(&["--rules", "false", "--calibrate-seconds", "1"]);
     assert!(!text.contains("rule") && rules() == 0, "{text}");
     assert!(!text.contains("Cars that no model"), "{text}");
+    let (code, text, said) = judge(&["--rules", "false", "--threshold", "0.5"]);
+    assert!(code == Some(0) && !text.contains("Cars that no model"), "a calibration is refused with it: {text}{said}");
 
     // Their store cannot be built: a warning, or an error if the rules were asked for.
     let stores: Vec<_> =

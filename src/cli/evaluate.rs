@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::output;
 use super::settings::Settings;
-use crate::config::{self, reads};
+use crate::config::{self, Threshold, reads};
 use crate::evaluate::bootstrap::MOST_RESAMPLES;
 use crate::evaluate::calibration::is_unknown_vehicle;
 use crate::evaluate::judge::NOT_CALIBRATED;
@@ -76,7 +76,10 @@ pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
             report.dataset
         );
     }
-    let uncalibrated = if options.calibrate_seconds.is_none() { uncalibrated_cars(&report) } else { String::new() };
+    // Without labels, only a false-positive rate can be set for another car.
+    let has_rate = matches!(loaded.config.evaluation.threshold, Threshold::FalsePositiveRate(_));
+    let could_calibrate = has_rate && options.calibrate_seconds.is_none();
+    let uncalibrated = if could_calibrate { uncalibrated_cars(&report) } else { String::new() };
     output::write(&format!(
         "{}{uncalibrated}{}\nwritten: {}\n",
         rules::verdict(&report),

@@ -17,7 +17,7 @@ pub struct ModelStores<'a> {
     opened: Vec<(Content, Arc<Store>)>,
 }
 
-/// In what the stores differ.
+/// The settings in which the stores differ.
 #[derive(Clone, Copy, PartialEq)]
 struct Content {
     features: FeatureChoice,
@@ -25,8 +25,8 @@ struct Content {
 }
 
 impl Content {
-    /// What a model reads: the configured store if that has its features, or if it is a model of other data, which is refused later; else
-    /// one like that of its training.
+    /// The content that a model reads: as configured if those are its features, or if it is a model of other data, which is refused later;
+    /// else like that of its training.
     fn read_by(model: &TrainedModel, config: &Config) -> Self {
         match setup::feature_choice(features_of(model)) {
             Some(features) if features != config.data.features => {
