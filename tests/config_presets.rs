@@ -59,14 +59,10 @@ fn every_preset_and_size_loads_and_is_sound() {
 /// An overlay may change one size of a model; the names must be right.
 #[test]
 fn an_overlay_changes_a_size() {
-    let depth = |presets: &str| {
-        let model = load(presets).model;
-        (model.layers, model.fc_layers, model.dropout)
-    };
-    assert_eq!(depth("gat,teacher,profile"), (2, 3, 0.1));
-    assert_eq!(depth("gat,teacher"), (3, 2, 0.2));
-    assert_eq!(depth("gat,student,profile"), depth("gat,student"));
-    assert_eq!(depth("gat,profile,teacher"), (3, 2, 0.2), "left to right: the size comes later");
+    let learning_rate = |presets: &str| load(presets).training.lr;
+    assert_eq!([learning_rate("gat,teacher,profile"), learning_rate("gat,student,profile")], [0.003, 0.003]);
+    assert_eq!([learning_rate("dqn,teacher,profile"), learning_rate("dqn,student,profile")], [0.001, 0.001]);
+    assert_eq!(learning_rate("dqn,profile,teacher"), 0.003, "left to right: the size comes later");
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("presets")).unwrap();
     let file = folder.path().join("presets/deep.toml");
@@ -107,7 +103,7 @@ fn vgae_presets() {
 #[test]
 fn gat_presets() {
     for (size, hidden, layers, heads, embedding, fc_layers, dropout, lr, patience) in
-        [("teacher", 48, 3, 8, 16, 2, 0.2, 0.003, 100), ("student", 24, 2, 4, 8, 3, 0.1, 0.001, 50)]
+        [("teacher", 48, 2, 8, 16, 3, 0.1, 0.003, 100), ("student", 24, 2, 4, 8, 3, 0.1, 0.001, 50)]
     {
         let config = load(&format!("gat,{size}"));
         assert_eq!(config.model.model, ModelKind::Gat);
@@ -118,6 +114,7 @@ fn gat_presets() {
             "{size}"
         );
         assert_eq!((config.model.dropout, config.training.lr, config.training.patience), (dropout, lr, patience));
+        assert_eq!(config.training.max_epochs, 50, "{size}");
         assert_eq!(config.distillation.use_kd, size == "student");
     }
 }

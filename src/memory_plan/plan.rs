@@ -219,7 +219,7 @@ fn preset_models() -> Vec<(&'static str, Architecture, Option<Architecture>)> {
             input: InputConfig::default(),
         })
     };
-    let teachers = || (vgae(&[480, 240, 48], 4, 32, 0.15), gat(48, 3, 8, 16, 2, 0.2));
+    let teachers = || (vgae(&[480, 240, 48], 4, 32, 0.15), gat(48, 2, 8, 16, 3, 0.1));
     let (vgae_teacher, gat_teacher) = teachers();
     vec![
         ("vgae,teacher", vgae_teacher, None),
