@@ -59,6 +59,13 @@ fn every_preset_and_size_loads_and_is_sound() {
 /// An overlay may change one size of a model; the names must be right.
 #[test]
 fn an_overlay_changes_a_size() {
+    let depth = |presets: &str| {
+        let model = load(presets).model;
+        (model.layers, model.fc_layers, model.dropout)
+    };
+    assert_eq!(depth("gat,teacher,profile"), (2, 3, 0.1));
+    assert_eq!(depth("gat,teacher"), (2, 3, 0.1));
+    assert_eq!(depth("gat,student,profile"), depth("gat,student"));
     let learning_rate = |presets: &str| load(presets).training.lr;
     assert_eq!([learning_rate("gat,teacher,profile"), learning_rate("gat,student,profile")], [0.003, 0.003]);
     assert_eq!([learning_rate("dqn,teacher,profile"), learning_rate("dqn,student,profile")], [0.001, 0.001]);
