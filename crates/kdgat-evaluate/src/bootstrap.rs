@@ -33,6 +33,8 @@ pub(crate) enum Drawn {
     Seeds = 1,
     /// Stretches of neighbouring graphs.
     Stretches = 2,
+    /// Teachers of the same students.
+    Teachers = 3,
 }
 
 /// Ends of a 95 % interval; NaN where the metric is undefined.

@@ -4,6 +4,9 @@
 //! pigeonhole bootstrap, Owen 2007), so that neither five trainings that agree about one window nor one training alone make a difference
 //! significant. Neighbouring windows are similar, so stretches of n^⅓ of n windows are drawn instead of single ones (Carlstein 1986; the
 //! length grows as in Hall, Horowitz & Jing 1995). With a single seed, the interval is over traffic alone.
+//!
+//! A teacher is a third draw: all its students inherit what its own training happened to learn. Students of the same settings and several
+//! teachers are therefore also compared over all of these, which are resampled as well.
 
 use std::ops::Range;
 
@@ -16,15 +19,18 @@ use super::judge::{CalibrateBy, JudgedFolder, NOT_CALIBRATED, Subject, TestFile}
 use super::metrics::{METRICS, Sample};
 use super::tables::{ModelReport, groups};
 use super::text_table::{LINE_WIDTH, Table};
-use kdgat_train::run_settings::{Setting, is_of_teacher};
+use kdgat_train::run_settings::{Setting, TEACHER, describe, distinguishing, is_of_teacher};
 
 /// Positions of F1 and the ROC AUC in [`METRICS`], with their names in the table.
 const COMPARED: [(usize, &str); 2] = [(4, "F1"), (7, "ROC AUC")];
 
+/// Values of the compared metrics.
+type Compared = [f64; COMPARED.len()];
+
 /// A metric of distilled students minus that of the same students alone, on one test folder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TeacherWorth {
-    /// Group of the distilled students.
+    /// Group of the distilled students; over several teachers, with their number.
     pub distilled: String,
     /// Group of the same students without a teacher.
     pub alone: String,
@@ -34,9 +40,12 @@ pub struct TeacherWorth {
     pub calibration: String,
     /// Name of the metric, as in [`METRICS`].
     pub metric: String,
-    /// Number of seeds that both were trained with.
+    /// Number of seeds that all were trained with.
     pub seeds: usize,
-    /// Mean over those seeds of the distilled students.
+    /// Number of teachers: students of the same settings learned from each. Files from before they were counted have one.
+    #[serde(default = "one")]
+    pub teachers: usize,
+    /// Mean over those seeds, and the teachers, of the distilled students.
     pub mean_distilled: f64,
     /// Mean over those seeds of the students alone.
     pub mean_alone: f64,
@@ -48,11 +57,25 @@ pub struct TeacherWorth {
     pub verdict: Verdict,
 }
 
-/// A distilled student and the same student alone, with the same seed: their positions among the models.
-type Pair = [usize; 2];
+fn one() -> usize {
+    1
+}
 
-/// Compares each group of distilled students with the models of the same settings and no teacher, seed by seed. `subjects` are the scores
-/// of `models`, in the same order. A group without such models has no comparison; a metric that is undefined on a folder has none there.
+/// The same student alone and with each of the compared teachers, all trained with one seed.
+struct OfSeed<T> {
+    alone: T,
+    taught: Vec<T>,
+}
+
+impl<T> OfSeed<T> {
+    fn map<'a, U>(&'a self, change: impl Fn(&'a T) -> U) -> OfSeed<U> {
+        OfSeed { alone: change(&self.alone), taught: self.taught.iter().map(change).collect() }
+    }
+}
+
+/// Compares each group of distilled students with the models of the same settings and no teacher, seed by seed; groups that differ by
+/// their teacher only are then compared together. `subjects` are the scores of `models`, in the same order. A group without such models
+/// has no comparison; a metric that is undefined on a folder has none there.
 pub fn compare(
     models: &[ModelReport],
     subjects: &[Subject],
@@ -62,23 +85,23 @@ pub fn compare(
 ) -> Vec<TeacherWorth> {
     let groups = groups(models);
     let mut found = Vec::new();
-    for (name, distilled) in groups.iter().filter(|(_, group)| models[group[0]].distilled) {
-        let base = base(&models[distilled[0]]);
+    for (name, of_teachers) in by_teacher(models, &groups) {
+        let distilled = &models[of_teachers[0][0]];
         let is_alone = |(_, group): &&(String, Vec<usize>)| {
             let other = &models[group[0]];
-            !other.distilled && other.kind == models[distilled[0]].kind && self::base(other) == base
+            !other.distilled && other.kind == distilled.kind && base(other) == base(distilled)
         };
         let Some((alone, group)) = groups.iter().find(is_alone) else { continue };
-        let pairs = pairs(models, distilled, group);
-        if pairs.is_empty() {
+        let seeds = of_seeds(models, &of_teachers, group);
+        if seeds.is_empty() {
             continue;
         }
-        let judged: Vec<[Vec<JudgedFolder>; 2]> =
-            pairs.iter().map(|pair| pair.map(|model| subjects[model].folders(files, by))).collect();
-        for folder in 0..judged[0][0].len() {
-            let of_folder: Vec<[&JudgedFolder; 2]> =
-                judged.iter().map(|[distilled, alone]| [&distilled[folder], &alone[folder]]).collect();
-            found.extend(compare_folder(name, alone, &of_folder, bootstrap));
+        let judged: Vec<OfSeed<Vec<JudgedFolder>>> =
+            seeds.iter().map(|seed| seed.map(|&model| subjects[model].folders(files, by))).collect();
+        for folder in 0..judged[0].alone.len() {
+            let of_folder: Vec<OfSeed<&JudgedFolder>> =
+                judged.iter().map(|seed| seed.map(|folders| &folders[folder])).collect();
+            found.extend(compare_folder(&name, alone, &of_folder, bootstrap));
         }
     }
     found
@@ -89,32 +112,72 @@ fn base(model: &ModelReport) -> Vec<&Setting> {
     model.settings.iter().filter(|(name, _)| !is_of_teacher(name)).collect()
 }
 
-/// Each distilled student with the first one alone that has its seed.
-fn pairs(models: &[ModelReport], distilled: &[usize], alone: &[usize]) -> Vec<Pair> {
-    let pair = |&distilled: &usize| {
-        let seed = models[distilled].seed?;
-        let alone = alone.iter().find(|&&alone| models[alone].seed == Some(seed))?;
-        Some([distilled, *alone])
+/// Names and groups of distilled students: each group, and then those of one name and the same settings that differ by their teacher.
+fn by_teacher<'a>(models: &[ModelReport], groups: &'a [(String, Vec<usize>)]) -> Vec<(String, Vec<&'a [usize]>)> {
+    let taught: Vec<&(String, Vec<usize>)> = groups.iter().filter(|(_, group)| models[group[0]].distilled).collect();
+    let mut found: Vec<(String, Vec<&[usize]>)> =
+        taught.iter().map(|(name, group)| (name.clone(), vec![&group[..]])).collect();
+    let apart_from_teacher = |group: &[usize]| {
+        let first = &models[group[0]];
+        let settings: Vec<&Setting> = first.settings.iter().filter(|(name, _)| name != TEACHER).collect();
+        (first.group.as_str(), settings)
     };
-    distilled.iter().filter_map(pair).collect()
+    let mut together: Vec<Vec<&[usize]>> = Vec::new();
+    for (_, group) in taught {
+        match together.iter_mut().find(|others| apart_from_teacher(others[0]) == apart_from_teacher(group)) {
+            Some(others) => others.push(group),
+            None => together.push(vec![group]),
+        }
+    }
+    let several: Vec<Vec<&[usize]>> = together.into_iter().filter(|others| others.len() > 1).collect();
+    found.extend(several.iter().map(|others| (name_of_several(models, &several, others), others.clone())));
+    found
 }
 
-/// Differences of the compared metrics of one folder; `pairs` has the judged graphs of a distilled student and of one alone for each seed.
+/// Name of students with several teachers: their group, the settings in which such students of that name differ, and the number of teachers.
+fn name_of_several(models: &[ModelReport], several: &[Vec<&[usize]>], others: &[&[usize]]) -> String {
+    let first = &models[others[0][0]];
+    let of_name = several.iter().map(|others| &models[others[0][0]]).filter(|other| other.group == first.group);
+    let settings: Vec<&[Setting]> = of_name.map(|other| &other.settings[..]).collect();
+    let differing: Vec<String> = distinguishing(&settings).into_iter().filter(|name| name != TEACHER).collect();
+    let differing = describe(&first.settings, &differing);
+    let separator = if differing.is_empty() { "" } else { ", " };
+    format!("{} ({differing}{separator}{} teachers)", first.group, others.len())
+}
+
+/// Positions of the models of each seed that students alone and those of every teacher were trained with.
+fn of_seeds(models: &[ModelReport], of_teachers: &[&[usize]], alone: &[usize]) -> Vec<OfSeed<usize>> {
+    let with_seed = |group: &[usize], seed: u64| group.iter().copied().find(|&model| models[model].seed == Some(seed));
+    let mut seeds: Vec<u64> = Vec::new();
+    for seed in of_teachers[0].iter().filter_map(|&model| models[model].seed) {
+        if !seeds.contains(&seed) {
+            seeds.push(seed);
+        }
+    }
+    let of_seed = |seed: u64| {
+        let taught: Option<Vec<usize>> = of_teachers.iter().map(|group| with_seed(group, seed)).collect();
+        Some(OfSeed { alone: with_seed(alone, seed)?, taught: taught? })
+    };
+    seeds.into_iter().filter_map(of_seed).collect()
+}
+
+/// Differences of the compared metrics of one folder; `seeds` has the judged graphs of each seed.
 fn compare_folder(
     distilled: &str,
     alone: &str,
-    pairs: &[[&JudgedFolder; 2]],
+    seeds: &[OfSeed<&JudgedFolder>],
     bootstrap: &Bootstrap,
 ) -> Vec<TeacherWorth> {
-    let folder = pairs[0][0];
-    let samples: Vec<[Sample<'_>; 2]> = pairs.iter().map(|pair| pair.map(sample)).collect();
-    let values: Vec<[[f64; COMPARED.len()]; 2]> =
-        samples.iter().map(|pair| pair.each_ref().map(|sample| compared(sample, &vec![1; sample.len()]))).collect();
+    let folder = seeds[0].alone;
+    let samples: Vec<OfSeed<Sample<'_>>> = seeds.iter().map(|seed| seed.map(|folder| sample(folder))).collect();
+    let ones = vec![1; folder.scores.len()];
+    let values: Vec<OfSeed<Compared>> = samples.iter().map(|seed| seed.map(|sample| compared(sample, &ones))).collect();
     let intervals = intervals(&samples, &stretches(&folder.graphs_of_files), bootstrap);
     let mut found = Vec::new();
     for (position, (metric, _)) in COMPARED.into_iter().enumerate() {
-        let mean = |side: usize| Mean::of(&values.iter().map(|pair| pair[side][position]).collect::<Vec<_>>()).mean;
-        let (mean_distilled, mean_alone) = (mean(0), mean(1));
+        let mean = |values: Vec<f64>| Mean::of(&values).mean;
+        let mean_alone = mean(values.iter().map(|seed| seed.alone[position]).collect());
+        let mean_distilled = mean(values.iter().flat_map(|seed| &seed.taught).map(|taught| taught[position]).collect());
         if !(mean_distilled.is_finite() && mean_alone.is_finite()) {
             continue;
         }
@@ -126,7 +189,8 @@ fn compare_folder(
             folder: folder.folder.clone(),
             calibration: folder.calibration.clone(),
             metric: METRICS[metric].to_owned(),
-            seeds: pairs.len(),
+            seeds: seeds.len(),
+            teachers: seeds[0].taught.len(),
             mean_distilled,
             mean_alone,
             difference: mean_distilled - mean_alone,
@@ -142,7 +206,7 @@ fn sample(folder: &JudgedFolder) -> Sample<'_> {
 }
 
 /// The compared metrics of a sample with graph `g` counted `weights[g]` times.
-fn compared(sample: &Sample<'_>, weights: &[u32]) -> [f64; COMPARED.len()] {
+fn compared(sample: &Sample<'_>, weights: &[u32]) -> Compared {
     let values = sample.weighted(weights)[0];
     COMPARED.map(|(metric, _)| values[metric])
 }
@@ -161,32 +225,46 @@ fn stretches(graphs_of_files: &[usize]) -> Vec<Range<usize>> {
     found
 }
 
-/// Interval of the mean difference of each compared metric, over seeds and stretches. Resamples in which a metric is undefined do not
-/// count for it.
+/// Interval of the mean difference of each compared metric, over seeds, teachers and stretches. Resamples in which a metric is undefined do
+/// not count for it.
 fn intervals(
-    samples: &[[Sample<'_>; 2]],
+    samples: &[OfSeed<Sample<'_>>],
     stretches: &[Range<usize>],
     bootstrap: &Bootstrap,
 ) -> [Interval; COMPARED.len()] {
-    let difference = |(drawn, weights): &mut (Vec<u32>, Vec<u32>), resample: u64| {
-        bootstrap.draw(resample, Drawn::Stretches, stretches.len(), drawn);
+    let teachers = samples[0].taught.len();
+    let difference = |Draws { stretches: of_stretches, seeds, teachers: of_teachers, weights }: &mut Draws,
+                      resample| {
+        bootstrap.draw(resample, Drawn::Stretches, stretches.len(), of_stretches);
+        bootstrap.draw(resample, Drawn::Seeds, samples.len(), seeds);
+        bootstrap.draw(resample, Drawn::Teachers, teachers, of_teachers);
         weights.clear();
-        let counted = stretches.iter().zip(drawn.iter());
+        let counted = stretches.iter().zip(of_stretches.iter());
         weights.extend(counted.flat_map(|(stretch, &count)| stretch.clone().map(move |_| count)));
-        bootstrap.draw(resample, Drawn::Seeds, samples.len(), drawn);
         let mut mean = [0.0; COMPARED.len()];
-        for ([distilled, alone], &count) in samples.iter().zip(drawn.iter()).filter(|(_, count)| **count > 0) {
+        let mut add = |values: Compared, share: f64| (0..COMPARED.len()).for_each(|of| mean[of] += share * values[of]);
+        for (sample, &count) in samples.iter().zip(seeds.iter()).filter(|(_, count)| **count > 0) {
             let share = f64::from(count) / samples.len() as f64;
-            let (distilled, alone) = (compared(distilled, weights), compared(alone, weights));
-            (0..COMPARED.len()).for_each(|metric| mean[metric] += share * (distilled[metric] - alone[metric]));
+            add(compared(&sample.alone, weights), -share);
+            for (taught, &count) in sample.taught.iter().zip(of_teachers.iter()).filter(|(_, count)| **count > 0) {
+                add(compared(taught, weights), share * f64::from(count) / teachers as f64);
+            }
         }
         mean
     };
-    let means: Vec<[f64; COMPARED.len()]> =
-        (0..bootstrap.resamples).into_par_iter().map_init(|| (Vec::new(), Vec::new()), difference).collect();
+    let means: Vec<Compared> = (0..bootstrap.resamples).into_par_iter().map_init(Draws::default, difference).collect();
     std::array::from_fn(|metric| {
         middle(means.iter().map(|mean| mean[metric]).filter(|value| !value.is_nan()).collect())
     })
+}
+
+/// How often each unit of a resample was drawn, and the resulting weight of each graph.
+#[derive(Default)]
+struct Draws {
+    stretches: Vec<u32>,
+    seeds: Vec<u32>,
+    teachers: Vec<u32>,
+    weights: Vec<u32>,
 }
 
 /// A table of the comparisons; empty without any.
@@ -280,9 +358,16 @@ mod tests {
         judged((0..1000).map(|graph| if is_found(graph) { 0.6 } else { 0.4 * noise(graph) }).collect())
     }
 
+    /// Compares pairs of a distilled student and the same student alone, one of each seed.
     fn of(pairs: &[[JudgedFolder; 2]], resamples: u64) -> Vec<TeacherWorth> {
-        let pairs: Vec<[&JudgedFolder; 2]> = pairs.iter().map(|pair| pair.each_ref()).collect();
-        compare_folder("kd", "alone", &pairs, &Bootstrap { resamples, seed: 1 })
+        let of_seed =
+            |[taught, alone]: &[JudgedFolder; 2]| OfSeed { alone: alone.clone(), taught: vec![taught.clone()] };
+        of_teachers(&pairs.iter().map(of_seed).collect::<Vec<_>>(), resamples)
+    }
+
+    fn of_teachers(seeds: &[OfSeed<JudgedFolder>], resamples: u64) -> Vec<TeacherWorth> {
+        let seeds: Vec<OfSeed<&JudgedFolder>> = seeds.iter().map(|seed| seed.map(|folder| folder)).collect();
+        compare_folder("kd", "alone", &seeds, &Bootstrap { resamples, seed: 1 })
     }
 
     #[test]
@@ -328,6 +413,25 @@ mod tests {
         let pairs: Vec<_> = (0..8).map(pair).collect();
         let found = of(&pairs, 500);
         assert!(found.iter().all(|one| one.difference < 0.0 && one.verdict == Verdict::NoDifference), "{found:?}");
+    }
+
+    /// Students of each of two teachers differ from those alone, in opposite directions: of another teacher, that says nothing.
+    #[test]
+    fn teachers_that_disagree_are_no_evidence_about_teachers() {
+        let seed = |seed: u64, teachers: &[usize]| OfSeed {
+            alone: missing_every(4, seed),
+            taught: teachers.iter().map(|&n| missing_every(n, seed)).collect(),
+        };
+        let verdicts = |teachers: &[usize]| {
+            let seeds: Vec<_> = (0..3).map(|of| seed(of, teachers)).collect();
+            let found = of_teachers(&seeds, 500);
+            assert!(found.iter().all(|one| one.teachers == teachers.len() && one.seeds == 3), "{found:?}");
+            found.into_iter().map(|one| one.verdict).collect::<Vec<_>>()
+        };
+        assert_eq!(verdicts(&[2]), [Verdict::Worse; 2]);
+        assert_eq!(verdicts(&[20]), [Verdict::Better; 2]);
+        assert_eq!(verdicts(&[2, 20]), [Verdict::NoDifference; 2]);
+        assert_eq!(verdicts(&[2, 2]), [Verdict::Worse; 2]);
     }
 
     #[test]

@@ -8,9 +8,11 @@ use serde_json::Value;
 const BESIDE_THE_POINT: [&str; 7] =
     ["seed", "threads", "num_workers", "prefetch_batches", "device", "log_every_n_steps", "shuffle_buffer"];
 
+/// Setting with the digest of a student's teacher, or of all its teachers together.
+pub const TEACHER: &str = "teacher";
+
 /// Digests in `inputs` of the models that a run learned from, with their names as settings.
-const LEARNED_FROM: [(&str, &str); 2] =
-    [("teacher_digest", "teacher"), ("difficulty_model_digest", "difficulty_model")];
+const LEARNED_FROM: [(&str, &str); 2] = [("teacher_digest", TEACHER), ("difficulty_model_digest", "difficulty_model")];
 /// Beginning of the settings that only a distilled student has.
 const KD: &str = "kd_";
 /// Field with the paths of further teachers, of which the number is a setting: their weights are part of the teacher's digest.
