@@ -315,11 +315,18 @@ impl Report {
 
 /// Groups of models that differ by seed only, as positions, named after their group and the settings in which groups of that name differ.
 pub fn groups(models: &[ModelReport]) -> Vec<(String, Vec<usize>)> {
+    groups_by(models, |_| true)
+}
+
+/// The same groups if only the settings whose names `counts` accepts tell models apart.
+pub fn groups_by(models: &[ModelReport], counts: impl Fn(&str) -> bool) -> Vec<(String, Vec<usize>)> {
+    let settings: Vec<Vec<Setting>> =
+        models.iter().map(|model| model.settings.iter().filter(|(name, _)| counts(name)).cloned().collect()).collect();
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (position, model) in models.iter().enumerate() {
         let alike = |group: &&mut Vec<usize>| {
-            let first = &models[group[0]];
-            first.group == model.group && first.settings == model.settings
+            let first = group[0];
+            models[first].group == model.group && settings[first] == settings[position]
         };
         match groups.iter_mut().find(alike) {
             Some(group) => group.push(position),
@@ -327,12 +334,12 @@ pub fn groups(models: &[ModelReport]) -> Vec<(String, Vec<usize>)> {
         }
     }
     let name = |group: &Vec<usize>| {
-        let first = &models[group[0]];
-        let of_name = groups.iter().map(|other| &models[other[0]]).filter(|other| other.group == first.group);
-        let settings: Vec<&[Setting]> = of_name.map(|other| &other.settings[..]).collect();
-        match describe(&first.settings, &distinguishing(&settings)) {
-            differing if differing.is_empty() => first.group.clone(),
-            differing => format!("{} ({differing})", first.group),
+        let first = group[0];
+        let of_name = groups.iter().map(|other| other[0]).filter(|&other| models[other].group == models[first].group);
+        let of_name: Vec<&[Setting]> = of_name.map(|other| &settings[other][..]).collect();
+        match describe(&settings[first], &distinguishing(&of_name)) {
+            differing if differing.is_empty() => models[first].group.clone(),
+            differing => format!("{} ({differing})", models[first].group),
         }
     };
     let names: Vec<String> = groups.iter().map(name).collect();

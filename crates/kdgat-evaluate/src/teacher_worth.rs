@@ -17,9 +17,9 @@ use super::bootstrap::{Bootstrap, Drawn, Interval, middle};
 use super::graph_runs::{Mean, Verdict, verdict};
 use super::judge::{CalibrateBy, JudgedFolder, NOT_CALIBRATED, Subject, TestFile};
 use super::metrics::{METRICS, Sample};
-use super::tables::{ModelReport, groups};
+use super::tables::{ModelReport, groups, groups_by};
 use super::text_table::{LINE_WIDTH, Table};
-use kdgat_train::run_settings::{Setting, TEACHER, describe, distinguishing, is_of_teacher};
+use kdgat_train::run_settings::{Setting, TEACHER, is_of_teacher};
 
 /// Positions of F1 and the ROC AUC in [`METRICS`], with their names in the table.
 const COMPARED: [(usize, &str); 2] = [(4, "F1"), (7, "ROC AUC")];
@@ -117,32 +117,14 @@ fn by_teacher<'a>(models: &[ModelReport], groups: &'a [(String, Vec<usize>)]) ->
     let taught: Vec<&(String, Vec<usize>)> = groups.iter().filter(|(_, group)| models[group[0]].distilled).collect();
     let mut found: Vec<(String, Vec<&[usize]>)> =
         taught.iter().map(|(name, group)| (name.clone(), vec![&group[..]])).collect();
-    let apart_from_teacher = |group: &[usize]| {
-        let first = &models[group[0]];
-        let settings: Vec<&Setting> = first.settings.iter().filter(|(name, _)| name != TEACHER).collect();
-        (first.group.as_str(), settings)
-    };
-    let mut together: Vec<Vec<&[usize]>> = Vec::new();
-    for (_, group) in taught {
-        match together.iter_mut().find(|others| apart_from_teacher(others[0]) == apart_from_teacher(group)) {
-            Some(others) => others.push(group),
-            None => together.push(vec![group]),
+    for (name, together) in groups_by(models, |setting| setting != TEACHER) {
+        let of_teachers = taught.iter().map(|(_, group)| &group[..]).filter(|group| together.contains(&group[0]));
+        let of_teachers: Vec<&[usize]> = of_teachers.collect();
+        if of_teachers.len() > 1 {
+            found.push((format!("{name} ({} teachers)", of_teachers.len()), of_teachers));
         }
     }
-    let several: Vec<Vec<&[usize]>> = together.into_iter().filter(|others| others.len() > 1).collect();
-    found.extend(several.iter().map(|others| (name_of_several(models, &several, others), others.clone())));
     found
-}
-
-/// Name of students with several teachers: their group, the settings in which such students of that name differ, and the number of teachers.
-fn name_of_several(models: &[ModelReport], several: &[Vec<&[usize]>], others: &[&[usize]]) -> String {
-    let first = &models[others[0][0]];
-    let of_name = several.iter().map(|others| &models[others[0][0]]).filter(|other| other.group == first.group);
-    let settings: Vec<&[Setting]> = of_name.map(|other| &other.settings[..]).collect();
-    let differing: Vec<String> = distinguishing(&settings).into_iter().filter(|name| name != TEACHER).collect();
-    let differing = describe(&first.settings, &differing);
-    let separator = if differing.is_empty() { "" } else { ", " };
-    format!("{} ({differing}{separator}{} teachers)", first.group, others.len())
 }
 
 /// Positions of the models of each seed that students alone and those of every teacher were trained with.
@@ -258,7 +240,7 @@ fn intervals(
     })
 }
 
-/// How often each unit of a resample was drawn, and the resulting weight of each graph.
+/// Counts of the drawn units of a resample, and the resulting weight of each graph.
 #[derive(Default)]
 struct Draws {
     stretches: Vec<u32>,
