@@ -27,13 +27,13 @@ fn what_a_teacher_adds_to_its_students() {
     assert_eq!(students.len(), 2, "a line for each of two folders: {table}");
     assert!(students.iter().all(|line| line.starts_with("gat_student_normal_kd (hidden [2])")), "{table}");
     let rows = |metric: &str| table.lines().filter(|line| line.trim_start().starts_with(metric)).count();
-    assert_eq!((rows("F1 "), rows("ROC AUC ")), (2, 2), "{table}");
+    assert_eq!([rows("F1 "), rows("ROC AUC "), rows("recall at 1 % FPR ")], [2; 3], "{table}");
 
     let metrics: Value =
         serde_json::from_slice(&std::fs::read(bench.path().join("runs/small/evaluation/metrics.json")).unwrap())
             .unwrap();
     let teachers = metrics["teachers"].as_array().unwrap();
-    assert_eq!(teachers.len(), 4);
+    assert_eq!(teachers.len(), 6);
     // The difference is that of the models' own rows.
     let mean = |group: &str, folder: &str| {
         let of_group = |model: &&Value| model["group"] == group && [1, 2].map(Value::from).contains(&model["seed"]);
@@ -92,7 +92,7 @@ fn several_teachers_are_compared_together_as_well() {
         serde_json::from_slice(&std::fs::read(bench.path().join("runs/small/evaluation/metrics.json")).unwrap())
             .unwrap();
     let teachers = metrics["teachers"].as_array().unwrap();
-    assert_eq!(teachers.len(), 12, "three comparisons, two folders, two metrics");
+    assert_eq!(teachers.len(), 18, "three comparisons, two folders, three metrics");
     let roc_auc = |model: &str| {
         let models = metrics["models"].as_array().unwrap();
         let model = models.iter().find(|of| of["paths"].to_string().contains(model)).expect(model);

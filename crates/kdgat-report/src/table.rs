@@ -173,7 +173,7 @@ pub fn of_evaluation(evaluation: &Evaluation) -> Table {
             "MCC",
             "ROC AUC",
             "PR AUC",
-            "detection rate at 1 % FPR",
+            "recall at 1 % FPR",
             "parameters",
             "ms per graph",
         ]),
