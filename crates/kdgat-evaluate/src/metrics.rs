@@ -18,6 +18,13 @@ pub const METRICS: [&str; 12] = [
     "detection_at_fpr_0_1",
 ];
 
+/// Position of F1 in [`METRICS`].
+pub const F1: usize = 4;
+/// Position of the area under the ROC curve in [`METRICS`].
+pub const ROC_AUC: usize = 7;
+/// Position of the recall at 1 % FPR in [`METRICS`].
+pub const RECALL_AT_FPR_1: usize = 10;
+
 /// Number of metrics computed from a decision.
 pub const DECISION_METRICS: usize = 7;
 

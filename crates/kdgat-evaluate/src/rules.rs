@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::EvaluateError;
 use super::bootstrap::Bootstrap;
 use super::judge::{CalibrateBy, NOT_CALIBRATED, Subject, TestFile};
+use super::metrics::{F1, ROC_AUC};
 use super::tables::{ModelReport, Report, Row};
 use super::text_table::{LINE_WIDTH, Table};
 use super::threshold::{self, at_false_positive_rate, for_car};
@@ -142,10 +143,6 @@ fn describe(rule: Rule) -> ModelReport {
         rows: Vec::new(),
     }
 }
-
-/// Positions of F1 and ROC AUC among the metrics.
-const F1: usize = 4;
-const ROC_AUC: usize = 7;
 
 /// The best model and the best rule in a folder, by one metric.
 struct Contest<'a> {

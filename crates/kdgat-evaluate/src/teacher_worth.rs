@@ -16,14 +16,14 @@ use serde::{Deserialize, Serialize};
 use super::bootstrap::{Bootstrap, Drawn, Interval, middle};
 use super::graph_runs::{Mean, Verdict, verdict};
 use super::judge::{CalibrateBy, JudgedFolder, NOT_CALIBRATED, Subject, TestFile};
-use super::metrics::{METRICS, Sample};
+use super::metrics::{F1, METRICS, RECALL_AT_FPR_1, ROC_AUC, Sample};
 use super::tables::{ModelReport, groups, groups_by};
 use super::text_table::{LINE_WIDTH, Table};
 use kdgat_train::run_settings::{Setting, TEACHER, is_of_teacher};
 
 /// Positions of the compared metrics in [`METRICS`], with their names in the table. F1 is at the recorded threshold, which a validation set
 /// chose for each model; the recall at one rate of false alarms on the test tells whether a difference in F1 is one of that choice.
-const COMPARED: [(usize, &str); 3] = [(4, "F1"), (7, "ROC AUC"), (10, "recall at 1 % FPR")];
+const COMPARED: [(usize, &str); 3] = [(F1, "F1"), (ROC_AUC, "ROC AUC"), (RECALL_AT_FPR_1, "recall at 1 % FPR")];
 
 /// Values of the compared metrics.
 type Compared = [f64; COMPARED.len()];
@@ -263,9 +263,7 @@ pub fn text(found: &[TeacherWorth]) -> String {
         let seeds = if one.seeds == 1 { "1 seed".to_owned() } else { format!("{} seeds", one.seeds) };
         let mut cells = vec![format!("{}, {seeds}, {}", one.distilled, one.folder)];
         cells.extend(has_calibrated.then(|| one.calibration.clone()));
-        cells.extend(
-            COMPARED.iter().find(|(metric, _)| METRICS[*metric] == one.metric).map(|(_, name)| (*name).to_owned()),
-        );
+        cells.push(metric_name(&one.metric).to_owned());
         cells.extend([one.mean_alone, one.mean_distilled].map(|value| format!("{value:.4}")));
         cells.push(signed(one.difference));
         cells.push(one.interval.map_or(String::new(), |[low, high]| format!("{} to {}", signed(low), signed(high))));

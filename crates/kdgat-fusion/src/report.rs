@@ -7,13 +7,10 @@ use super::{FusionError, Observations};
 use kdgat_config::Threshold;
 use kdgat_evaluate::bootstrap::Bootstrap;
 use kdgat_evaluate::judge::{Subject, TestFile};
+use kdgat_evaluate::metrics::{F1, ROC_AUC};
 use kdgat_evaluate::ranking::Ranking;
 use kdgat_evaluate::tables::{ModelReport, Report, Row};
 use kdgat_evaluate::threshold;
-
-/// Index of F1 among the metrics, followed by that of the area under the ROC curve.
-const F1: usize = 4;
-const ROC_AUC: usize = 7;
 
 /// A report with its verdict.
 #[derive(Debug, Clone)]
