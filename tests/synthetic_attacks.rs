@@ -424,9 +424,12 @@ fn a_classifier_trains_with_them_and_its_evaluation_uses_them_by_default() {
     let said = evaluate(&["--synthetic-attacks", "false", "--output", "without"]);
     assert!(!said.contains(changed) && !said.contains("its threshold is chosen without"), "{said}");
     assert_eq!(digest("without"), without.digest);
-    // A model of other blocks: its training frames are not in the windows that choose the threshold.
+    // A model of other blocks: its training frames are not in the windows that validation figures are of, nor choose a new threshold.
     let said = evaluate(&["--validation-fraction", "0.4", "--output", "other"]);
-    assert!(said.contains("its threshold is chosen without"), "{said}");
+    let recorded = "its validation figures are computed without them; its threshold is the recorded one";
+    assert!(said.contains(recorded) && !said.contains("its threshold is chosen without"), "{said}");
+    let said = evaluate(&["--validation-fraction", "0.4", "--threshold", "youden", "--output", "youden"]);
+    assert!(said.contains("its threshold is chosen without them"), "{said}");
     // Commands that write nothing, and those that do not read them.
     assert!(
         workplace

@@ -61,6 +61,7 @@ pub fn choose_threshold(
     let labels = graphs.iter().map(|&graph| store.try_graph(graph).map(|view| view.attack));
     let labels = labels.collect::<Result<Vec<bool>, _>>()?;
     let held_out = held_out_of(model, store, &graphs)?;
+    let trained = held_out.iter().filter(|held_out| !**held_out).count();
     let (held_out_raw, held_out_labels) = (only(&held_out, &raw), only(&held_out, &labels));
     let on_this_data = ValidationScores {
         kind: scorer.kind(),
@@ -69,7 +70,11 @@ pub fn choose_threshold(
         dataset: &store.manifest().dataset,
         data_digest: store.digest(),
     };
-    let mut recorded = match records::find(model, method, &on_this_data)? {
+    let found = records::find(model, method, &on_this_data)?;
+    if trained > 0 {
+        warn_of_trained(model, store, trained, graphs.len(), found.is_some());
+    }
+    let mut recorded = match found {
         Some(recorded) => recorded,
         None if held_out_raw.is_empty() && !raw.is_empty() => return Err(no_window_is_held_out(model)),
         None => RecordedThreshold::choose(method, model, &on_this_data)?,
@@ -111,30 +116,41 @@ fn short_threshold(
     threshold::choose(method, &scores, labels).map_err(StageError::Input)
 }
 
-/// For each validation graph: true if the model was not trained on any of its frames. Warns if it was trained on some.
+/// For each validation graph: true if the model was not trained on any of its frames. Warns if that cannot be known.
 fn held_out_of(model: &TrainedModel, store: &Store, graphs: &[u64]) -> Result<Vec<bool>, StageError> {
-    let options = &store.manifest().options;
-    let cut = cut_flags(options.stride, options.validation_fraction, options.validation);
-    let Some(held_out) = held_out(model, store, graphs)? else {
-        tracing::warn!(
-            "{} was trained on {}, too, with another split that it does not record: validation windows here ({cut}) may be among \
-             its training windows, and the threshold chosen on them too low",
-            model.name,
-            model.description.dataset.name
-        );
-        return Ok(vec![true; graphs.len()]);
-    };
-    let trained = held_out.iter().filter(|held_out| !**held_out).count();
-    if let Some(own) = model.split.filter(|_| trained > 0) {
-        let own = cut_flags(own.stride, own.validation_fraction, own.validation);
-        tracing::warn!(
-            "{} was trained ({own}) on frames of {trained} of the {} validation windows ({cut}); its threshold is chosen without \
-             them",
-            model.name,
-            graphs.len()
-        );
+    if let Some(held_out) = held_out(model, store, graphs)? {
+        return Ok(held_out);
     }
-    Ok(held_out)
+    tracing::warn!(
+        "{} was trained on {}, too, with another split that it does not record: validation windows here ({}) may be among its \
+         training windows, and the threshold chosen on them too low",
+        model.name,
+        model.description.dataset.name,
+        cut_of(store)
+    );
+    Ok(vec![true; graphs.len()])
+}
+
+/// Says that the model was trained on frames of some validation windows, and what these are left out of: the choice of its threshold, or, if
+/// that was recorded before, the figures of validation.
+fn warn_of_trained(model: &TrainedModel, store: &Store, trained: usize, total: usize, has_threshold: bool) {
+    let Some(own) = model.split else { return };
+    let own = cut_flags(own.stride, own.validation_fraction, own.validation);
+    let without = match has_threshold {
+        true => "its validation figures are computed without them; its threshold is the recorded one",
+        false => "its threshold is chosen without them",
+    };
+    tracing::warn!(
+        "{} was trained ({own}) on frames of {trained} of the {total} validation windows ({}); {without}",
+        model.name,
+        cut_of(store)
+    );
+}
+
+/// Flags that cut a store's dataset as it is.
+fn cut_of(store: &Store) -> String {
+    let options = &store.manifest().options;
+    cut_flags(options.stride, options.validation_fraction, options.validation)
 }
 
 /// Flags that cut a dataset in this way.
