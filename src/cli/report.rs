@@ -18,9 +18,18 @@ pub struct ReportArgs {
     /// File to write (default: report.html in the folder, or in the common parent of several folders)
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Also write each figure as an SVG and a PNG file to this folder
+    /// Also write each figure as an SVG file to this folder, and as a PNG file in a program built with `--features png`
     #[arg(long, value_name = "FOLDER")]
     pub figures: Option<PathBuf>,
+}
+
+/// Says what PNG files need that is not there.
+fn missing_for_png() -> &'static str {
+    if report::RENDERS_PNG {
+        "the system has no font for the text in them; install one, such as fonts-dejavu-core"
+    } else {
+        "this program was built without them; build it with `cargo build --release --features png`"
+    }
 }
 
 /// Reads the folders and writes the page.
@@ -32,9 +41,7 @@ pub fn run(args: ReportArgs) -> Result<ExitCode> {
         text +=
             &format!("written: {} SVG and {} PNG files in {}\n", written.vectors, written.pictures, folder.display());
         if written.pictures == 0 && written.vectors > 0 {
-            eprintln!(
-                "no PNG files: the system has no font for the text in them; install one, such as fonts-dejavu-core"
-            );
+            eprintln!("no PNG files: {}", missing_for_png());
         }
     }
     output::write(&text)?;

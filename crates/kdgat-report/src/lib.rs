@@ -49,6 +49,9 @@ pub struct Written {
     pub pictures: usize,
 }
 
+/// True if the program renders PNG files: it is built with the feature `png`.
+pub const RENDERS_PNG: bool = cfg!(feature = "png");
+
 /// Writes a report.
 ///
 /// # Errors

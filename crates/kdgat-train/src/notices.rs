@@ -11,9 +11,10 @@ use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Registry;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Registry, filter::LevelFilter};
 
 static PLACES: Mutex<Places> = Mutex::new(Places { bar: None, log: None });
 
@@ -29,9 +30,25 @@ pub fn go_to(bar: Option<ProgressBar>, log: Option<File>) {
 
 /// Prints the warnings of the whole program. The program calls it once.
 pub fn listen() {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
+    let filter = filter(std::env::var("RUST_LOG").ok().as_deref());
     // Leaves a subscriber that is already set in place.
     let _ = Registry::default().with(filter).with(Lines).try_init();
+}
+
+/// Reads `RUST_LOG`: levels by target, such as `info` or `kdgat_train=debug,warn`. Warnings are shown unless it says otherwise.
+fn filter(variable: Option<&str>) -> Targets {
+    let warnings = Targets::new().with_default(LevelFilter::WARN);
+    let Some(text) = variable.filter(|text| !text.is_empty()) else { return warnings };
+    match text.parse::<Targets>() {
+        Ok(filter) if filter.default_level().is_some() => filter,
+        Ok(filter) => filter.with_default(LevelFilter::WARN),
+        Err(error) => {
+            eprintln!(
+                "warning: RUST_LOG='{text}' is ignored: {error}; expected levels such as info or kdgat_train=debug"
+            );
+            warnings
+        }
+    }
 }
 
 /// Prints a line for the user and appends it to the log.

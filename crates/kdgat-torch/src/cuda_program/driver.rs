@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr;
 
-use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute, CUfunction, CUresult, CUstream};
 use tch::Device;
 
+use super::bindings::{self, COMPUTE_CAPABILITY, CudaHandle, CudaResult, Driver};
 use super::{ProgramError, Source, disk_cache};
 use crate::device::{Stream, synchronize};
 
@@ -15,8 +15,8 @@ use crate::device::{Stream, synchronize};
 pub(super) struct Module {
     device: Device,
     /// The context, shared with torch.
-    context: CUcontext,
-    functions: HashMap<&'static str, CUfunction>,
+    context: CudaHandle,
+    functions: HashMap<&'static str, CudaHandle>,
 }
 
 // SAFETY: any thread may use the driver's handles; the current context is per thread and set for each call.
@@ -29,38 +29,30 @@ impl Module {
         let device = Device::Cuda(index);
         // torch creates its context first, and reports an error if the device does not exist.
         synchronize(device)?;
-        // SAFETY: looks up the driver's library, which torch has loaded if there is a GPU.
-        if !unsafe { sys::is_culib_present() } {
-            let reason = "libcuda.so cannot be loaded".to_owned();
-            return Err(ProgramError::Refused { what: "loading CUDA's driver".to_owned(), reason });
-        }
+        let driver = driver()?;
         let what = "querying the GPU";
         let (mut handle, mut context, mut capability) = (0, ptr::null_mut(), [0; 2]);
         // SAFETY: each call writes its value before it returns; the context is retained until the process exits, like
         // torch's.
         unsafe {
-            check(what, sys::cuInit(0))?;
-            check(what, sys::cuDeviceGet(&mut handle, i32::try_from(index).unwrap_or(i32::MAX)))?;
-            let attributes = [
-                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-            ];
-            for (value, attribute) in capability.iter_mut().zip(attributes) {
-                check(what, sys::cuDeviceGetAttribute(value, attribute, handle))?;
+            check(what, (driver.cuInit)(0))?;
+            check(what, (driver.cuDeviceGet)(&mut handle, i32::try_from(index).unwrap_or(i32::MAX)))?;
+            for (value, attribute) in capability.iter_mut().zip(COMPUTE_CAPABILITY) {
+                check(what, (driver.cuDeviceGetAttribute)(value, attribute, handle))?;
             }
-            check(what, sys::cuDevicePrimaryCtxRetain(&mut context, handle))?;
+            check(what, (driver.cuDevicePrimaryCtxRetain)(&mut context, handle))?;
         }
         let code = disk_cache::compile(source, 10 * capability[0] + capability[1])?;
         let _current = Current::enter(context)?;
         let mut module = ptr::null_mut();
         // SAFETY: `code` comes from NVRTC (assembly ends with a zero byte), and the call copies it.
-        check("loading a program on the GPU", unsafe { sys::cuModuleLoadData(&mut module, code.as_ptr().cast()) })?;
+        check("loading a program on the GPU", unsafe { (driver.cuModuleLoadData)(&mut module, code.as_ptr().cast()) })?;
         let mut functions = HashMap::new();
         for &(kernel, _) in source.kernels {
             let name = CString::new(kernel).unwrap_or_default();
             let mut function = ptr::null_mut();
             // SAFETY: a loaded module and a null-terminated name.
-            let found = unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) };
+            let found = unsafe { (driver.cuModuleGetFunction)(&mut function, module, name.as_ptr()) };
             check(&format!("finding kernel {kernel}"), found)?;
             functions.insert(kernel, function);
         }
@@ -80,13 +72,14 @@ impl Module {
     ) -> Result<(), ProgramError> {
         let problem = "is not in the program".to_owned();
         let missing = || ProgramError::Argument { kernel: kernel.to_owned(), problem };
+        let driver = driver()?;
         let function = *self.functions.get(kernel).ok_or_else(missing)?;
-        let stream = Stream::current(self.device)?.native_handle()? as CUstream;
+        let stream = Stream::current(self.device)?.native_handle()? as CudaHandle;
         let _current = Current::enter(self.context)?;
         // SAFETY: a function of a loaded module, and a stream of the same context; the arguments by this function's
         // contract.
         let launched = unsafe {
-            sys::cuLaunchKernel(
+            (driver.cuLaunchKernel)(
                 function,
                 blocks,
                 1,
@@ -108,9 +101,10 @@ impl Module {
 struct Current;
 
 impl Current {
-    fn enter(context: CUcontext) -> Result<Self, ProgramError> {
+    fn enter(context: CudaHandle) -> Result<Self, ProgramError> {
+        let driver = driver()?;
         // SAFETY: the context is retained until the process exits.
-        check("entering torch's context", unsafe { sys::cuCtxPushCurrent_v2(context) })?;
+        check("entering torch's context", unsafe { (driver.cuCtxPushCurrent_v2)(context) })?;
         Ok(Self)
     }
 }
@@ -119,21 +113,34 @@ impl Drop for Current {
     fn drop(&mut self) {
         let mut context = ptr::null_mut();
         // SAFETY: pops the context that `enter` pushed on the same thread.
-        if let Err(error) = check("leaving torch's context", unsafe { sys::cuCtxPopCurrent_v2(&mut context) }) {
+        let left = driver()
+            .and_then(|driver| check("leaving torch's context", unsafe { (driver.cuCtxPopCurrent_v2)(&mut context) }));
+        if let Err(error) = left {
             tracing::error!("{error}");
         }
     }
 }
 
-fn check(what: &str, result: CUresult) -> Result<(), ProgramError> {
-    if result == CUresult::CUDA_SUCCESS {
+/// CUDA's driver, which torch has loaded if there is a GPU.
+fn driver() -> Result<&'static Driver, ProgramError> {
+    bindings::driver().ok_or_else(|| ProgramError::Refused {
+        what: "loading CUDA's driver".to_owned(),
+        reason: "libcuda.so cannot be loaded".to_owned(),
+    })
+}
+
+fn check(what: &str, result: CudaResult) -> Result<(), ProgramError> {
+    if result == 0 {
         return Ok(());
     }
     let mut text = ptr::null();
     // SAFETY: the call writes `text` before it returns: null, or a text that is never freed.
-    let reason = unsafe {
-        let known = sys::cuGetErrorString(result, &mut text) == CUresult::CUDA_SUCCESS && !text.is_null();
+    let reason = bindings::driver().and_then(|driver| unsafe {
+        let known = (driver.cuGetErrorString)(result, &mut text) == 0 && !text.is_null();
         known.then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
-    };
-    Err(ProgramError::Refused { what: what.to_owned(), reason: reason.unwrap_or_else(|| format!("{result:?}")) })
+    });
+    Err(ProgramError::Refused {
+        what: what.to_owned(),
+        reason: reason.unwrap_or_else(|| format!("CUDA error {result}")),
+    })
 }

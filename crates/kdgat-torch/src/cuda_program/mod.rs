@@ -7,6 +7,7 @@
 //! For the crate's own tests, the C++ compiler compiles a program for the CPU, with emulated warps: arguments pass
 //! through the same code as on a GPU, and every array index is checked.
 
+mod bindings;
 mod disk_cache;
 mod driver;
 mod emulated;
