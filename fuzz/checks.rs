@@ -10,7 +10,7 @@ use kdgat::can::formats::{StreamReader, format_of_pieces};
 use kdgat::can::{Format, Frame, ReadReport, open_log, read_piece};
 use kdgat::distill::Weights;
 use kdgat::graph::Store;
-use zip::write::FileOptions;
+use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 /// Maximum number of frames to read: a few compressed bytes can expand to any number.
@@ -130,7 +130,7 @@ pub fn weights(bytes: &[u8]) {
 /// Archive in the form of `torch.save`, with this pickle and two storages.
 fn archive_with(pickle: &[u8]) -> Vec<u8> {
     let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
-    let stored = FileOptions::default().compression_method(CompressionMethod::Stored);
+    let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
     for (name, bytes) in [("data.pkl", pickle), ("data/0", &[0x3c; 64]), ("data/1", &[7, 0, 0, 0, 0, 0, 0, 0])] {
         archive.start_file(format!("archive/{name}"), stored).expect("an archive in memory");
         archive.write_all(bytes).expect("an archive in memory");

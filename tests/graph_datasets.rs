@@ -95,8 +95,11 @@ fn the_same_dataset_in_a_zip_archive_is_the_same() {
     for entry in fs::read_dir(&unpacked).unwrap() {
         let path = entry.unwrap().path();
         let name = format!("SHAPES/{}", path.file_name().unwrap().to_str().unwrap());
-        zip.start_file(name, zip::write::FileOptions::default().compression_method(zip::CompressionMethod::Deflated))
-            .unwrap();
+        zip.start_file(
+            name,
+            zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated),
+        )
+        .unwrap();
         zip.write_all(&fs::read(path).unwrap()).unwrap();
     }
     zip.finish().unwrap();

@@ -14,7 +14,7 @@ use kdgat::nodes::sources::{GraphOptions, read};
 use kdgat::nodes::store;
 use kdgat::random;
 use support::cli::{Workplace, said};
-use zip::write::FileOptions;
+use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 const SMALL: [&str; 12] = [
@@ -198,7 +198,7 @@ fn npy(descr: &str, shape: &[u64], bytes: &[u8]) -> Vec<u8> {
 fn write_npz(path: &Path, arrays: &[(&str, Vec<u8>)]) {
     let mut archive = ZipWriter::new(File::create(path).unwrap());
     for (name, bytes) in arrays {
-        let options = FileOptions::default().compression_method(CompressionMethod::Deflated);
+        let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
         archive.start_file(format!("{name}.npy"), options).unwrap();
         archive.write_all(bytes).unwrap();
     }

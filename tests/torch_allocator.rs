@@ -392,7 +392,7 @@ fn write_as_pytorch(weights: &Weights, path: &std::path::Path) {
         [b"(".to_vec(), numbers.iter().flat_map(|&number| integer(number)).collect(), b"t".to_vec()].concat()
     };
     let mut archive = zip::ZipWriter::new(std::fs::File::create(path).unwrap());
-    let stored = zip::write::FileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    let stored = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
     let mut pickle = b"\x80\x02}".to_vec();
     for (number, (name, tensor)) in weights.iter().enumerate() {
         let kind = if tensor.kind() == Kind::Float { "FloatStorage" } else { "LongStorage" };

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use zip::write::{FileOptions, ZipWriter};
+use zip::write::{SimpleFileOptions, ZipWriter};
 
 const GRAPHS: usize = 60;
 
@@ -29,7 +29,7 @@ pub fn write(archive: &Path) {
         first += nodes;
     }
     let mut zip = ZipWriter::new(fs::File::create(archive).unwrap());
-    zip.add_directory("PROTEINS/", FileOptions::default()).unwrap();
+    zip.add_directory("PROTEINS/", SimpleFileOptions::default()).unwrap();
     for (kind, text) in [
         ("A", edges),
         ("graph_indicator", indicator),
@@ -37,7 +37,7 @@ pub fn write(archive: &Path) {
         ("node_labels", node_labels),
         ("node_attributes", node_attributes),
     ] {
-        zip.start_file(format!("PROTEINS/PROTEINS_{kind}.txt"), FileOptions::default()).unwrap();
+        zip.start_file(format!("PROTEINS/PROTEINS_{kind}.txt"), SimpleFileOptions::default()).unwrap();
         zip.write_all(text.as_bytes()).unwrap();
     }
     zip.finish().unwrap();

@@ -164,7 +164,7 @@ impl Npz {
     }
 
     /// Opens an array, reads its description, and checks that its size is that of its elements.
-    fn member(&mut self, name: &str) -> Result<(Header, ZipFile<'_>), NodesError> {
+    fn member(&mut self, name: &str) -> Result<(Header, ZipFile<'_, BufReader<File>>), NodesError> {
         let Self { path, archive, names } = self;
         let error =
             |found: String, expected: &str| NodesError::invalid(path, format!(", array {name}"), found, expected);
@@ -200,7 +200,7 @@ pub struct Integers<'a> {
     path: PathBuf,
     name: String,
     dtype: Dtype,
-    member: ZipFile<'a>,
+    member: ZipFile<'a, BufReader<File>>,
     /// Position of the next element.
     index: usize,
     left: usize,

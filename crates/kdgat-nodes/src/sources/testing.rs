@@ -7,7 +7,7 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
-use zip::write::FileOptions;
+use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use super::GraphOptions;
@@ -93,7 +93,7 @@ pub fn write_zip(path: &Path, members: &[(String, Vec<u8>)]) {
     let mut archive = ZipWriter::new(File::create(path).unwrap());
     for (position, (name, bytes)) in members.iter().enumerate() {
         let method = if position % 2 == 0 { CompressionMethod::Stored } else { CompressionMethod::Deflated };
-        archive.start_file(name.as_str(), FileOptions::default().compression_method(method)).unwrap();
+        archive.start_file(name.as_str(), SimpleFileOptions::default().compression_method(method)).unwrap();
         archive.write_all(bytes).unwrap();
     }
     archive.finish().unwrap();
