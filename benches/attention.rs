@@ -6,7 +6,7 @@
 //! followed by its minimum memory traffic (each row of values and results read or written once), as a share of the bytes that a
 //! copy within device memory moves in the same time.
 
-#[path = "../tests/attention_common/mod.rs"]
+#[path = "../tests/support/attention.rs"]
 mod attention_common;
 
 use std::time::{Duration, Instant};

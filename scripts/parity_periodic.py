@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes frames with periodic boundaries and their neighbours by ASE (Larsen et al. 2017), for `tests/graph_sources.rs`.
+"""Writes frames with periodic boundaries and their neighbours by ASE (Larsen et al. 2017), for `tests/datasets/graph_sources.rs`.
 
     pip install ase==3.29.0
     python scripts/parity_periodic.py

@@ -49,7 +49,7 @@ impl Workplace {
 
     /// `kdgat` with these arguments, the small dataset, and one thread.
     pub fn command<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kdgat"));
+        let mut command = Command::new(crate::program::kdgat());
         command.current_dir(self.path()).args(arguments).stdin(Stdio::null());
         command.env("KDGAT_DATA", small_dataset()).env("KDGAT_THREADS", "1");
         command

@@ -1,21 +1,11 @@
 //! Comparison of two implementations of the same computation.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use kdgat::nn::attention::Backend;
 use kdgat::torch::draw;
 use tch::{Kind, Tensor};
 
 /// The fused passes, and the composition of torch's operations.
 pub const KERNELS: [Backend; 2] = [Backend::Fused, Backend::Composed];
-
-/// One test at a time, because torch's generator and number of threads belong to the process.
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// Keeps other tests of the file from running at the same time.
-pub fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Standard normal numbers, determined by `seed`.
 pub fn normal(size: &[i64], seed: i64) -> Tensor {

@@ -1,6 +1,8 @@
 //! Real CAN traffic, which the repository may not contain.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use crate::program::repository;
 
 /// Folder of a real dataset (see `tests/data/README.md` for its source): in `KDGAT_CANDATA`, otherwise in `candata` of `KDGAT_SHARED`
 /// or of `../shared`. If it is missing, prints a line and returns `None`.
@@ -21,5 +23,5 @@ fn root() -> PathBuf {
         return root.into();
     }
     let shared = std::env::var_os("KDGAT_SHARED").map(PathBuf::from);
-    shared.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared")).join("candata")
+    shared.unwrap_or_else(|| repository().join("../shared")).join("candata")
 }

@@ -1,4 +1,4 @@
-/* Tests of durations on the command line; tests/car_program.rs of kdgat tests the rest. */
+/* Tests of durations on the command line; tests/car/car_program.rs of kdgat tests the rest. */
 #include "../options.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 //! Compares the GPU kernels, run on the CPU with emulated warps, with attention composed of torch's operations; and
 //! compiles them with NVRTC where it is installed.
 
-#[path = "../../../../../tests/attention_common/mod.rs"]
+#[path = "../../../../../tests/support/attention.rs"]
 mod attention_common;
 
 use tch::{Device, Kind, Tensor};

@@ -1,0 +1,377 @@
+//! Datasets of graphs that are no CAN windows: formats, bad input, training, distillation and evaluation.
+
+use std::fs;
+use std::path::Path;
+
+use kdgat::graph::dataset::{self, Summary, TargetValues};
+use kdgat::graph::{DatasetError, Split, Task};
+use support::cli::Workplace;
+
+/// Rings and stars with 4 to 9 nodes in the text format of TUDataset: which of the two is the class, and every node has the label 0 or 1.
+fn write_tu(folder: &Path, name: &str, graphs: usize) {
+    let (mut edges, mut indicator, mut labels, mut node_labels) = <(String, String, String, String)>::default();
+    let mut first = 1;
+    for graph in 0..graphs {
+        let nodes = 4 + graph % 6;
+        let is_ring = graph % 2 == 0;
+        for node in 0..nodes {
+            indicator += &format!("{}\n", graph + 1);
+            node_labels += &format!("{}\n", (graph + node) % 2);
+            let other = if is_ring { (node + 1) % nodes } else { 0 };
+            if other != node {
+                edges += &format!("{}, {}\n{}, {}\n", first + node, first + other, first + other, first + node);
+            }
+        }
+        labels += if is_ring { "1\n" } else { "-1\n" };
+        first += nodes;
+    }
+    fs::create_dir_all(folder).unwrap();
+    for (kind, text) in
+        [("A", edges), ("graph_indicator", indicator), ("graph_labels", labels), ("node_labels", node_labels)]
+    {
+        fs::write(folder.join(format!("{name}_{kind}.txt")), text).unwrap();
+    }
+}
+
+/// Paths with 2 to 7 nodes as tables; the target is the number of nodes times two, plus the mean of a feature.
+fn write_tables(folder: &Path, graphs: usize) {
+    let mut of_graphs = "graph_id,y,split\n".to_owned();
+    let mut nodes = "graph_id,node_id,x_a,c_kind\n".to_owned();
+    let mut edges = "graph_id,source,target,e_w\n".to_owned();
+    for graph in 0..graphs {
+        let count = 2 + graph % 6;
+        let split = ["train", "train", "train", "validation", "test"][graph % 5];
+        let value = (graph % 7) as f64 / 7.0;
+        of_graphs += &format!("g{graph},{},{split}\n", 2.0 * count as f64 + value);
+        for node in 0..count {
+            nodes += &format!("g{graph},n{node},{value},{}\n", ["C", "N"][node % 2]);
+            if node > 0 {
+                edges += &format!("g{graph},n{},n{node},1.5\n", node - 1);
+            }
+        }
+    }
+    fs::create_dir_all(folder).unwrap();
+    for (name, text) in [("graphs.csv", of_graphs), ("nodes.csv", nodes), ("edges.csv", edges)] {
+        fs::write(folder.join(name), text).unwrap();
+    }
+    fs::write(folder.join("kdgat-graphs.toml"), "directed = false\n").unwrap();
+}
+
+fn run(place: &Workplace, arguments: &[&str]) -> String {
+    place.success(arguments)
+}
+
+fn refused(place: &Workplace, arguments: &[&str], text: &str) {
+    let said = place.refused(arguments);
+    assert!(said.contains(text), "{arguments:?}: {said}");
+}
+
+#[test]
+fn the_text_format_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    write_tu(&folder.path().join("shapes"), "SHAPES", 12);
+    let set = dataset::read(&folder.path().join("shapes")).unwrap();
+    assert_eq!((set.name.as_str(), set.num_graphs(), set.schema.task), ("SHAPES", 12, Task::Classification));
+    assert_eq!(set.schema.targets[0].classes, ["-1", "1"]);
+    assert_eq!((set.num_nodes(0), set.num_edges(0), set.num_nodes(1), set.num_edges(1)), (4, 8, 5, 8));
+    assert_eq!(&set.node_features[..4], [1.0, 0.0, 0.0, 1.0], "labels 0 and 1 of the first two nodes");
+    // Each end of a star's edge lists it, so every edge of a star is there twice.
+    assert_eq!((set.left_out.self_loops, set.left_out.repeated), (0, 0));
+    let summary = Summary::of(&set);
+    assert!(summary.undirected && summary.warnings.is_empty(), "{summary:?}");
+    assert_eq!(summary.target_values, [TargetValues::Classes(vec![6, 6])]);
+}
+
+#[test]
+fn the_same_dataset_in_a_zip_archive_is_the_same() {
+    use std::io::Write;
+    let folder = tempfile::tempdir().unwrap();
+    let unpacked = folder.path().join("SHAPES");
+    write_tu(&unpacked, "SHAPES", 7);
+    let archive = folder.path().join("SHAPES.zip");
+    let mut zip = zip::ZipWriter::new(fs::File::create(&archive).unwrap());
+    for entry in fs::read_dir(&unpacked).unwrap() {
+        let path = entry.unwrap().path();
+        let name = format!("SHAPES/{}", path.file_name().unwrap().to_str().unwrap());
+        zip.start_file(
+            name,
+            zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated),
+        )
+        .unwrap();
+        zip.write_all(&fs::read(path).unwrap()).unwrap();
+    }
+    zip.finish().unwrap();
+    assert_eq!(dataset::read(&archive).unwrap(), dataset::read(&unpacked).unwrap());
+    assert_eq!(dataset::source_digest(&archive).unwrap(), dataset::source_digest(&unpacked).unwrap());
+    fs::write(&archive, "not a zip").unwrap();
+    let error = dataset::read(&archive).unwrap_err().to_string();
+    assert!(error.contains("no readable zip archive"), "{error}");
+}
+
+#[test]
+fn tables_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    write_tables(&folder.path().join("paths"), 20);
+    let set = dataset::read(&folder.path().join("paths")).unwrap();
+    assert_eq!((set.name.as_str(), set.num_graphs(), set.schema.task), ("paths", 20, Task::Regression));
+    let names: Vec<&str> = set.schema.node_features.iter().map(|feature| feature.name.as_str()).collect();
+    assert_eq!((names, set.schema.node_columns(), set.schema.edge_columns()), (vec!["x_a", "c_kind"], 3, 1));
+    assert_eq!((set.num_nodes(1), set.num_edges(1)), (3, 4), "directed = false adds the reverse edges");
+    assert_eq!(&set.node_features[..6], [0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+    let splits = set.splits.as_ref().unwrap();
+    assert_eq!((splits[0], splits[3], splits[4]), (Split::Train, Split::Validation, Split::Test));
+    assert_eq!(Summary::of(&set).splits, Some([12, 4, 4]));
+}
+
+/// Every kind of bad input is an error that names the file, the line, what was found and what was expected.
+#[test]
+fn bad_input_is_named_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let assert_error = |prepare: &dyn Fn(&Path), is_table: bool, parts: &[&str]| {
+        let path = folder.path().join("data");
+        let _ = fs::remove_dir_all(&path);
+        if is_table {
+            write_tables(&path, 10)
+        } else {
+            write_tu(&path, "D", 6)
+        }
+        prepare(&path);
+        let error = dataset::read(&path).map(|set| set.num_graphs()).unwrap_err();
+        let text = error.to_string();
+        assert!(parts.iter().all(|part| text.contains(part)), "{text} lacks one of {parts:?}");
+        assert!(!matches!(error, DatasetError::Io { .. }));
+    };
+    let edit = |file: &'static str, from: &'static str, to: &'static str| {
+        move |path: &Path| {
+            let path = path.join(file);
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(text.contains(from), "{file} has no {from}");
+            fs::write(&path, text.replacen(from, to, 1)).unwrap();
+        }
+    };
+    let remove = |file: &'static str| move |path: &Path| fs::remove_file(path.join(file)).unwrap();
+    // Tables.
+    assert_error(
+        &edit("nodes.csv", "node_id", "name"),
+        true,
+        &["nodes.csv, line 1", "no column 'node_id'", "graph_id, name"],
+    );
+    assert_error(&edit("graphs.csv", "y,", "z,"), true, &["graphs.csv, line 1", "no target"]);
+    assert_error(&edit("edges.csv", "g1,n0,n1", "g1,n0,n9"), true, &["edges.csv, line 3", "node 'n9'", "graph g1"]);
+    assert_error(&edit("edges.csv", "g1,n0", "g77,n0"), true, &["edges.csv, line 3", "'g77'", "a graph of graphs.csv"]);
+    assert_error(
+        &edit("nodes.csv", "g0,n1,0", "g0,n1,NaN"),
+        true,
+        &["nodes.csv, line 3", "'x_a'", "'NaN'", "a finite number"],
+    );
+    assert_error(&edit("nodes.csv", "g0,n1,0,", "g0,n1,,"), true, &["nodes.csv, line 3", "'x_a'", "an empty field"]);
+    assert_error(&edit("nodes.csv", "g0,n1,", "g0,n0,"), true, &["nodes.csv, line 3", "a second time in graph g0"]);
+    assert_error(
+        &edit("nodes.csv", "g0,n1,0,N", "g0,n1,0"),
+        true,
+        &["nodes.csv, line 3", "3 fields", "4 as in the header"],
+    );
+    assert_error(
+        &edit("graphs.csv", "train", "tarin"),
+        true,
+        &["graphs.csv, line 2", "'tarin'", "train, validation or test"],
+    );
+    assert_error(&edit("graphs.csv", "g1,", "g0,"), true, &["graphs.csv, line 3", "'g0' a second time"]);
+    assert_error(&edit("kdgat-graphs.toml", "directed", "directd"), true, &["kdgat-graphs.toml, line 1", "directd"]);
+    assert_error(&remove("edges.csv"), true, &["no edges.csv"]);
+    let without_nodes =
+        |path: &Path| fs::write(path.join("graphs.csv"), "graph_id,y\ng0,1.5\ng1,2.5\nempty,3.5\n").unwrap();
+    let only_two = |path: &Path| {
+        without_nodes(path);
+        fs::write(path.join("nodes.csv"), "graph_id,node_id\ng0,1\ng1,1\n").unwrap();
+        fs::write(path.join("edges.csv"), "graph_id,source,target\n").unwrap();
+    };
+    assert_error(&only_two, true, &["graph 'empty' has no row in nodes.csv"]);
+    let unknown_class = |path: &Path| {
+        let rows = "graph_id,y,split\ng0,a,train\ng1,b,train\ng2,a,validation\ng3,c,test\n";
+        fs::write(path.join("graphs.csv"), rows).unwrap();
+        fs::write(path.join("nodes.csv"), "graph_id,node_id\ng0,1\ng1,1\ng2,1\ng3,1\n").unwrap();
+        fs::write(path.join("edges.csv"), "graph_id,source,target\n").unwrap();
+    };
+    assert_error(&unknown_class, true, &["graphs.csv, line 5", "class 'c', which no training graph has"]);
+    // TUDataset.
+    assert_error(
+        &edit("D_A.txt", "1, 2", "1, 1000000000"),
+        false,
+        &["D_A.txt, line 1", "'1000000000'", "a node from 1 to"],
+    );
+    assert_error(&edit("D_A.txt", "1, 2", "1, 9"), false, &["D_A.txt, line 1", "an edge from graph 1 to graph 2"]);
+    assert_error(&edit("D_A.txt", "1, 2", "1, 2, 3"), false, &["D_A.txt, line 1", "a third number"]);
+    assert_error(&edit("D_graph_indicator.txt", "1\n", "0\n"), false, &["D_graph_indicator.txt, line 1", "'0'"]);
+    assert_error(&edit("D_graph_indicator.txt", "1\n", "99\n"), false, &["graph 99", "1 to 6"]);
+    assert_error(&edit("D_graph_labels.txt", "1\n", "1\n1\n"), false, &["graph 7 has no node"]);
+    assert_error(
+        &edit("D_node_labels.txt", "0\n", "0\n0\n"),
+        false,
+        &["D_node_labels.txt", "one for each of the nodes"],
+    );
+    assert_error(&remove("D_graph_labels.txt"), false, &["no D_graph_labels.txt"]);
+}
+
+#[test]
+fn data_check_describes_and_refuses() {
+    let place = Workplace::new();
+    write_tu(&place.path().join("SHAPES"), "SHAPES", 12);
+    let text = run(&place, &["data", "check", "--data", "SHAPES"]);
+    for part in
+        ["SHAPES: 12 graphs, classification", "2 classes (-1: 6, 1: 6)", "label (2 values)", "each with its reverse"]
+    {
+        assert!(text.contains(part), "{text}");
+    }
+    fs::write(place.path().join("SHAPES/SHAPES_A.txt"), "1, 2\n3\n").unwrap();
+    refused(&place, &["data", "check", "--data", "SHAPES"], "SHAPES_A.txt, line 2");
+    refused(&place, &["train", "--preset", "gin,teacher", "--data", "SHAPES"], "SHAPES_A.txt, line 2");
+    assert!(
+        !place.path().join("stores").exists()
+            || fs::read_dir(place.path().join("stores")).unwrap().all(|entry| {
+                let name = entry.unwrap().file_name();
+                name.to_string_lossy().ends_with(".lock")
+            }),
+        "nothing half built is left"
+    );
+    write_tu(&place.path().join("SHAPES"), "SHAPES", 12);
+    refused(&place, &["normal", "--preset", "gat,student", "--data", "SHAPES"], "train on it with `kdgat train`");
+    refused(&place, &["train", "--preset", "gin,teacher"], "no dataset of graphs (tables, TUDataset");
+    refused(&place, &["train", "--preset", "gin,teacher", "--data", "nowhere"], "no such folder or file");
+    refused(&place, &["train", "--preset", "gin,teacher", "--data", "SHAPES", "--fold", "10"], "counted from 0");
+    refused(
+        &place,
+        &["train", "--preset", "gin,teacher", "--data", "SHAPES", "--window", "50"],
+        "--window would be ignored",
+    );
+}
+
+#[test]
+fn a_graph_too_large_for_a_store_is_refused_by_the_check_and_by_training() {
+    let place = Workplace::new();
+    let folder = place.path().join("dense");
+    write_tables(&folder, 10);
+    let mut nodes = fs::read_to_string(folder.join("nodes.csv")).unwrap();
+    let mut edges = fs::read_to_string(folder.join("edges.csv")).unwrap();
+    // All of the 260 · 259 possible edges: more than 65,535.
+    for source in 0..260 {
+        nodes += &format!("g3,m{source},0.5,C\n");
+        (0..260).filter(|target| *target != source).for_each(|target| edges += &format!("g3,m{source},m{target},1\n"));
+    }
+    fs::write(folder.join("nodes.csv"), nodes).unwrap();
+    fs::write(folder.join("edges.csv"), edges).unwrap();
+    let text = "dense: graph g3 has 67348 edges; a graph can have at most 65535";
+    refused(&place, &["data", "check", "--data", "dense"], text);
+    refused(&place, &["train", "--preset", "gin,teacher", "--data", "dense"], text);
+}
+
+/// A teacher, a student that learns from it while it is offloaded, and their evaluation, for classes.
+#[test]
+fn a_teacher_and_its_student_are_trained_and_evaluated() {
+    let place = Workplace::new();
+    write_tu(&place.path().join("SHAPES"), "SHAPES", 120);
+    let data = ["--data", "SHAPES", "--device", "cpu", "--threads", "1"];
+    let with = |arguments: &[&str]| run(&place, &[arguments, &data].concat());
+    with(&["train", "--preset", "gin,teacher", "--hidden", "16", "--layers", "2", "--max-epochs", "25"]);
+    for preset in ["mlp,student", "gin,student", "gcn,student", "sage,student", "gat,student"] {
+        let epochs = if preset.starts_with("gin") { "25" } else { "2" };
+        let text = with(&[
+            "train",
+            "--preset",
+            preset,
+            "--hidden",
+            "8",
+            "--offload-teacher",
+            "--max-epochs",
+            epochs,
+            "--use-kd",
+        ]);
+        assert!(text.contains("teacher") && text.contains("of targets cached"), "{text}");
+    }
+    let text = with(&["evaluate", "--resamples", "50"]);
+    assert!(text.contains("most frequent or mean") && text.contains("gin_teacher_train"), "{text}");
+    let rows: Vec<std::collections::HashMap<String, String>> =
+        csv::Reader::from_path(place.path().join("runs/SHAPES/evaluation/graph_metrics.csv"))
+            .unwrap()
+            .deserialize()
+            .map(Result::unwrap)
+            .collect();
+    let accuracy = |model: &str| -> f64 {
+        let row = rows.iter().find(|row| row["model"] == model && row["metric"] == "accuracy");
+        row.unwrap_or_else(|| panic!("no {model} in {rows:?}"))["value"].parse().unwrap()
+    };
+    assert!(accuracy("gin_teacher_train/1") > 0.9 && accuracy("gin_student_train_kd/1") > 0.9, "{text}");
+
+    assert!(run(&place, &["teachers", "verify"]).contains("SHAPES/graph"));
+
+    // A teacher of another fold may have been trained on this fold's test graphs.
+    let other = ["train", "--preset", "gin,student", "--fold", "3", "--max-epochs", "1"];
+    refused(&place, &[&other[..], &data].concat(), "another division of the graphs");
+    with(&["train", "--preset", "gin,teacher", "--hidden", "16", "--layers", "2", "--max-epochs", "1", "--fold", "3"]);
+    with(&other);
+
+    // Only the configuration of a run says which graphs are for testing: without it, nothing is scored or taught.
+    let folder = place.path().join("runs/SHAPES/gin_teacher_train/1");
+    fs::write(folder.join("config.json"), "{").unwrap();
+    let taught =
+        ["train", "--preset", "gin,student", "--teacher-path", "runs/SHAPES/gin_teacher_train/1/best.safetensors"];
+    refused(&place, &[&taught[..], &data].concat(), "gin_teacher_train/1/config.json: damaged");
+    refused(&place, &[&["evaluate"][..], &data].concat(), "gin_teacher_train/1/config.json: not the configuration");
+    fs::remove_file(folder.join("config.json")).unwrap();
+    let named = ["evaluate", "runs/SHAPES/gin_teacher_train/1"];
+    refused(&place, &[&named[..], &data].concat(), "does not record how its graphs were divided");
+}
+
+/// A regression: its errors are in the units of the target, and a resumed run goes on to the same losses.
+#[test]
+fn values_are_learned_and_a_resumed_run_is_the_same() {
+    let place = Workplace::new();
+    write_tables(&place.path().join("paths"), 150);
+    let train = |run_dir: &str, epochs: &str, more: &[&str]| {
+        let arguments = [
+            "train",
+            "--preset",
+            "gin,teacher",
+            "--data",
+            "paths",
+            "--hidden",
+            "16",
+            "--layers",
+            "2",
+            "--device",
+            "cpu",
+            "--threads",
+            "1",
+            "--schedule",
+            "constant",
+            "--optimize-batch-size",
+            "false",
+            "--batch-size",
+            "16",
+            "--run-dir",
+            run_dir,
+            "--max-epochs",
+            epochs,
+            "--lr",
+            "0.005",
+        ];
+        run(&place, &[&arguments[..], more].concat())
+    };
+    train("whole", "30", &[]);
+    let losses = |folder: &str| -> Vec<String> {
+        let text = fs::read_to_string(place.path().join(folder).join("metrics.csv")).unwrap();
+        text.lines().map(|line| line.split(',').take(5).collect::<Vec<_>>().join(",")).collect()
+    };
+    train("again", "30", &[]);
+    assert_eq!(losses("whole"), losses("again"));
+    let text = run(&place, &["evaluate", "whole", "--data", "paths", "--device", "cpu", "--resamples", "0"]);
+    let line = text.lines().find(|line| line.starts_with("whole")).unwrap();
+    let numbers: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [_, _, error, _, explained] = numbers[..] else { panic!("{line}") };
+    assert!(error < 0.8 && explained > 0.9, "values from 4 to 15: {text}");
+    // The target is linear in the number of nodes but for the mean of a feature.
+    let linear = text.lines().find(|line| line.starts_with("linear in node features")).unwrap();
+    let numbers: Vec<f64> = linear.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [_, error, _, explained] = numbers[..] else { panic!("{linear}") };
+    assert!(error < 0.8 && explained > 0.9, "{text}");
+}

@@ -1,0 +1,8 @@
+//! Commands of the tutorials, and pages of reports.
+
+mod documents;
+mod pages;
+mod proteins;
+mod report_graphs;
+mod report_pages;
+mod tutorial;

@@ -1,0 +1,352 @@
+//! The profile of a car, deviations from it, and rules: known facts on made-up traffic, and the whole program on the simulated car.
+
+use std::collections::HashMap;
+
+use kdgat::can::Frame;
+use kdgat::distill::frozen::{self, Asked, LoadedModel, TeacherVocabulary};
+use kdgat::distill::{StoreShape, TargetName, Teacher, TeacherOptions};
+use kdgat::evaluate::{Scorer, TrainedModel};
+use kdgat::graph::assemble::assemble;
+use kdgat::graph::columns::Columns;
+use kdgat::graph::profile::deviations as feature;
+use kdgat::graph::profile::rules::Rule;
+use kdgat::graph::profile::{DEVIATIONS, PROFILE_VERSION, ProfileLearner};
+use kdgat::graph::{CarProfile, FeatureSet, GraphStream, Split, Store};
+use kdgat::nn::attention::Backend;
+use proptest::prelude::*;
+use support::stage::{Workplace, dataset};
+use tch::Device;
+
+const WINDOW: usize = 20;
+
+fn frame(timestamp: f64, can_id: u32, bytes: [u8; 2]) -> Frame {
+    let payload = [bytes[0], bytes[1], 0, 0, 0, 0, 0, 0];
+    Frame { timestamp, can_id, payload, payload_length: 2, attack: false }
+}
+
+/// IDs 1 and 2 every 10 ms, 3 ms apart, ID 3 every 50 ms; the first byte of ID 1 counts, the second of ID 2 is 7.
+fn usual(milliseconds: u32) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    for at in (0..milliseconds).step_by(10) {
+        let seconds = f64::from(at) / 1e3;
+        frames.push(frame(seconds, 1, [(at / 10) as u8, 0]));
+        frames.push(frame(seconds + 0.003, 2, [0, 7]));
+        if at % 50 == 0 {
+            frames.push(frame(seconds + 0.005, 3, [1, 2]));
+        }
+    }
+    frames
+}
+
+fn graphs(frames: &[Frame], blocks: usize) -> Columns {
+    let mut stream = GraphStream::new(FeatureSet::Profile, WINDOW, WINDOW);
+    let mut columns = Columns::new(FeatureSet::Profile);
+    for block in frames.chunks(blocks) {
+        let append = |mut window: kdgat::graph::graph_stream::ReadyWindow<'_>| {
+            window.append_to(0, &mut columns);
+            Ok::<(), ()>(())
+        };
+        stream.push(block, append).unwrap();
+    }
+    columns
+}
+
+fn learned(columns: &Columns) -> CarProfile {
+    let mut learner = ProfileLearner::default();
+    (0..columns.num_graphs()).for_each(|graph| learner.add(&columns.graph(graph)));
+    learner.profile()
+}
+
+/// Deviations by ID of the last graph, and what the rules count in it.
+fn last(profile: &CarProfile, frames: &[Frame]) -> (HashMap<u32, Vec<f32>>, HashMap<&'static str, u32>) {
+    let columns = graphs(frames, usize::MAX);
+    let view = columns.graph(columns.num_graphs() - 1);
+    let mut rows = Vec::new();
+    profile.append_deviations(&view, &mut rows);
+    let by_id = view.can_ids.iter().zip(rows.chunks(DEVIATIONS)).map(|(&id, row)| (id, row.to_vec())).collect();
+    let counts = profile.rule_counts(&view);
+    (by_id, Rule::ALL.iter().map(|rule| rule.name()).zip(counts).collect())
+}
+
+#[test]
+fn a_profile_knows_gaps_and_bytes() {
+    let profile = learned(&graphs(&usual(20_000), 777));
+    assert_eq!(profile.ids().iter().map(|id| id.can_id).collect::<Vec<_>>(), [1, 2, 3]);
+    let (one, three) = (profile.id(1).unwrap(), profile.id(3).unwrap());
+    // Histograms tell gaps apart that differ by more than 2.2 %.
+    for (found, expected) in
+        [(one.gap_median_seconds, 0.01), (one.gap_low_seconds, 0.01), (three.gap_median_seconds, 0.05)]
+    {
+        assert!((found / expected - 1.0).abs() < 0.022, "{found} instead of {expected}");
+    }
+    assert!((one.gap_mean_seconds - 0.01).abs() < 1e-6);
+    assert!((one.changed_bytes - 1.0).abs() < 1e-6 && one.repeats == 0.0 && three.repeats == 1.0);
+    assert!(one.bytes[0].has_seen(200) && !one.bytes[1].has_seen(1) && profile.id(4).is_none());
+    // From 255 the counter returns to 0: its largest change.
+    assert_eq!((one.bytes[0].change_most, one.bytes[1].change_most), (255, 0));
+    assert_eq!(profile.problem(), None);
+    let json = serde_json::to_string(&profile).unwrap();
+    assert_eq!(serde_json::from_str::<CarProfile>(&json).unwrap(), profile);
+    let version = format!("\"version\":{PROFILE_VERSION}");
+    let other = json.replace(&version, "\"version\":99");
+    let other: CarProfile = serde_json::from_str(&other).unwrap();
+    assert!(other.problem().unwrap().contains("version 99"), "{:?}", other.problem());
+}
+
+#[test]
+fn usual_traffic_deviates_from_nothing() {
+    let profile = learned(&graphs(&usual(20_000), usize::MAX));
+    let (rows, counts) = last(&profile, &usual(3_000));
+    assert!(counts.values().all(|&count| count == 0), "{counts:?}");
+    let alarming = [
+        feature::UNKNOWN,
+        feature::EARLY,
+        feature::OFF_SCHEDULE,
+        feature::OFF_SCHEDULE_BYTES,
+        feature::JUMPS,
+        feature::RETURNS,
+        feature::SILENCE,
+    ];
+    for (id, row) in rows {
+        assert!(alarming.iter().all(|&at| row[at] == 0.0) && row[feature::SHARE] > 0.0, "ID {id}: {row:?}");
+    }
+}
+
+/// A single frame, its time and its bytes right in all but one respect.
+#[test]
+fn each_kind_of_deviation_shows_where_it_belongs() {
+    let profile = learned(&graphs(&usual(20_000), usize::MAX));
+    let with = |extra: Frame| {
+        let mut frames = usual(3_000);
+        let at = frames.partition_point(|frame| frame.timestamp < extra.timestamp);
+        frames.insert(at, extra);
+        frames.truncate(at + 5);
+        // The last complete window ends with the frame before the last one.
+        while !(frames.len() - 1).is_multiple_of(WINDOW) {
+            let skipped = frames.remove(0);
+            assert!(skipped.timestamp < 1.0);
+        }
+        last(&profile, &frames)
+    };
+    let (rows, counts) = with(frame(2.5045, 1, [250, 0]));
+    assert_eq!((counts["off-schedule"], counts["unknown-id"]), (1, 0), "{counts:?}");
+    assert!(rows[&1][feature::OFF_SCHEDULE] > 0.0 && rows[&2][feature::OFF_SCHEDULE] == 0.0);
+    let (rows, counts) = with(frame(2.5045, 9, [0, 0]));
+    assert_eq!((counts["unknown-id"], counts["off-schedule"]), (1, 0), "{counts:?}");
+    assert!(rows[&9][feature::UNKNOWN] > 0.5 && rows[&1][feature::UNKNOWN] == 0.0);
+    let (rows, counts) = with(frame(2.5045, 2, [90, 7]));
+    assert!(counts["unseen-byte"] == 1 && counts["byte-jump"] >= 1, "{counts:?}");
+    assert!(rows[&2][feature::LARGEST_JUMP] > 1.0 && rows[&2][feature::OFF_SCHEDULE_BYTES] > 0.0);
+}
+
+#[test]
+fn a_silent_id_is_a_node_of_its_window() {
+    let profile = learned(&graphs(&usual(20_000), usize::MAX));
+    let mut frames = usual(3_000);
+    frames.retain(|frame| frame.can_id != 2 || frame.timestamp < 2.0);
+    let (rows, counts) = last(&profile, &frames);
+    assert_eq!(counts["missing"], 1, "{counts:?}");
+    assert!(rows[&2][feature::SILENCE] > 1.0 && rows[&2][feature::SHARE] == 0.0, "{:?}", rows[&2]);
+    assert_eq!(rows[&1][feature::SILENCE], 0.0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Graphs do not depend on the blocks in which frames arrive, and a profile does not depend on the order of its parts.
+    #[test]
+    fn blocks_and_parts_change_nothing(
+        seeds in prop::collection::vec((0u32..6, 0u32..40, any::<[u8; 2]>()), 60..300),
+        block in 1usize..90,
+    ) {
+        let mut time = 0.0;
+        let frames: Vec<Frame> = seeds
+            .into_iter()
+            .map(|(id, step, bytes)| {
+                time += f64::from(step) / 1e3;
+                frame(time, id, bytes)
+            })
+            .collect();
+        let (whole, in_blocks) = (graphs(&frames, usize::MAX), graphs(&frames, block));
+        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
+        prop_assert_eq!(bits(&whole.frame_gaps), bits(&in_blocks.frame_gaps));
+        prop_assert_eq!(bits(&whole.node_scheduled), bits(&in_blocks.node_scheduled));
+        prop_assert_eq!(&whole.can_ids, &in_blocks.can_ids);
+        let halves: Vec<ProfileLearner> = [true, false]
+            .map(|first| {
+                let mut learner = ProfileLearner::default();
+                let count = whole.num_graphs();
+                (0..count).filter(|graph| (*graph < count / 2) == first).for_each(|graph| learner.add(&whole.graph(graph)));
+                learner
+            })
+            .to_vec();
+        let profile = learned(&whole);
+        let reversed: Vec<ProfileLearner> = halves.iter().rev().cloned().collect();
+        let halves_of_car = halves.clone();
+        for parts in [halves, reversed] {
+            let merged = ProfileLearner::merged(&parts, None).profile();
+            prop_assert_eq!(merged.ids().len(), profile.ids().len());
+            for (one, other) in merged.ids().iter().zip(profile.ids()) {
+                // Sums of gaps are rounded in another order.
+                prop_assert!((one.gap_mean_seconds - other.gap_mean_seconds).abs() <= 1e-6);
+                prop_assert_eq!((one.gaps, &one.bytes), (other.gaps, &other.bytes));
+            }
+        }
+        // Half of the traffic judges the other: with the IDs of both, and with what it has learned itself of those that it has.
+        let judging = ProfileLearner::judging(&halves_of_car, 1).profile();
+        let own = halves_of_car[0].profile();
+        let ids = |profile: &CarProfile| profile.ids().iter().map(|id| id.can_id).collect::<Vec<_>>();
+        prop_assert_eq!(ids(&judging), ids(&profile));
+        for id in judging.ids() {
+            let of = own.id(id.can_id).map_or_else(|| halves_of_car[1].profile().id(id.can_id).cloned(), |own| Some(own.clone()));
+            prop_assert_eq!(Some(id), of.as_ref());
+        }
+        let mut rows = Vec::new();
+        (0..whole.num_graphs()).for_each(|graph| profile.append_deviations(&whole.graph(graph), &mut rows));
+        prop_assert!(rows.iter().all(|value| value.is_finite() && value.abs() <= 10.0));
+    }
+}
+
+/// As a teacher, a model of the profile set gives the outputs that it has as a student: IDs are hidden from both.
+fn assert_is_its_own_teacher(place: &Workplace, run: &std::path::Path) {
+    let model = TrainedModel::read(run).unwrap();
+    let scorer = Scorer::new(&model, Device::Cpu, Backend::Auto).unwrap();
+    let stores = std::fs::read_dir(place.path("stores")).unwrap().map(|entry| entry.unwrap().path());
+    let store = stores.filter_map(|path| Store::open(&path).ok()).find(|store| store.features() == FeatureSet::Profile);
+    let store = store.unwrap();
+    let batch = assemble(&store, &(0..40).collect::<Vec<_>>(), &scorer.assemble_options()).unwrap();
+    let own = scorer.answers(&batch).unwrap();
+    let loaded = LoadedModel::open(run).unwrap();
+    let vocabulary = TeacherVocabulary::new(&loaded.architecture, loaded.vocabulary, store.vocabulary());
+    let frozen = frozen::model(loaded.architecture, vocabulary, Backend::Auto, Asked::OUTPUTS).unwrap();
+    let options = TeacherOptions::new(Device::Cpu);
+    let mut teacher = Teacher::start(frozen, loaded.weights, &options, &StoreShape::new(&store, None)).unwrap();
+    teacher.submit(vec![batch]);
+    let targets = teacher.targets().unwrap();
+    let taught = targets.get(TargetName::Logits).unwrap();
+    assert!(taught.allclose(&own, 1e-5, 1e-5, false), "{taught} {own}");
+    teacher.finish().unwrap();
+}
+
+/// Synthetic attack windows without a trace exist, are attacks of synthetic logs, and belong to no split.
+fn assert_traceless_windows_are_left_out(place: &Workplace) {
+    let stores = std::fs::read_dir(place.path("stores")).unwrap().map(|entry| entry.unwrap().path());
+    let store = stores.filter_map(|path| Store::open(&path).ok()).find(|store| store.features() == FeatureSet::Profile);
+    let store = store.unwrap();
+    let (manifest, profile) = (store.manifest(), store.profile().unwrap());
+    let traceless: Vec<u64> = manifest.traceless.iter().cloned().flatten().collect();
+    assert!(!traceless.is_empty());
+    for &graph in &traceless {
+        let view = store.graph(graph);
+        assert!(view.attack && manifest.files[view.file as usize].synthetic.is_some(), "{graph}");
+    }
+    for split in [Split::Train, Split::Validation] {
+        let selected = store.select(split, None);
+        assert!(selected.iter().all(|graph| traceless.binary_search(graph).is_err()), "{split:?}");
+    }
+    // Validation is judged with the profile of all training windows.
+    for graph in store.select(Split::Validation, Some(true)) {
+        let view = store.graph(graph);
+        let is_synthetic = manifest.files[view.file as usize].synthetic.is_some();
+        let has_trace = profile.culprits(&view, usize::MAX).iter().any(|culprit| culprit.attack_frames > 0);
+        assert!(!is_synthetic || has_trace, "{graph}");
+    }
+}
+
+/// Trains, evaluates with rules, calibrates, and detects: detection has the scores of the evaluation, bit by bit.
+#[test]
+fn a_classifier_of_the_profile_set_runs_through_all_commands() {
+    let place = Workplace::new();
+    place.run(&[
+        "normal",
+        "--preset",
+        "gat,student,profile",
+        "--hidden",
+        "8",
+        "--heads",
+        "2",
+        "--max-epochs",
+        "3",
+        "--use-kd",
+        "false",
+    ]);
+    assert_traceless_windows_are_left_out(&place);
+    place.run(&[
+        "evaluate",
+        "--preset",
+        "profile",
+        "--resamples",
+        "0",
+        "--output",
+        "judged",
+        "--predictions",
+        "scores.csv",
+    ]);
+    let rows: Vec<HashMap<String, String>> =
+        csv::Reader::from_path(place.path("judged/metrics.csv")).unwrap().deserialize().map(Result::unwrap).collect();
+    for rule in Rule::ALL {
+        assert!(rows.iter().any(|row| row["model"] == format!("rule: {}", rule.name()) && row["kind"] == "rule"));
+    }
+    let scores: Vec<HashMap<String, String>> =
+        csv::Reader::from_path(place.path("scores.csv")).unwrap().deserialize().map(Result::unwrap).collect();
+    let first = scores.iter().find(|row| !row["model"].starts_with("rule")).unwrap();
+    let of_file: Vec<f64> = scores
+        .iter()
+        .filter(|row| {
+            row["model"] == first["model"] && row["file"] == first["file"] && row["folder"] == first["folder"]
+        })
+        .map(|row| row["score"].parse().unwrap())
+        .collect();
+    let run = place.path("runs/tiny").join(&first["model"]);
+    let detect = |more: &[&str], log: &std::path::Path| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_kdgat"))
+            .args(["detect", "--model"])
+            .arg(&run)
+            .args(more)
+            .arg(log)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let log = dataset().join(&first["folder"]).join(&first["file"]);
+    let parsed = |text: &str| -> Vec<f64> {
+        let score = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["score"].as_f64().unwrap();
+        text.lines().map(score).collect()
+    };
+    assert_eq!(parsed(&detect(&["--threshold", "0.5"], &log)), of_file);
+    assert_is_its_own_teacher(&place, &run);
+    // An alarm names who differs from the profile, and by what.
+    let alarms = detect(&["--threshold", "0.0"], &log);
+    let named: Vec<serde_json::Value> = alarms
+        .lines()
+        .filter(|line| line.contains("\"culprits\""))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(!named.is_empty());
+    for alarm in &named {
+        let culprits = alarm["culprits"].as_array().unwrap();
+        assert!((1..=3).contains(&culprits.len()), "{alarm}");
+        for culprit in culprits {
+            assert!(u32::from_str_radix(culprit["id"].as_str().unwrap(), 16).is_ok(), "{alarm}");
+            assert!(culprit["unusual"].as_array().is_some_and(|reasons| !reasons.is_empty()), "{alarm}");
+        }
+    }
+    let all_normal = detect(&["--threshold", "1.0"], &log);
+    assert!(!all_normal.contains("culprits"), "windows that are no alarms have none");
+    // A calibration has a profile of its own, from which the deviations are taken.
+    let benign = std::fs::read_dir(dataset().join("train_01_attack_free")).unwrap().next().unwrap().unwrap().path();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_kdgat"))
+        .args(["calibrate", "--name", "own", "--least-seconds", "1", "--model"])
+        .arg(&run)
+        .arg("--benign")
+        .arg(&benign)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let calibration = std::fs::read_to_string(run.join("calibrations/own.json")).unwrap();
+    assert!(calibration.contains("\"car_profile\""));
+    let calibrated = parsed(&detect(&["--calibration", "own"], &log));
+    assert_eq!(calibrated.len(), of_file.len());
+    assert_ne!(calibrated, of_file);
+}

@@ -1,0 +1,14 @@
+//! Helpers of the test programs. A library of its own, so that they are compiled once and not for each program.
+
+pub mod attention;
+pub mod cli;
+pub mod comparison;
+pub mod distill;
+pub mod evaluate;
+pub mod graph;
+pub mod parity;
+pub mod process;
+pub mod program;
+pub mod python;
+pub mod real_data;
+pub mod stage;

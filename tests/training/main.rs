@@ -1,0 +1,13 @@
+//! Trainings of windows, through the command line: losses, resuming, run folders, outputs.
+
+mod autoencoder_runs;
+mod curriculum_difficulty;
+mod disk_errors;
+mod gatv2_models;
+mod golden_runs;
+mod live_panel;
+mod pipeline_runs;
+mod rich_models;
+mod run_exports;
+mod run_folders;
+mod stage_classifier;
