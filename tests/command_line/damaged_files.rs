@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use support::cli::{SMALL_STUDENT, Workplace, only_store};
+use support::stops::{end_of, wait_for_in};
 
 fn student<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["autoencoder"], SMALL_STUDENT, &["--max-epochs", "2"], more].concat()
@@ -152,23 +152,13 @@ fn a_store_cut_short_during_a_training_is_said() {
     let command = student(&["--use-kd", "false", "--max-epochs", "10000", "--patience", "10000", "--run-dir", "run"]);
     let mut command = workplace.command(&command);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let (log, start) = (workplace.path().join("run/metrics.csv"), Instant::now());
-    while fs::read_to_string(&log).unwrap_or_default().lines().count() < 3 {
-        assert!(start.elapsed() < Duration::from_secs(120) && child.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let log = workplace.path().join("run/metrics.csv");
+    let epochs = || fs::read_to_string(&log).unwrap_or_default().lines().count();
+    assert!(wait_for_in(&mut child, "a second epoch", || epochs() >= 3));
     for shard in shards(&workplace) {
         fs::OpenOptions::new().write(true).open(shard).unwrap().set_len(4096).unwrap();
     }
-    let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > Duration::from_secs(60) {
-            child.kill().unwrap();
-            panic!("the training goes on without its store");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let ended = child.wait_with_output().unwrap();
+    let ended = end_of(child);
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(1), "{said}");
     assert!(said.contains("a graph store, was truncated") && said.contains("data info --verify"), "{said}");

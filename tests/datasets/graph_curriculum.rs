@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
+
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use kdgat::curriculum::{OutputSource, Scores, TaskScorer};
 use kdgat::distill::frozen::{self, Asked, TeacherVocabulary};
@@ -18,6 +17,7 @@ use kdgat::nn::{Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputCon
 use kdgat::train::objective::{Objective, Part};
 use kdgat::train::trainable::Trainable;
 use support::cli::{Workplace, loss_columns};
+use support::stops::kill_when;
 use tch::Device;
 
 /// Writes `graphs` rings and stars of 3 to 12 nodes as tables: their kind, two labels, or two values. 60 % of them are for training.
@@ -312,16 +312,9 @@ fn a_killed_run_with_the_students_own_difficulty_goes_on_to_the_same_losses() {
         let place_of = |name: &str| place.path().join("killed").join(name);
         for epochs in [1, 3, 4, 8] {
             let command = arguments("gin,teacher", "40", &more("killed"));
-            let mut child =
-                place.command(&[&command[..], &["--resume"]].concat()).stderr(Stdio::null()).spawn().unwrap();
-            let start = Instant::now();
             let done = || fs::read_to_string(place_of("metrics.csv")).map_or(0, |text| text.lines().count());
-            while done() < epochs + 1 && child.try_wait().unwrap().is_none() {
-                assert!(start.elapsed() < Duration::from_secs(120), "epoch {epochs} does not end");
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            let _ = child.kill();
-            child.wait().unwrap();
+            let mut command = place.command(&[&command[..], &["--resume"]].concat());
+            kill_when(&mut command, &format!("the end of epoch {epochs}"), || done() > epochs);
         }
         train(&place, "gin,teacher", "40", &[&more("killed")[..], &["--resume"]].concat());
         let [whole, killed] = ["whole", "killed"].map(|run| loss_columns(&place.path().join(run)));

@@ -7,6 +7,7 @@ use std::path::Path;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use support::cli::Workplace;
+use support::stops::kill_when;
 
 /// Numbers that look random.
 struct Draw(u64);
@@ -218,13 +219,8 @@ fn a_virtual_node_is_trained_distilled_and_resumed() {
     train(&place, "gcn,student", "12", &[&taught[..], &["whole"]].concat());
     // The run is killed after its second epoch, if it is not faster than that is noticed.
     let student = [&arguments("gcn,student", "12")[..], &taught, &["killed", "--resume"]].concat();
-    let mut child = place.command(&student).stderr(std::process::Stdio::null()).spawn().unwrap();
     let epochs = || fs::read_to_string(place.path().join("killed/metrics.csv")).map_or(0, |text| text.lines().count());
-    while epochs() < 3 && child.try_wait().unwrap().is_none() {
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill_when(&mut place.command(&student), "a second epoch", || epochs() >= 3);
     place.success(&student);
     assert_eq!(losses("whole"), losses("killed"));
     train(

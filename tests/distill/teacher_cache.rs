@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
 
 use support::cli::{SMALL_STUDENT, Workplace, said};
+use support::stops::{ended_by, wait_for_in};
 
 const STUDENT_RUNS: &str = "vgae_student_autoencoder_kd";
 
@@ -59,12 +59,9 @@ fn an_interrupted_computation_goes_on() {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // The file is created before the first target is computed.
     let folder = workplace.path().join("stores/targets");
-    while !folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-        assert_eq!(child.try_wait().unwrap(), None, "it has ended already");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let has_file = || folder.read_dir().is_ok_and(|mut entries| entries.next().is_some());
+    assert!(wait_for_in(&mut child, "a file of targets", has_file), "it has ended already");
+    let output = ended_by(child, rustix::process::Signal::INT);
     let first = said(&output);
     assert_eq!(output.status.code(), Some(1), "{first}");
     assert!(first.contains("interrupted"), "{first}");

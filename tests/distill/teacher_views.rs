@@ -2,6 +2,7 @@
 //! targets for each view are cached.
 
 use support::stage::Workplace;
+use support::stops::kill_when;
 
 const SMALL: [&str; 6] = ["--hidden", "8", "--layers", "2", "--heads", "2"];
 const VIEWS: [&str; 2] = ["--kd-views", "2"];
@@ -156,12 +157,8 @@ fn a_resumed_training_has_the_losses_of_an_uninterrupted_one() {
     teacher(&place);
     place.run(&student("whole", &[&VIEWS[..], &["--min-steps-per-epoch", "40"]].concat()));
     let arguments = student("stopped", &["--kd-views", "2", "--min-steps-per-epoch", "40", "--resume"]);
-    let mut child = place.command(&arguments).stdout(std::process::Stdio::null()).spawn().unwrap();
-    while !place.path("stopped/metrics.csv").exists() && child.try_wait().unwrap().is_none() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let written = place.path("stopped/metrics.csv");
+    kill_when(&mut place.command(&arguments), "a first epoch", || written.exists());
     place.run(&arguments);
     assert_eq!(losses(&place, "stopped"), losses(&place, "whole"));
     let said = place.refused(&student("stopped", &["--kd-views", "3", "--min-steps-per-epoch", "40", "--resume"]));

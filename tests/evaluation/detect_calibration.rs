@@ -5,7 +5,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use support::evaluate::{Bench, UNKNOWN, candump, detections, ended_by, frames_of, model, stderr, stdout};
+use support::evaluate::{Bench, UNKNOWN, candump, detections, frames_of, model, stderr, stdout};
+use support::stops::{ended_by, wait_for};
 
 /// Both models calibrated together on another car have the deviations of the evaluation that calibrates on the same seconds.
 #[test]
@@ -144,9 +145,7 @@ fn a_calibration_on_a_bus_ends_with_what_has_come() {
     let child = bench.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut bus = std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
     bus.write_all(candump(&frames_of(&bench.log(UNKNOWN, "other.csv"))[..2001]).as_bytes()).unwrap();
-    while rustix::io::ioctl_fionread(&bus).unwrap() > 0 {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_for("a reader of the frames", || rustix::io::ioctl_fionread(&bus).unwrap() == 0);
     std::thread::sleep(Duration::from_millis(300));
     let ended = ended_by(child, rustix::process::Signal::INT);
     assert_eq!(ended.status.code(), Some(0), "{}", stderr(&ended));

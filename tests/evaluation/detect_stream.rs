@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use support::evaluate::{Bench, KNOWN, candump, detections, ended_by, frames_of, model, stderr, stdout};
+use support::evaluate::{Bench, KNOWN, candump, detections, frames_of, model, stderr, stdout};
+use support::stops::ended_by;
 
 fn fed(mut command: Command, text: &[u8]) -> Output {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
 use kdgat::fusion::agent::{AgentDescription, LearnedOn};
 use kdgat::graph::{Split, Store};
 use kdgat::train::checkpoint;
 use serde_json::Value;
 use support::cli::{Workplace, copy_folder, loss_columns, only_store, said};
+use support::stops::kill_when;
 
 const VGAE: &[&str] = &["--hidden", "8,8,4", "--latent", "4", "--embedding", "2"];
 const GAT: &[&str] = &["--hidden", "8", "--layers", "2", "--heads", "2", "--embedding", "2"];
@@ -148,14 +148,9 @@ fn a_bandit_learns_too_and_goes_on_where_it_was_killed() {
             [&["fusion", "--preset", "dqn,student", "--fusion", kind, "--run-dir", folder], &settings[..]].concat()
         };
         workplace.success(&command("whole"));
-        let mut child = workplace.command(&command("killed")).stderr(std::process::Stdio::null()).spawn().unwrap();
-        let (log, start) = (workplace.path().join("killed/metrics.csv"), Instant::now());
-        while std::fs::read_to_string(&log).unwrap_or_default().lines().count() < 4 {
-            assert!(start.elapsed() < Duration::from_secs(60) && child.try_wait().unwrap().is_none(), "{kind}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
+        let log = workplace.path().join("killed/metrics.csv");
+        let epochs = || std::fs::read_to_string(&log).unwrap_or_default().lines().count();
+        kill_when(&mut workplace.command(&command("killed")), "a third epoch", || epochs() >= 4);
         assert!(!workplace.path().join("killed/summary.json").exists(), "{kind} had ended before it was killed");
         workplace.success(&[&command("killed")[..], &["--resume"]].concat());
         let [whole, killed] = ["whole", "killed"].map(|folder| workplace.path().join(folder));

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -12,6 +12,7 @@ use kdgat::nodes::sources::{GraphOptions, read};
 use kdgat::nodes::store;
 use kdgat::random;
 use support::cli::{Workplace, said};
+use support::stops::KillLoop;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
@@ -96,25 +97,14 @@ fn options_that_do_not_fit_a_generated_graph_are_refused() {
     refused(&["data", "build", "--data", "graph.kdgat-nodes", "--part", "1/2"], "--part and --parts are for logs");
 }
 
-/// Starts the command and kills it after a while, again and again, until it ends. Returns the number of kills.
-fn kill_until_it_ends(place: &Workplace, arguments: &[&str], seed: u64) -> usize {
-    for number in 0.. {
-        let mut child = place.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // Longer from time to time, so that it ends.
-        let longest = 400.0 * 1.2f64.powi(number as i32);
-        let wait = longest * random::to_unit(random::mix(seed ^ number as u64));
-        let end = Instant::now() + Duration::from_millis(wait as u64);
-        while Instant::now() < end && child.try_wait().unwrap().is_none() {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        child.kill().unwrap();
-        let status = child.wait().unwrap();
-        if status.success() {
-            return number;
-        }
-        assert_eq!(status.code(), None, "the command failed without a kill");
-    }
-    unreachable!("the loop has no end");
+/// Runs a command, and again in another folder with kills. Returns the number of kills.
+fn compare_with_kills(place: &Workplace, whole: &[&str], killed: &[&str]) -> u32 {
+    let start = Instant::now();
+    place.success(whole);
+    let kills = KillLoop { whole: start.elapsed(), first_share: 0.1, growth: 0.1, takes_children: |_| false };
+    let kills = kills.run(|| place.command(killed));
+    assert!(kills > 0, "never killed");
+    kills
 }
 
 #[test]
@@ -127,9 +117,7 @@ fn a_killed_generator_is_resumed_with_the_same_bytes() {
     for folder in ["whole", "killed"] {
         fs::create_dir(place.path().join(folder)).unwrap();
     }
-    place.success(&command("whole/graph.kdgat-nodes"));
-    let kills = kill_until_it_ends(&place, &command("killed/graph.kdgat-nodes"), 1);
-    assert!(kills > 0, "never killed");
+    let kills = compare_with_kills(&place, &command("whole/graph.kdgat-nodes"), &command("killed/graph.kdgat-nodes"));
     let [whole, killed] = ["whole", "killed"].map(|folder| fs::read(only_file(&place.path().join(folder))).unwrap());
     assert!(whole == killed, "{kills} kills changed the bytes");
 }
@@ -259,9 +247,7 @@ fn a_killed_import_is_resumed_with_the_same_bytes() {
     let place = Workplace::new();
     write_text(&place.path().join("net"));
     let command = |stores: &'static str| [&BUILD[..], &["--stores-dir", stores]].concat();
-    place.success(&command("whole"));
-    let kills = kill_until_it_ends(&place, &command("killed"), 2);
-    assert!(kills > 0, "never killed");
+    let kills = compare_with_kills(&place, &command("whole"), &command("killed"));
     let [whole, killed] = ["whole", "killed"].map(|folder| fs::read(only_file(&place.path().join(folder))).unwrap());
     assert!(whole == killed, "{kills} kills changed the bytes");
 }

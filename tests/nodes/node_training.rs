@@ -3,11 +3,12 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kdgat::random;
 use serde_json::Value;
 use support::cli::{Workplace, loss_columns, said};
+use support::stops::KillLoop;
 
 const NODES: u64 = 240;
 const CLASSES: u64 = 3;
@@ -315,27 +316,8 @@ fn a_killed_run_resumes_to_the_same_losses() {
     let start = Instant::now();
     place.success(&student("whole"));
     let whole_time = start.elapsed();
-    let mut kills = 0;
-    for attempt in 0u32.. {
-        assert!(attempt < 100, "the run does not end");
-        let mut child = place.command(&student("killed")).stderr(std::process::Stdio::null()).spawn().unwrap();
-        let delay = whole_time.mul_f64(0.3 + 0.07 * f64::from(attempt));
-        let start = Instant::now();
-        let ended = loop {
-            match child.try_wait().unwrap() {
-                Some(status) => break Some(status),
-                None if start.elapsed() > delay => break None,
-                None => std::thread::sleep(Duration::from_millis(3)),
-            }
-        };
-        if let Some(status) = ended {
-            assert!(status.success());
-            break;
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        kills += 1;
-    }
+    let kills = KillLoop { whole: whole_time, first_share: 0.3, growth: 0.07, takes_children: |_| false };
+    let kills = kills.run(|| place.command(&student("killed")));
     assert!(kills >= 1, "the run was never killed");
     assert_eq!(loss_columns(&place.path().join("killed")), loss_columns(&place.path().join("whole")));
 }

@@ -3,13 +3,13 @@
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use kdgat::can::{Dataset, Format, Frame, ReadReport, open_log, read_piece};
 use kdgat::graph::{BuildOptions, FeatureSet, Share, StoreError, build_part, merge, open_or_build};
 use proptest::prelude::*;
 use support::cli::{Workplace, contents, said};
 use support::graph::{Draw, traffic, write_dataset, write_log};
+use support::stops::kill_when;
 
 fn small() -> BuildOptions {
     BuildOptions { window: 20, stride: 20, shard_bytes: 60_000, piece_bytes: 30_000, threads: 2, ..Default::default() }
@@ -233,16 +233,7 @@ fn a_killed_build_goes_on_and_gives_the_same_bytes() {
     let mut went_on = 0;
     for lines in [2, 4, 6, 9, 12] {
         // Killed as soon as the journal has this many lines.
-        let mut child = build("killed", &[]).stderr(std::process::Stdio::null()).spawn().unwrap();
-        let start = Instant::now();
-        while journal_lines(&folder) < lines && start.elapsed() < Duration::from_secs(20) {
-            if child.try_wait().unwrap().is_some() {
-                break;
-            }
-            std::thread::sleep(Duration::from_micros(300));
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
+        kill_when(&mut build("killed", &[]), "the next line of the journal", || journal_lines(&folder) >= lines);
         if lines == 6 {
             // The result of a kill during a write: an incomplete line, and a file that the journal does not list.
             let unfinished = only_folder(&folder);

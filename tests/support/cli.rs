@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 use kdgat::can::{SimulationOptions, simulate};
 
+use crate::fixture::fixture;
+
 /// Settings of a small teacher.
 pub const SMALL_TEACHER: &[&str] =
     &["--preset", "vgae,teacher", "--hidden", "24,12,8", "--latent", "8", "--embedding", "4"];
@@ -30,16 +32,21 @@ impl Workplace {
 
     /// A workplace with a small registered teacher of the small dataset.
     pub fn with_teacher() -> Self {
-        static TEACHER: OnceLock<Workplace> = OnceLock::new();
+        static TEACHER: OnceLock<PathBuf> = OnceLock::new();
+        let arguments = [&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "3"]].concat();
         let trained = TEACHER.get_or_init(|| {
-            let workplace = Workplace::new();
-            let arguments = [&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "3"]].concat();
-            workplace.success(&arguments);
-            workplace
+            fixture("teacher", &arguments, |folder| {
+                let workplace = Workplace::new();
+                workplace.success(&arguments);
+                for part in ["teachers", "stores"] {
+                    copy_folder(&workplace.path().join(part), &folder.join(part));
+                }
+            })
         });
         let workplace = Workplace::new();
-        copy_folder(&trained.path().join("teachers"), &workplace.path().join("teachers"));
-        copy_folder(&trained.path().join("stores"), &workplace.path().join("stores"));
+        for part in ["teachers", "stores"] {
+            copy_folder(&trained.join(part), &workplace.path().join(part));
+        }
         workplace
     }
 
@@ -90,12 +97,10 @@ pub fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout))
 }
 
-/// Folder with the logs of a small simulated dataset, created once for all tests of a file.
+/// Folder with the logs of a small simulated dataset, created once for all tests.
 pub fn small_dataset() -> &'static Path {
-    static DATASET: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = DATASET.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("small");
+    static DATASET: OnceLock<PathBuf> = OnceLock::new();
+    DATASET.get_or_init(|| {
         let options = SimulationOptions {
             attack_free_drives: 2,
             attack_free_frames: 10_000,
@@ -103,10 +108,8 @@ pub fn small_dataset() -> &'static Path {
             test_frames: 10_000,
             ..SimulationOptions::default()
         };
-        simulate(&options, &path).unwrap();
-        (folder, path)
-    });
-    path
+        fixture("small", "", |folder| drop(simulate(&options, &folder.join("small")).unwrap())).join("small")
+    })
 }
 
 /// Bytes of every file of a folder.

@@ -1,8 +1,7 @@
 //! Small dataset, untrained models written as runs, and calls of the program.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
 
 use crate::graph::{traffic, write_log};
 use kdgat::can::{Dataset, Frame};
@@ -12,7 +11,6 @@ use kdgat::nn::{
     Architecture, DatasetIdentity, FreshParameters, Gat, GatConfig, ModelDescription, Scope, Vgae, VgaeConfig,
 };
 use kdgat::train::checkpoint;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tch::Device;
 
@@ -187,18 +185,4 @@ pub fn detections(output: &Output) -> Vec<Value> {
 /// A run's path below the bench's folder, as a command line names it.
 pub fn model(run: &Path) -> String {
     run.strip_prefix(run.ancestors().nth(4).unwrap()).unwrap().display().to_string()
-}
-
-/// Sends a signal and waits for the process to exit without a second signal.
-pub fn ended_by(mut child: Child, signal: Signal) -> Output {
-    kill_process(Pid::from_child(&child), signal).unwrap();
-    let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > Duration::from_secs(60) {
-            child.kill().unwrap();
-            panic!("it is still waiting for a line");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    child.wait_with_output().unwrap()
 }

@@ -17,6 +17,11 @@ pub fn kdgat() -> PathBuf {
     program
 }
 
+/// Folder for files that test programs share, `target/tmp`.
+pub fn shared_folder() -> PathBuf {
+    built().parent().unwrap().join("tmp")
+}
+
 /// Folder of this build's programs, `target/release`.
 fn built() -> PathBuf {
     let test = std::env::current_exe().unwrap();

@@ -80,12 +80,10 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Dataset of about 1,500 graphs, 500 of them for training; simulated once for all tests of a process.
+/// Dataset of about 1,500 graphs, 500 of them for training; simulated once for all tests.
 pub fn dataset() -> &'static Path {
-    static DATASET: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = DATASET.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("tiny");
+    static DATASET: OnceLock<PathBuf> = OnceLock::new();
+    DATASET.get_or_init(|| {
         let options = SimulationOptions {
             attack_free_drives: 2,
             attack_free_frames: 10_000,
@@ -94,8 +92,6 @@ pub fn dataset() -> &'static Path {
             gzip: false,
             ..SimulationOptions::default()
         };
-        simulate(&options, &path).unwrap();
-        (folder, path)
-    });
-    path
+        fixture("tiny", "", |folder| drop(simulate(&options, &folder.join("tiny")).unwrap())).join("tiny")
+    })
 }

@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use kdgat::can::{SimulationOptions, simulate};
+use rustix::process::Signal;
 use support::cli::{SMALL_TEACHER, Workplace, said};
+use support::stops::{KillLoop, children, end_of, ended_by, kill_process_if_there, wait_for};
 
 /// 12 short trials: 3 values, 2 values, 2 seeds.
 const TWELVE: &str = "seeds = [1, 2]\n[[axis]]\nfield = \"kd_alpha\"\nvalues = [0.3, 0.5, 0.7]\n\
@@ -55,21 +57,6 @@ fn json(path: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Child processes of `parents`.
-fn children(parents: &[u32]) -> Vec<u32> {
-    let processes =
-        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    let parent = |process: &u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        stat.rsplit(") ").next()?.split(' ').nth(1)?.parse::<u32>().ok()
-    };
-    processes.filter(|process| parent(process).is_some_and(|parent| parents.contains(&parent))).collect()
-}
-
-fn kill(signal: &str, process: u32) {
-    let _ = Command::new("kill").args([signal, &process.to_string()]).stderr(Stdio::null()).status();
-}
-
 #[test]
 fn killed_and_continued_it_has_the_metrics_of_one_that_was_not() {
     let workplace = Workplace::with_teacher();
@@ -83,32 +70,10 @@ fn killed_and_continued_it_has_the_metrics_of_one_that_was_not() {
     assert_eq!(whole.len(), 12);
     assert!(whole.iter().all(|row| row[1] == "done" && !row[2].is_empty()), "{whole:?}");
 
-    let mut kills = 0;
-    for attempt in 0u64.. {
-        assert!(attempt < 100, "the sweep does not end");
-        let mut child = spawn(&workplace, &sweep(&["--output", "killed"]));
-        // Delays are shares of the uninterrupted time, so that they suit a busy machine too.
-        let delay = whole_time.mul_f64(0.02 + 0.03 * attempt as f64 + 0.01 * (attempt * 71 % 130) as f64 / 130.0);
-        let start = Instant::now();
-        let mut status = None;
-        while start.elapsed() < delay && status.is_none() {
-            status = child.try_wait().unwrap();
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        if let Some(status) = status {
-            let output = child.wait_with_output().unwrap();
-            assert!(status.success(), "attempt {attempt}: {}", said(&output));
-            break;
-        }
-        // Sometimes together with its child processes; otherwise these continue alone.
-        let tasks = children(&[child.id()]);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        if attempt % 2 == 0 {
-            tasks.into_iter().for_each(|task| kill("-KILL", task));
-        }
-        kills += 1;
-    }
+    // Every second time together with its child processes; otherwise these continue alone.
+    let takes_children = |attempt| attempt % 2 == 0;
+    let kills = KillLoop { whole: whole_time, first_share: 0.02, growth: 0.03, takes_children };
+    let kills = kills.run(|| workplace.command(&sweep(&["--output", "killed"])));
     assert!(kills >= 3, "killed {kills} times only");
     assert_eq!(metrics(&workplace, "killed"), whole, "after {kills} kills");
     assert!(table(&workplace, "killed").iter().all(|row| row["memory_rung"] == "0"), "taken for want of memory");
@@ -182,7 +147,7 @@ fn trials_at_once_stay_below_the_memory_limit() {
             let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
             line.split_whitespace().next()?.parse::<u64>().ok().map(|kibibytes| kibibytes << 10)
         };
-        let tasks: Vec<u64> = children(&[child.id()]).into_iter().filter_map(resident).collect();
+        let tasks: Vec<u64> = children(child.id()).into_iter().filter_map(resident).collect();
         most_bytes = most_bytes.max(tasks.iter().sum());
         most_at_once = most_at_once.max(tasks.len());
         std::thread::sleep(Duration::from_millis(10));
@@ -200,15 +165,10 @@ fn ctrl_c_saves_and_the_same_command_goes_on() {
     write_file(&workplace, 80, "[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n");
     workplace.success(&sweep(&["--output", "whole"]));
     let child = spawn(&workplace, &sweep(&["--output", "stopped"]));
-    let start = Instant::now();
     let begun =
         || tasks(&workplace, "stopped", "student").iter().any(|task| task.join("run/last/state.safetensors").exists());
-    while !workplace.path().join("stopped/tasks").exists() || !begun() {
-        assert!(start.elapsed() < Duration::from_secs(60), "nothing begins");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    kill("-INT", child.id());
-    let output = child.wait_with_output().unwrap();
+    wait_for("a training", || workplace.path().join("stopped/tasks").exists() && begun());
+    let output = ended_by(child, Signal::INT);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("run the same command again to continue"), "{}", said(&output));
     let rows = table(&workplace, "stopped");
@@ -224,24 +184,18 @@ fn what_was_killed_is_not_shown_as_running() {
     let workplace = Workplace::with_teacher();
     write_file(&workplace, 300, "[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n");
     let mut child = spawn(&workplace, &sweep(&["--output", "killed", "--jobs", "1"]));
-    let start = Instant::now();
     let path = workplace.path().join("killed/sweep.csv");
     let states = || table(&workplace, "killed").into_iter().map(|row| row["state"].clone()).collect::<Vec<_>>();
-    while !path.exists() || states() != ["running", "waiting"] {
-        assert!(start.elapsed() < Duration::from_secs(60), "nothing begins");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let trainings = children(&[child.id()]);
-    kill("-KILL", child.id());
+    wait_for("a training", || path.exists() && states() == ["running", "waiting"]);
+    let trainings = children(child.id());
+    child.kill().unwrap();
     child.wait().unwrap();
     // The training continues without its sweep.
     workplace.success(&["sweep", "status", "killed"]);
     assert_eq!(states(), ["running", "waiting"]);
-    trainings.iter().for_each(|&process| kill("-KILL", process));
+    trainings.into_iter().for_each(kill_process_if_there);
     let shown = || workplace.success(&["sweep", "status", "killed"]);
-    while !shown().contains("  interrupted student lr=0.002") {
-        assert!(start.elapsed() < Duration::from_secs(60), "{}", shown());
-    }
+    wait_for("the interrupted training", || shown().contains("  interrupted student lr=0.002"));
     assert_eq!(states(), ["interrupted", "waiting"]);
     workplace.success(&sweep(&["--output", "killed", "--set", "max_epochs=2"]));
     assert_eq!(states(), ["done", "done"]);
@@ -252,15 +206,11 @@ fn cancelled_from_outside_it_saves_and_can_go_on() {
     let workplace = Workplace::with_teacher();
     write_file(&workplace, 300, "[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n");
     let child = spawn(&workplace, &sweep(&["--output", "cancelled", "--jobs", "1"]));
-    let start = Instant::now();
-    while !workplace.path().join("cancelled/tasks").exists() || tasks(&workplace, "cancelled", "student").is_empty() {
-        assert!(start.elapsed() < Duration::from_secs(60), "nothing begins");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let tasks_exist = || workplace.path().join("cancelled/tasks").exists();
+    wait_for("a training", || tasks_exist() && !tasks(&workplace, "cancelled", "student").is_empty());
     workplace.success(&["sweep", "cancel", "cancelled"]);
-    let output = child.wait_with_output().unwrap();
+    let output = end_of(child);
     assert!(said(&output).contains("cancelled"), "{}", said(&output));
-    assert!(start.elapsed() < Duration::from_secs(60));
     assert!(table(&workplace, "cancelled").iter().all(|row| row["state"] == "waiting"));
     workplace.success(&sweep(&["--output", "cancelled", "--set", "max_epochs=2"]));
     assert!(table(&workplace, "cancelled").iter().all(|row| row["state"] == "done"));

@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use rustix::process::Signal;
 use support::cli::{COMPARED_LATENTS, SMALL_STUDENT, SMALL_TEACHER, Workplace, loss_columns, said};
+use support::stops::{KillLoop, ended_by, wait_for};
 
 const STUDENT_RUNS: &str = "vgae_student_autoencoder_kd";
 
@@ -175,33 +177,8 @@ fn a_killed_run_goes_on_to_the_same_losses() {
     let whole_time = start.elapsed();
 
     let interrupted = ["--max-epochs", "25", "--run-dir", "killed", "--resume"];
-    let mut kills = 0;
-    for attempt in 0u64.. {
-        assert!(attempt < 100, "the run does not end");
-        let mut child = workplace.command(&student(&interrupted)).stderr(std::process::Stdio::piped()).spawn().unwrap();
-        // Delays grow, so that the run completes in the end; they are unrelated to epochs.
-        let delay = whole_time.mul_f64(0.02 + 0.03 * attempt as f64 + 0.01 * (attempt * 37 % 50) as f64 / 50.0);
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                break Some(status);
-            }
-            if start.elapsed() > delay {
-                child.kill().unwrap();
-                child.wait().unwrap();
-                break None;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        match status {
-            Some(status) => {
-                let output = child.wait_with_output().unwrap();
-                assert!(status.success(), "attempt {attempt} failed:\n{}", said(&output));
-                break;
-            }
-            None => kills += 1,
-        }
-    }
+    let kills = KillLoop { whole: whole_time, first_share: 0.02, growth: 0.03, takes_children: |_| false };
+    let kills = kills.run(|| workplace.command(&student(&interrupted)));
     assert!(kills >= 2, "the run was killed {kills} times only");
     let killed = workplace.path().join("killed");
     assert_equal_losses(&format!("after {kills} kills"), &workplace.path().join("whole"), &killed);
@@ -217,14 +194,8 @@ fn ctrl_c_saves_and_the_run_goes_on_in_the_middle_of_an_epoch() {
     let arguments = student(&["--max-epochs", "40", "--run-dir", "stopped", "--resume"]);
     let child = workplace.command(&arguments).stderr(std::process::Stdio::piped()).spawn().unwrap();
     let last = workplace.path().join("stopped/last/state.safetensors");
-    let start = Instant::now();
-    while !last.exists() {
-        assert!(start.elapsed() < Duration::from_secs(60), "no checkpoint was written");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
-    let output = child.wait_with_output().unwrap();
+    wait_for("a checkpoint", || last.exists());
+    let output = ended_by(child, Signal::INT);
     assert_eq!(output.status.code(), Some(1), "an interrupted run is not done:\n{}", said(&output));
     assert!(said(&output).contains("--resume"), "{}", said(&output));
     assert!(!workplace.path().join("stopped/summary.json").exists());

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use support::cli::Workplace;
+use support::stops::KillLoop;
 
 /// Networks and trainings small enough for a test.
 const SMALL: &[&str] = &[
@@ -66,17 +66,6 @@ fn results(folder: &Path) -> BTreeMap<String, String> {
     found
 }
 
-/// Child processes of `parent`.
-fn children(parent: u32) -> Vec<u32> {
-    let processes =
-        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    let parent_of = |process: u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        stat.rsplit(") ").next()?.split(' ').nth(1)?.parse::<u32>().ok()
-    };
-    processes.filter(|&process| parent_of(process) == Some(parent)).collect()
-}
-
 #[test]
 fn a_pipeline_is_planned_killed_continued_and_skipped() {
     let workplace = Workplace::new();
@@ -106,34 +95,8 @@ fn a_pipeline_is_planned_killed_continued_and_skipped() {
     assert_eq!(whole.keys().filter(|name| !name.contains(' ')).count(), 6, "{whole:?}");
 
     // Killed repeatedly, together with its child processes.
-    let mut kills = 0;
-    for attempt in 0u64.. {
-        assert!(attempt < 100, "the pipeline does not end");
-        let mut child = workplace
-            .command(&pipeline(&["--output", "killed"]))
-            .stderr(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        // Delays are shares of the uninterrupted time, so that they suit a busy machine too.
-        let (start, delay) = (Instant::now(), whole_time.mul_f64(0.02 + 0.03 * attempt as f64));
-        let mut status = None;
-        while start.elapsed() < delay && status.is_none() {
-            status = child.try_wait().unwrap();
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        if let Some(status) = status {
-            assert!(status.success(), "attempt {attempt}");
-            break;
-        }
-        let tasks = children(child.id());
-        child.kill().unwrap();
-        child.wait().unwrap();
-        for task in tasks {
-            let _ = Command::new("kill").args(["-KILL", &task.to_string()]).stderr(Stdio::null()).status();
-        }
-        kills += 1;
-    }
+    let kills = KillLoop { whole: whole_time, first_share: 0.02, growth: 0.03, takes_children: |_| true };
+    let kills = kills.run(|| workplace.command(&pipeline(&["--output", "killed"])));
     assert!(kills >= 3, "killed {kills} times only");
     assert_eq!(results(&only_folder(&workplace.path().join("killed"))), whole, "after {kills} kills");
 

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use kdgat::train::checkpoint;
 use kdgat::train::state::Position;
 use support::cli::{SMALL_STUDENT, SMALL_TEACHER, Workplace, contents, loss_columns, said};
+use support::stops::{send, wait_for};
 
 fn student<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["autoencoder"], SMALL_STUDENT, more].concat()
@@ -19,12 +20,8 @@ fn last_written(run: &Path) -> Option<SystemTime> {
 
 /// Waits until the run's state is newer than `before`, and asks the run to stop.
 fn interrupt(child: &Child, run: &Path, before: Option<SystemTime>) {
-    let start = Instant::now();
-    while last_written(run) == before {
-        assert!(start.elapsed() < Duration::from_secs(60), "no checkpoint was written");
-        std::thread::sleep(Duration::from_millis(3));
-    }
-    rustix::process::kill_process(rustix::process::Pid::from_child(child), rustix::process::Signal::INT).unwrap();
+    wait_for("a checkpoint", || last_written(run) != before);
+    send(child, rustix::process::Signal::INT);
 }
 
 #[test]
@@ -147,11 +144,8 @@ fn the_best_epoch_is_told_by_whoever_goes_on_behind_it() {
     let best = expected.0[0]["epoch"].as_u64().unwrap();
     let arguments = teacher(&["--run-dir", "stopped", "--resume"]);
     let child = workplace.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
-    let start = Instant::now();
-    while !stopped.join("metrics.csv").exists() || loss_columns(&stopped).len() as u64 <= best + 1 {
-        assert!(start.elapsed() < Duration::from_secs(60), "epoch {best} was not reached");
-        std::thread::sleep(Duration::from_millis(3));
-    }
+    let epochs = || if stopped.join("metrics.csv").exists() { loss_columns(&stopped).len() as u64 } else { 0 };
+    wait_for("an epoch after the best one", || epochs() > best + 1);
     interrupt(&child, &stopped, None);
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1), "the run was not stopped");
     let said = workplace.success(&arguments);

@@ -1,9 +1,9 @@
 //! `kdgat normal` and `kdgat curriculum`, as a user runs them.
 
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use support::stage::Workplace;
+use support::stops::{ended_by, wait_for};
 
 const QUICK: [&str; 4] = ["--max-epochs", "2", "--lr", "0.003"];
 /// Widths small enough to train quickly.
@@ -164,16 +164,11 @@ fn an_interrupted_curriculum_goes_on_with_its_scores_until_new_ones_are_due() {
     place.run(&with(&curriculum, &["--run-dir", "whole"]));
 
     let interrupted = with(&curriculum, &["--run-dir", "parts"]);
-    let mut child = place.command(&interrupted).stderr(Stdio::null()).spawn().unwrap();
-    let start = Instant::now();
+    let child = place.command(&interrupted).stderr(Stdio::null()).spawn().unwrap();
     let epochs = || std::fs::read_to_string(place.path("parts/metrics.csv")).map_or(0, |text| text.lines().count());
-    while epochs() < 4 {
-        assert!(start.elapsed() < Duration::from_secs(60), "no third epoch");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let signal = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(signal.success());
-    assert_eq!(child.wait().unwrap().code(), Some(1), "an interrupted run is not done");
+    wait_for("a third epoch", || epochs() >= 4);
+    let output = ended_by(child, rustix::process::Signal::INT);
+    assert_eq!(output.status.code(), Some(1), "an interrupted run is not done");
     // Another VGAE replaces the teacher; only the next scoring, after epoch 5, 10 or 15, uses it.
     let next_scoring = (epochs() - 1) / 5 * 5 + 5;
     assert!(next_scoring < 20, "the run was too fast to be interrupted");
