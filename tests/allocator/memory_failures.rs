@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
-use support::process::alone;
+use support::process::{alone, rounds};
 
 use kdgat::config::{self, Config, Sources, TeacherCache};
 use kdgat::stage::{EvaluateOptions, StageError};
@@ -15,8 +15,8 @@ use kdgat::train::checkpoint;
 use kdgat::train::state::Position;
 use support::cli::{Workplace, loss_columns, small_dataset};
 
-/// Number of trainings, each with failures at other places (`FAILURE_RUNS` for more).
-const RUNS: u64 = 200;
+/// Number of trainings, each with failures at other places: a sample, and under `scripts/test --soak`.
+const RUNS: (u64, u64) = (40, 200);
 /// Failure probabilities of an allocation; a training of two epochs makes some tens of thousands of them.
 const PROBABILITIES: [f64; 4] = [2e-5, 1e-4, 5e-4, 2e-3];
 
@@ -101,7 +101,7 @@ fn injected_failures_change_no_loss_or_end_clearly() {
         training.run(&training.configured(&workplace, &reference)).unwrap();
         loss_columns(&reference)
     });
-    let runs = std::env::var("FAILURE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(RUNS);
+    let runs = rounds(RUNS.0, RUNS.1);
     let (mut same, mut recovered, mut refused) = (0, 0, Vec::new());
     for seed in 0..runs {
         let run = workplace.path().join(format!("run-{seed}"));

@@ -295,3 +295,12 @@ fn sizes_have_units() {
         assert_eq!(config::ByteSize::parse(text).map(|size| size.0), bytes, "{text}");
     }
 }
+
+#[test]
+fn sizes_are_printed_in_the_largest_unit_that_divides_them() {
+    use config::Setting;
+    assert_eq!(config::ByteSize::parse("1.5GiB"), Some(config::ByteSize(1_610_612_736)));
+    for (bytes, text) in [(1_610_612_736, "1536MiB"), (1 << 30, "1GiB"), (1_000, "1kB"), (1_001, "1001B"), (0, "0B")] {
+        assert_eq!(config::ByteSize(bytes).to_string(), text);
+    }
+}

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use support::process::{assert_passed, only_test};
+use support::process::{assert_passed, only_test, rounds};
 
 use crate::common::training::{ADAM, Training};
 use crate::software::Card;
@@ -222,11 +222,9 @@ fn software_card_may_be_full_when_graphs_are_scored_or_measured() {
 }
 
 /// Errors injected into calls of every kind give the same losses, or an error that names the cause.
-///
-/// `SOFTWARE_CARD_ERRORS` sets the number of errors.
 #[test]
 fn software_card_errors_end_in_the_same_losses_or_a_clear_error() {
-    let errors = std::env::var("SOFTWARE_CARD_ERRORS").map_or(200, |text| text.parse::<u64>().unwrap());
+    let errors = rounds(30, 200);
     let trained = Trained::get();
     let workplace = &trained.workplace;
     let arguments = |run: &str| {

@@ -3,6 +3,16 @@
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// True under `scripts/test --soak`.
+pub fn is_soak() -> bool {
+    std::env::var_os("SOAK_TESTS").is_some()
+}
+
+/// Number of repetitions: a sample, or all of them under `scripts/test --soak`.
+pub fn rounds(sample: u64, all: u64) -> u64 {
+    if is_soak() { all } else { sample }
+}
+
 /// Keeps other tests with this lock from running at the same time. For tests that use what belongs to the process and can be set anew:
 /// torch's generator, the allocator and its limits, a GPU.
 pub fn alone() -> MutexGuard<'static, ()> {

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::process::is_soak;
+
 /// Time after which something that a test waits for will not happen any more, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(180);
 const PAUSE: Duration = Duration::from_millis(1);
@@ -89,7 +91,7 @@ pub struct KillLoop {
     pub whole: Duration,
     /// Share of that time after which the first attempt is killed.
     pub first_share: f64,
-    /// Later kills come this much later each, so that the command ends at last.
+    /// Later kills come this much later each, so that the command ends at last. It is doubled unless the tests run with `--soak`.
     pub growth: f64,
     /// Attempts whose child processes are killed, too; those of others continue alone.
     pub takes_children: fn(u32) -> bool,
@@ -99,6 +101,7 @@ impl KillLoop {
     /// Runs the command to its end, and returns the number of kills.
     #[track_caller]
     pub fn run(&self, mut command: impl FnMut() -> Command) -> u32 {
+        let growth = self.growth * if is_soak() { 1.0 } else { 2.0 };
         for attempt in 0..100 {
             // A file, because children that continue alone would hold a pipe open.
             let mut said = tempfile::tempfile().unwrap();
@@ -106,7 +109,7 @@ impl KillLoop {
             let mut child = command().stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors).spawn().unwrap();
             // No fixed distance, so that kills fall into all parts of an epoch.
             let jitter = 0.01 * f64::from(attempt * 37 % 50) / 50.0;
-            let delay = self.whole.mul_f64(self.first_share + self.growth * f64::from(attempt) + jitter);
+            let delay = self.whole.mul_f64(self.first_share + growth * f64::from(attempt) + jitter);
             let start = Instant::now();
             while start.elapsed() < delay && child.try_wait().unwrap().is_none() {
                 std::thread::sleep(PAUSE);

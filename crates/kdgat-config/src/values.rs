@@ -28,12 +28,6 @@ macro_rules! stored_as_text {
 stored_as_text!(ByteSize, DeviceChoice, Paths, Threshold);
 
 /// A number of bytes, written `6GiB` (1024³), `512MB` (1000²), or without a unit.
-///
-/// ```
-/// use kdgat_config::{ByteSize, Setting};
-/// assert_eq!(ByteSize::parse("1.5GiB"), Some(ByteSize(1_610_612_736)));
-/// assert_eq!(ByteSize(1_610_612_736).to_string(), "1536MiB");
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct ByteSize(pub u64);
