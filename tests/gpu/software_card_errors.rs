@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use support::process::{assert_passed, only_test, rounds};
+use support::process::{assert_passed, only_test, rounds, tests_at_once};
 
 use crate::common::training::{ADAM, Training};
 use crate::software::Card;
@@ -224,7 +224,7 @@ fn software_card_may_be_full_when_graphs_are_scored_or_measured() {
 /// Errors injected into calls of every kind give the same losses, or an error that names the cause.
 #[test]
 fn software_card_errors_end_in_the_same_losses_or_a_clear_error() {
-    let errors = rounds(30, 200);
+    let errors = rounds(40, 200);
     let trained = Trained::get();
     let workplace = &trained.workplace;
     let arguments = |run: &str| {
@@ -277,7 +277,7 @@ fn software_card_errors_end_in_the_same_losses_or_a_clear_error() {
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..2 {
+        for _ in 0..tests_at_once() {
             scope.spawn(work);
         }
     });

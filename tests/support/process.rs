@@ -13,6 +13,12 @@ pub fn rounds(sample: u64, all: u64) -> u64 {
     if is_soak() { all } else { sample }
 }
 
+/// Number of tests that the harness runs at once, and so of the processes that a test may keep busy.
+pub fn tests_at_once() -> usize {
+    let given = std::env::var("RUST_TEST_THREADS").ok().and_then(|text| text.parse().ok());
+    given.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
 /// Keeps other tests with this lock from running at the same time. For tests that use what belongs to the process and can be set anew:
 /// torch's generator, the allocator and its limits, a GPU.
 pub fn alone() -> MutexGuard<'static, ()> {
