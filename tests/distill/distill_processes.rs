@@ -1,7 +1,7 @@
 //! Four processes fill one cache and are killed at random moments; no wrong row is ever read.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 use support::process::only_test;
 

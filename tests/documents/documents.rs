@@ -4,7 +4,8 @@
 
 use std::process::Command;
 
-use crate::tutorial::{follow, follow_prepared, proteins};
+use crate::proteins;
+use crate::tutorial::{follow, follow_prepared};
 use support::real_data::candata;
 
 #[test]

@@ -10,8 +10,6 @@
 //! A block fenced with a language and the name of a file (`awk shapes.awk`) is written to that file, in the folder of the
 //! commands around it.
 
-pub mod proteins;
-
 use std::fmt::Write;
 use std::fs;
 use std::ops::Range;

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use support::process::{assert_passed, only_test, rounds, tests_at_once};

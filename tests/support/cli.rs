@@ -108,7 +108,10 @@ pub fn small_dataset() -> &'static Path {
             test_frames: 10_000,
             ..SimulationOptions::default()
         };
-        fixture("small", "", |folder| drop(simulate(&options, &folder.join("small")).unwrap())).join("small")
+        let write = |folder: &Path| {
+            simulate(&options, &folder.join("small")).unwrap();
+        };
+        fixture("small", "", write).join("small")
     })
 }
 

@@ -9,6 +9,8 @@ use kdgat::nn::ModelDescription;
 use kdgat::nn::weights::StateDict;
 use kdgat::train::checkpoint;
 
+use crate::fixture::fixture;
+
 /// Temporary folder of a test for data, stores, runs and teachers.
 pub struct Workplace(tempfile::TempDir);
 
@@ -92,6 +94,9 @@ pub fn dataset() -> &'static Path {
             gzip: false,
             ..SimulationOptions::default()
         };
-        fixture("tiny", "", |folder| drop(simulate(&options, &folder.join("tiny")).unwrap())).join("tiny")
+        let write = |folder: &Path| {
+            simulate(&options, &folder.join("tiny")).unwrap();
+        };
+        fixture("tiny", "", write).join("tiny")
     })
 }
