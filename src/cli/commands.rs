@@ -34,7 +34,8 @@ pub enum Command {
     /// Train a graph autoencoder on attack-free traffic (--preset vgae,teacher or vgae,student)
     Autoencoder(Settings),
     /// Train a classifier on all graphs in every epoch (--preset gat,teacher or gat,student)
-    Normal(Settings),
+    #[command(visible_alias = "normal")]
+    Classifier(Settings),
     /// Train a classifier on a curriculum of growing difficulty (--preset gat,teacher or gat,student)
     Curriculum(CurriculumArgs),
     /// Train a network on graphs of any kind (--data DIR or NAME.zip; --preset gin,teacher or gin,student)

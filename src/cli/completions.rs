@@ -21,6 +21,7 @@ fn shown(command: &Command) -> Command {
     let mut copy = Command::new(command.get_name().to_owned())
         .args(command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned())
         .groups(command.get_groups().cloned())
+        .visible_aliases(command.get_visible_aliases().map(str::to_owned).collect::<Vec<_>>())
         .subcommands(command.get_subcommands().filter(|command| !command.is_hide_set()).map(shown));
     if let Some(about) = command.get_about() {
         copy = copy.about(about.clone());

@@ -28,10 +28,10 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             start(&loaded.config)?;
             Ok(exit_code(&torch::recover(|| stage::autoencoder(&loaded.config))?))
         }
-        Command::Normal(settings) => {
-            let loaded = settings.load_for(Stage::Normal)?;
+        Command::Classifier(settings) => {
+            let loaded = settings.load_for(Stage::Classifier)?;
             start(&loaded.config)?;
-            Ok(exit_code(&torch::recover(|| stage::normal(&loaded.config))?))
+            Ok(exit_code(&torch::recover(|| stage::classifier(&loaded.config))?))
         }
         Command::Curriculum(args) if args.score_only => {
             let loaded = args.settings.load_reading(&reads::SCORE)?;

@@ -20,7 +20,7 @@ enum Listed {
 /// The commands that read a part of the configuration, and that part. `config` is missing: it reads all fields.
 const COMMANDS: &[(&str, Listed)] = &[
     ("autoencoder", Listed::Training(Stage::Autoencoder)),
-    ("normal", Listed::Training(Stage::Normal)),
+    ("classifier", Listed::Training(Stage::Classifier)),
     ("curriculum", Listed::Training(Stage::Curriculum)),
     ("train", Listed::Training(Stage::Train)),
     ("fusion", Listed::Training(Stage::Fusion)),

@@ -12,10 +12,10 @@ use crate::config::nearest;
 
 /// Command names that users may expect, and the commands that do what they mean.
 const EXPECTED: &[(&[&str], &[&str])] = &[
-    (&["training", "fit", "learn", "run"], &["train", "autoencoder", "normal"]),
-    (&["distill", "distil", "kd", "student", "teacher"], &["autoencoder", "normal"]),
+    (&["training", "fit", "learn", "run"], &["train", "autoencoder", "classifier"]),
+    (&["distill", "distil", "kd", "student", "teacher"], &["autoencoder", "classifier"]),
     (&["vgae", "vae"], &["autoencoder"]),
-    (&["gat", "classifier", "classify"], &["normal"]),
+    (&["gat", "classify", "classification"], &["classifier"]),
     (&["test", "score", "eval", "benchmark", "metrics"], &["evaluate"]),
     (&["predict", "infer", "inference", "watch"], &["detect"]),
     (&["plot", "charts", "html"], &["report"]),
@@ -57,7 +57,8 @@ fn with_nearest(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
 
 /// The commands that the user probably meant: by the meaning of the name, else by its spelling.
 fn suggested(name: &str, command: &clap::Command) -> Vec<String> {
-    let known: Vec<&str> = command.get_subcommands().map(|command| command.get_name()).collect();
+    let known: Vec<&str> =
+        command.get_subcommands().flat_map(|command| command.get_name_and_visible_aliases()).collect();
     let expected = EXPECTED.iter().find(|(names, _)| names.contains(&name.to_lowercase().as_str()));
     let meant = expected.map(|(_, commands)| *commands).unwrap_or_default();
     match meant.iter().filter(|command| known.contains(command)).map(|command| (*command).to_owned()).collect() {

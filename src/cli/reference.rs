@@ -60,6 +60,9 @@ fn section(text: &mut String, command: &Command, parent: &str, level: usize) {
     for usage in command.clone().render_usage().to_string().trim_start_matches("Usage:").lines() {
         let _ = writeln!(text, "    {}", usage.trim());
     }
+    for alias in command.get_visible_aliases() {
+        let _ = write!(text, "\n`{parent} {alias}` is the same command.\n");
+    }
 
     let reads_configuration = command.get_arguments().any(is_field);
     let is_own = |argument: &&Arg| {

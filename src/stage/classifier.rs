@@ -1,6 +1,6 @@
 //! Trains a GAT classifier on normal graphs and attacks: a teacher alone, or a student that learns from a teacher.
 //!
-//! `kdgat normal` trains on every graph in every epoch, `kdgat curriculum` on all attacks and a selection of normal graphs.
+//! `kdgat classifier` trains on every graph in every epoch, `kdgat curriculum` on all attacks and a selection of normal graphs.
 
 use serde_json::Map;
 
@@ -19,9 +19,9 @@ use crate::graph::Split;
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::{Architecture, ClassLoss, FreshParameters, Gat, GatConfig, ModelError, Scope};
 
-/// Runs `kdgat normal`.
-pub fn normal(config: &Config) -> Result<Outcome, StageError> {
-    let stage = Stage::Normal;
+/// Runs `kdgat classifier`.
+pub fn classifier(config: &Config) -> Result<Outcome, StageError> {
+    let stage = Stage::Classifier;
     let data = setup::open(config)?;
     let mut graphs = graphs(config, &data)?;
     let found = teacher::find(config, stage, &data)?;

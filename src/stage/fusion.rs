@@ -70,7 +70,7 @@ pub fn fusion(config: &Config, resamples: u64) -> Result<FusionOutcome, StageErr
     }
     let inputs = inputs(&data, &pair, teacher_digest.as_deref(), &identity);
     if !resumes {
-        directory.write_json("config.json", &config::freeze(config, Stage::Fusion.as_str(), &inputs))?;
+        directory.write_json("config.json", &config::freeze(config, Stage::Fusion.command(), &inputs))?;
     }
     let network = network_config(config);
     let mut learner = learner(config, &network, teacher, &world)?;
@@ -269,7 +269,7 @@ fn check(
         ("the GAT", &inputs["gat"]["digest"], Some(pair.gat.digest.as_str())),
         ("the teacher", &inputs["teacher_digest"], teacher),
     ];
-    Err(resume::refusal(directory, &frozen, &config::freeze(config, Stage::Fusion.as_str(), &Map::new()), &digests))
+    Err(resume::refusal(directory, &frozen, &config::freeze(config, Stage::Fusion.command(), &Map::new()), &digests))
 }
 
 fn inputs(data: &Data, pair: &Pair, teacher: Option<&str>, identity: &str) -> Map<String, Value> {

@@ -149,7 +149,7 @@ pub fn model_of_dataset(config: &Config, dataset: &str, kind: ModelKind) -> Resu
     if let Some(run) = newest(&models::finished_runs(&config.output.runs_dir, dataset)?, kind.as_str(), size) {
         return Ok(run);
     }
-    let command = if kind == ModelKind::Vgae { "autoencoder" } else { "normal" };
+    let command = if kind == ModelKind::Vgae { "autoencoder" } else { "classifier" };
     let data = teacher::data_flag(config);
     Err(StageError::Input(format!(
         "no finished {kind} of size {size} for dataset {dataset} below {}; train one with `kdgat {command} --preset \

@@ -36,7 +36,7 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         _ if size.is_none() && config::is_one_graph(config) => return super::plan_nodes(config, None),
         _ if size.is_none() && setup::is_graph_dataset(config) => return super::plan_graphs(config),
         ModelKind::Vgae => Stage::Autoencoder,
-        ModelKind::Gat => Stage::Normal,
+        ModelKind::Gat => Stage::Classifier,
         ModelKind::Dqn => return Err(no_plan()),
         // The error names what --data must be.
         ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp if size.is_none() => {
@@ -130,7 +130,7 @@ fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
     let data: Data = setup::open(config)?;
     let student = match stage {
         Stage::Autoencoder => Architecture::Vgae(vgae_config(config, &data)?),
-        Stage::Normal | Stage::Curriculum => Architecture::Gat(gat_config(config, &data)?),
+        Stage::Classifier | Stage::Curriculum => Architecture::Gat(gat_config(config, &data)?),
         Stage::Fusion => return Err(no_plan()),
         // Its datasets have a plan of their own.
         Stage::Train => return Err(no_plan_of_graphs()),

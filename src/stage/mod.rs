@@ -49,7 +49,7 @@ mod training;
 mod validation;
 
 pub use autoencoder::autoencoder;
-pub use classifier::{curriculum, normal};
+pub use classifier::{classifier, curriculum};
 pub use compare::{CompareOptions, Comparison, compare};
 pub use error::StageError;
 pub use evaluate::{EvaluateOptions, evaluate};

@@ -38,7 +38,7 @@ pub fn check(
         ("the data", &inputs["dataset"]["digest"], Some(dataset.digest.as_str())),
         ("the teacher", &inputs["teacher_digest"], teacher),
     ];
-    Err(refusal(directory, &frozen, &config::freeze(config, stage.as_str(), &Map::new()), &digests))
+    Err(refusal(directory, &frozen, &config::freeze(config, stage.command(), &Map::new()), &digests))
 }
 
 /// The configuration that the run started with.

@@ -329,7 +329,7 @@ impl<'a> Run<'a> {
         self.inputs.insert("captures_steps".into(), json!(captures_steps));
         self.inputs.insert("identity".into(), json!(identity));
         if self.decided.is_none() {
-            let frozen = config::freeze(self.config, self.stage.as_str(), &self.inputs);
+            let frozen = config::freeze(self.config, self.stage.command(), &self.inputs);
             self.directory.write_json("config.json", &frozen)?;
         }
         Ok(identity)

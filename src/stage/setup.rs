@@ -81,7 +81,7 @@ pub fn open_graph_store(config: &Config) -> Result<Arc<Store>, StageError> {
     if !dataset::is_dataset(source) {
         return Err(StageError::Input(format!(
             "--data {}: no dataset of graphs (tables, TUDataset or extended XYZ; see docs/graphs.md); logs of a CAN bus are trained on with \
-             `kdgat autoencoder`, `normal` or `curriculum`",
+             `kdgat autoencoder`, `classifier` or `curriculum`",
             source.display()
         )));
     }

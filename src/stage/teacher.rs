@@ -409,7 +409,7 @@ pub fn registered(config: &Config, dataset: &str, model: &str) -> Result<LoadedM
     let registry = Registry::new(&config.distillation.teachers_dir);
     let found = registry.find(dataset, model).map_err(|error| match error {
         RegistryError::NoTeacher { wanted, root, near, .. } => {
-            let stage = if model == "vgae" { Stage::Autoencoder } else { Stage::Normal };
+            let stage = if model == "vgae" { Stage::Autoencoder } else { Stage::Classifier };
             let command = training_command(config, stage, model, "teacher");
             RegistryError::NoTeacher { wanted, root, near, command }
         }
@@ -426,7 +426,7 @@ pub fn open(path: &Path) -> Result<LoadedModel, StageError> {
 
 /// The command that trains a model of this size on the configured data.
 fn training_command(config: &Config, stage: Stage, model: &str, size: &str) -> String {
-    format!("kdgat {} --preset {model},{size}{}", stage.as_str(), data_flag(config))
+    format!("kdgat {} --preset {model},{size}{}", stage.command(), data_flag(config))
 }
 
 /// The `--data` flag for the configured data, quoted for a shell; empty for the simulated dataset.

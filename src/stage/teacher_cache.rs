@@ -62,7 +62,7 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
     let config = &on_disk(config)?;
     let stage = match config.model.model {
         ModelKind::Vgae => Stage::Autoencoder,
-        ModelKind::Gat => Stage::Normal,
+        ModelKind::Gat => Stage::Classifier,
         ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp | ModelKind::Appnp => {
             let text = "targets of many graphs are cached while `kdgat train` trains; `kdgat teachers cache` is for models of CAN windows \
                         and of the nodes of one large graph";
@@ -150,7 +150,7 @@ impl Wanted {
             return Err(StageError::Input(format!(
                 "dataset {} has no graph that `kdgat {}` would train on; see `kdgat data info`",
                 data.dataset.name,
-                stage.as_str()
+                stage.command()
             )));
         }
         Ok(Self { training, validation, views })

@@ -37,7 +37,7 @@ pub fn run_directory(config: &Config, dataset: &str, stage: Stage) -> Result<Run
         Stage::Fusion => config.fusion.fusion.as_str(),
         _ => config.model.model.as_str(),
     };
-    let name = format!("{model}_{}_{}{suffix}", config.model.size, stage.as_str());
+    let name = format!("{model}_{}_{}{suffix}", config.model.size, stage.run_name());
     let parent: PathBuf = config.output.runs_dir.join(dataset).join(name);
     Ok(match (&config.output.run_dir, config.output.resume) {
         (Some(path), goes_on) => RunDirectory::at(path, goes_on)?,
@@ -71,7 +71,7 @@ pub fn identity(
         fields.retain(|name, value| !is_new(name) || *value != usual[name.as_str()]);
     }
     let mut content = json!({
-        "stage": stage.as_str(),
+        "stage": stage.command(),
         "data": dataset.digest,
         "teacher": teacher,
         "model": model,

@@ -67,7 +67,7 @@ impl Training {
 
     fn run(self, config: &Config) -> Result<(), StageError> {
         match self {
-            Self::Classifier => kdgat::stage::normal(config).map(drop),
+            Self::Classifier => kdgat::stage::classifier(config).map(drop),
             _ => kdgat::stage::autoencoder(config).map(drop),
         }
     }

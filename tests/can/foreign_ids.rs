@@ -50,8 +50,19 @@ fn a_foreign_id_adds_its_evidence_and_a_known_one_nothing() {
 #[test]
 fn a_training_counts_validation_windows_and_learns_the_same_without() {
     let place = Workplace::new();
-    let normal =
-        ["normal", "--preset", "gat,teacher", "--hidden", "8", "--layers", "2", "--heads", "2", "--max-epochs", "2"];
+    let normal = [
+        "classifier",
+        "--preset",
+        "gat,teacher",
+        "--hidden",
+        "8",
+        "--layers",
+        "2",
+        "--heads",
+        "2",
+        "--max-epochs",
+        "2",
+    ];
     place.run(&[&normal[..], &["--run-dir", "alone", "--foreign-ids", "false"]].concat());
     place.run(&[&normal[..], &["--run-dir", "listed"]].concat());
     place.run(&["compare", "listed", "alone", "--tolerance", "0"]);
@@ -98,7 +109,7 @@ fn a_training_counts_validation_windows_and_learns_the_same_without() {
     let resume = ["--run-dir", "alone", "--resume"];
     let refusal = place.refused(&[&normal[..], &resume].concat());
     assert!(refusal.contains("foreign_ids (it was not set, now true) changed"), "{refusal}");
-    place.run(&["normal", "--config", "alone/config.json", "--run-dir", "alone", "--resume"]);
+    place.run(&["classifier", "--config", "alone/config.json", "--run-dir", "alone", "--resume"]);
 }
 
 /// After calibration on a car, frames with IDs that the car does not have are detected.

@@ -385,8 +385,16 @@ fn manifest_in(stores: &Path) -> Manifest {
 #[test]
 fn a_classifier_trains_with_them_and_its_evaluation_uses_them_by_default() {
     let workplace = Workplace::new();
-    let train =
-        ["normal", "--preset", "gat,student,quick", "--use-kd", "false", "--max-epochs", "2", "--synthetic-attacks"];
+    let train = [
+        "classifier",
+        "--preset",
+        "gat,student,quick",
+        "--use-kd",
+        "false",
+        "--max-epochs",
+        "2",
+        "--synthetic-attacks",
+    ];
     let said = workplace.success(&train);
     assert!(
         said.contains("made 12 logs with synthetic attacks from the attack-free training logs of the dataset 'small'"),

@@ -84,7 +84,7 @@ fn wrong_usage_and_input_end_with_two() {
         (vec!["autoencoder", "--max-epoch", "3"], "'--max-epochs'"),
         (vec!["config", "--lr", "x", "--conv", "y"], "error: 2 problems in the configuration:\n  - --conv: "),
         (vec!["config", "--config", "missing.toml"], "error: cannot read missing.toml\n  because: "),
-        (vec!["normal"], "use --preset gat,student"),
+        (vec!["classifier"], "use --preset gat,student"),
         (vec!["autoencoder", "--preset", "vgae,teacher", "--offload-teacher"], "--use-kd"),
     ] {
         let output = kdgat(folder.path(), &arguments);
@@ -137,7 +137,7 @@ fn help_lists_the_fields_that_a_command_reads_and_no_others() {
     };
     for (command, trains) in [
         (&["autoencoder", "--preset", "vgae,student"][..], true),
-        (&["normal", "--preset", "gat,student"], true),
+        (&["classifier", "--preset", "gat,student"], true),
         (&["curriculum", "--preset", "gat,student"], true),
         (&["fusion", "--preset", "dqn,student"], true),
         (&["evaluate", "absent"], false),
@@ -168,7 +168,7 @@ fn help_lists_the_fields_that_a_command_reads_and_no_others() {
 fn help_explains_the_values_of_a_flag() {
     let help = parse_error(&["evaluate", "-h"]).to_string();
     assert!(lists(&help, "--threshold"), "{help}");
-    let help = parse_error(&["normal", "--help"]).to_string();
+    let help = parse_error(&["classifier", "--help"]).to_string();
     for line in ["- plateau:", "- layer:", "- dkd:"] {
         assert!(help.lines().any(|found| found.trim_start().starts_with(line)), "no {line} in {help}");
     }
@@ -180,6 +180,27 @@ fn help_explains_the_values_of_a_flag() {
         for choice in section.fields.iter().flat_map(|field| field.kind.choices) {
             assert!(choice.help.len() > 5, "{} has no help", choice.name);
         }
+    }
+}
+
+/// KD-GAT calls the stage of the classifier `normal`, and so may a user.
+#[test]
+fn the_classifier_has_two_names() {
+    for name in ["classifier", "normal"] {
+        let line = ["kdgat", name, "--lr", "0.5"].map(std::ffi::OsString::from);
+        let parsed = kdgat::cli::parse(line).unwrap().command;
+        assert!(matches!(parsed, kdgat::cli::Command::Classifier(_)), "{name}: {parsed:?}");
+        let said = parse_error(&[name, "--max-epoch", "3"]).to_string();
+        assert!(said.contains("'--max-epochs'"), "{said}");
+    }
+    let help = parse_error(&["--help"]).to_string();
+    let line = help.lines().find(|line| line.trim_start().starts_with("classifier ")).unwrap();
+    assert!(line.contains("[aliases: normal]"), "{line}");
+    assert!(parse_error(&["normla"]).to_string().contains("'normal'"));
+    let folder = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = stdout(&kdgat(folder.path(), &["completions", shell]));
+        assert!(script.contains("classifier") && script.contains("normal"), "{shell}");
     }
 }
 

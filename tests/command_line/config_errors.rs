@@ -255,7 +255,7 @@ fn flags_that_a_stage_would_ignore_are_refused() {
     assert!(
         ignored(&[("curriculum", "random"), gat[0], gat[1], ("difficulty_chunk", "9")], Stage::Curriculum).is_err()
     );
-    assert!(ignored(&[vgae], Stage::Normal).unwrap_err().contains("use --preset gat,student"));
+    assert!(ignored(&[vgae], Stage::Classifier).unwrap_err().contains("use --preset gat,student"));
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn pointers_that_leave_their_shard_are_named_by_every_command() {
         damage(shard, tensor, |bytes| bytes[byte] ^= 0x10);
         for command in [
             student(&[]),
-            [&["normal"], &classifier[..]].concat(),
+            [&["classifier"], &classifier[..]].concat(),
             [&["curriculum"], &classifier[..]].concat(),
             [&["teachers", "cache"], SMALL_STUDENT].concat(),
             [&["memory", "plan"], SMALL_STUDENT].concat(),

@@ -235,7 +235,7 @@ fn data_check_describes_and_refuses() {
         "nothing half built is left"
     );
     write_tu(&place.path().join("SHAPES"), "SHAPES", 12);
-    refused(&place, &["normal", "--preset", "gat,student", "--data", "SHAPES"], "train on it with `kdgat train`");
+    refused(&place, &["classifier", "--preset", "gat,student", "--data", "SHAPES"], "train on it with `kdgat train`");
     refused(&place, &["train", "--preset", "gin,teacher"], "no dataset of graphs (tables, TUDataset");
     refused(&place, &["train", "--preset", "gin,teacher", "--data", "nowhere"], "no such folder or file");
     refused(&place, &["train", "--preset", "gin,teacher", "--data", "SHAPES", "--fold", "10"], "counted from 0");

@@ -8,7 +8,7 @@ use support::evaluate::{Bench, KNOWN, UNKNOWN, stderr};
 fn what_a_teacher_adds_to_its_students() {
     let bench = Bench::new();
     let train = |arguments: &[&str]| {
-        let common = ["normal", "--data", "small", "--device", "cpu", "--threads", "1", "--max-epochs", "1"];
+        let common = ["classifier", "--data", "small", "--device", "cpu", "--threads", "1", "--max-epochs", "1"];
         let output = bench.kdgat(&[&common[..], arguments].concat());
         assert!(output.status.success(), "{}", stderr(&output));
     };
@@ -64,7 +64,7 @@ fn several_teachers_are_compared_together_as_well() {
     let bench = Bench::new();
     let train = |folder: &str, seed: &str, arguments: &[&str]| {
         let run = format!("{folder}/{seed}");
-        let common = ["normal", "--data", "small", "--device", "cpu", "--threads", "1", "--max-epochs", "1"];
+        let common = ["classifier", "--data", "small", "--device", "cpu", "--threads", "1", "--max-epochs", "1"];
         let output =
             bench.kdgat(&[&common[..], &["--hidden", "2", "--seed", seed, "--run-dir", &run], arguments].concat());
         assert!(output.status.success(), "{}", stderr(&output));

@@ -6,14 +6,14 @@ const SMALL: [&str; 8] = ["--hidden", "8", "--layers", "2", "--heads", "2", "--m
 
 /// Trains a classifier alone, into a folder of that name.
 fn alone(place: &Workplace, name: &str, more: &[&str]) {
-    let classifier = ["normal", "--preset", "gat,student", "--use-kd", "false", "--run-dir", name];
+    let classifier = ["classifier", "--preset", "gat,student", "--use-kd", "false", "--run-dir", name];
     place.run(&[&classifier[..], &SMALL, more].concat());
 }
 
 /// Losses of a student of the teacher `first`, whose run has the name `name`.
 fn losses(place: &Workplace, name: &str, more: &[&str]) -> Vec<String> {
     let student =
-        ["normal", "--preset", "gat,student", "--max-epochs", "2", "--teacher-path", "first", "--run-dir", name];
+        ["classifier", "--preset", "gat,student", "--max-epochs", "2", "--teacher-path", "first", "--run-dir", name];
     place.run(&[&student[..], more].concat());
     let columns = ["train_loss", "kd_loss", "val_loss", "teacher_agreement"];
     columns.iter().map(|column| format!("{:?}", place.metric(name, column))).collect()
@@ -66,7 +66,7 @@ fn teachers_that_have_no_mean_are_refused() {
     alone(&place, "rich", &["--features", "rich"]);
     let autoencoder = ["autoencoder", "--preset", "vgae,student", "--use-kd", "false", "--run-dir", "vgae"];
     place.run(&[&autoencoder[..], &["--max-epochs", "1"]].concat());
-    let student = ["normal", "--preset", "gat,student", "--teacher-path", "first", "--more-teachers"];
+    let student = ["classifier", "--preset", "gat,student", "--teacher-path", "first", "--more-teachers"];
     for (more, expected) in [
         (&["nowhere"][..], "nowhere"),
         (&["vgae"], "--more-teachers vgae: this is a vgae, but the teacher of a gat must be a gat; name a gat"),
@@ -88,8 +88,17 @@ fn other_teachers_are_another_training() {
     alone(&place, "first", &["--seed", "1"]);
     alone(&place, "second", &["--seed", "2"]);
     losses(&place, "student", &["--more-teachers", "second"]);
-    let again =
-        ["normal", "--preset", "gat,student", "--max-epochs", "2", "--teacher-path", "first", "--run-dir", "student"];
+    let again = [
+        "classifier",
+        "--preset",
+        "gat,student",
+        "--max-epochs",
+        "2",
+        "--teacher-path",
+        "first",
+        "--run-dir",
+        "student",
+    ];
     let said = place.refused(&[&again[..], &["--resume"]].concat());
     assert!(said.contains("the teacher (it was"), "{said}");
     place.run(&[&again[..], &["--resume", "--more-teachers", "second"]].concat());

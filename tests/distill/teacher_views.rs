@@ -10,7 +10,7 @@ const EPOCHS: usize = 4;
 
 fn teacher(place: &Workplace) {
     let classifier =
-        ["normal", "--preset", "gat,student", "--use-kd", "false", "--max-epochs", "2", "--run-dir", "teacher"];
+        ["classifier", "--preset", "gat,student", "--use-kd", "false", "--max-epochs", "2", "--run-dir", "teacher"];
     place.run(&[&classifier[..], &SMALL].concat());
 }
 
@@ -21,7 +21,7 @@ fn student<'a>(name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 fn student_of<'a>(teacher: &'a str, name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let student =
-        ["normal", "--preset", "gat,student", "--max-epochs", "4", "--teacher-path", teacher, "--run-dir", name];
+        ["classifier", "--preset", "gat,student", "--max-epochs", "4", "--teacher-path", teacher, "--run-dir", name];
     [&student[..], &SMALL, more].concat()
 }
 
@@ -111,7 +111,7 @@ fn a_teacher_that_hashes_ids_sees_the_view_of_its_student() {
     let place = Workplace::new();
     let hashed = ["--id-encoding", "hash", "--unknown-drop", "0.3"];
     let classifier =
-        ["normal", "--preset", "gat,student", "--use-kd", "false", "--max-epochs", "2", "--run-dir", "teacher"];
+        ["classifier", "--preset", "gat,student", "--use-kd", "false", "--max-epochs", "2", "--run-dir", "teacher"];
     place.run(&[&classifier[..], &SMALL, &hashed].concat());
     // With the seed of the views, the student's view of the first epoch is the same with and without them.
     let hashed = [&hashed[..], &["--seed", "0"]].concat();
@@ -131,7 +131,7 @@ fn teachers_of_either_encoding_see_the_view_of_their_student() {
     teacher(&place);
     let hash = ["--id-encoding", "hash"];
     let classifier =
-        ["normal", "--preset", "gat,student", "--use-kd", "false", "--max-epochs", "2", "--run-dir", "hashed"];
+        ["classifier", "--preset", "gat,student", "--use-kd", "false", "--max-epochs", "2", "--run-dir", "hashed"];
     place.run(&[&classifier[..], &SMALL, &hash].concat());
     for (of, name, more) in [("hashed", "a", &VIEWS[..]), ("teacher", "b", &[&VIEWS[..], &hash].concat())] {
         let training = |name, way: &[&'static str]| {

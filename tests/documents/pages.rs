@@ -30,9 +30,9 @@ pub fn trained() -> &'static Workplace {
         };
         train("autoencoder", "vgae,teacher", &vgae, &[]);
         train("autoencoder", "vgae,student", &vgae, &["--offload-teacher", "--teacher-cache", "off"]);
-        train("normal", "gat,teacher", &gat, &[]);
-        train("normal", "gat,student", &gat, &[]);
-        train("normal", "gat,student", &gat, &["--use-kd", "false"]);
+        train("classifier", "gat,teacher", &gat, &[]);
+        train("classifier", "gat,student", &gat, &[]);
+        train("classifier", "gat,student", &gat, &["--use-kd", "false"]);
         train("curriculum", "gat,student", &gat, &[]);
         place.run(&["evaluate", "--resamples", "20"]);
         let models = ["--fusion-vgae", AUTOENCODER, "--fusion-gat", NORMAL];

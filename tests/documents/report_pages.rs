@@ -257,8 +257,19 @@ fn a_run_is_taken_once_however_it_is_named() {
 #[test]
 fn runs_of_other_settings_are_lines_of_their_own() {
     let place = Workplace::new();
-    let gat =
-        ["normal", "--preset", "gat,student", "--hidden", "8", "--layers", "2", "--heads", "2", "--use-kd", "false"];
+    let gat = [
+        "classifier",
+        "--preset",
+        "gat,student",
+        "--hidden",
+        "8",
+        "--layers",
+        "2",
+        "--heads",
+        "2",
+        "--use-kd",
+        "false",
+    ];
     let run = |folder: &str, more: &[&str]| {
         place.run(&[&gat[..], &["--max-epochs", "2", "--run-dir", folder], more].concat());
     };

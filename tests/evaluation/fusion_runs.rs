@@ -23,7 +23,7 @@ fn with_models() -> Workplace {
     let trained = TRAINED.get_or_init(|| {
         let workplace = Workplace::new();
         workplace.success(&[&["autoencoder", "--preset", "vgae,student"], VGAE, SHORT].concat());
-        workplace.success(&[&["normal", "--preset", "gat,student"], GAT, SHORT].concat());
+        workplace.success(&[&["classifier", "--preset", "gat,student"], GAT, SHORT].concat());
         workplace
     });
     let workplace = Workplace::new();
@@ -312,7 +312,7 @@ fn damaged_states_are_named_and_computed_again() {
 fn settings_change_what_is_learned() {
     let workplace = with_models();
     // With the list of known IDs, the agent would have nothing to learn after the first epoch.
-    workplace.success(&[&["normal", "--preset", "gat,student", "--foreign-ids", "false"], GAT, SHORT].concat());
+    workplace.success(&[&["classifier", "--preset", "gat,student", "--foreign-ids", "false"], GAT, SHORT].concat());
     let digest = |settings: &[&str]| {
         let student = &["fusion", "--preset", "dqn,student", "--use-kd", "false", "--hidden", "8", "--max-epochs", "3"];
         workplace.success(&[&student[..], &["--resamples", "0", "--run-dir", "run"], settings].concat());

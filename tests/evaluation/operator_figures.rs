@@ -54,7 +54,7 @@ fn by_labels(row: &Row) -> String {
 fn detection_has_the_figures_of_the_evaluation() {
     let place = Workplace::new();
     let quick = ["--max-epochs", "4", "--lr", "0.003", "--use-kd", "false"];
-    place.run(&[&["normal", "--preset", "gat,student", "--hidden", "8", "--heads", "2"], &quick[..]].concat());
+    place.run(&[&["classifier", "--preset", "gat,student", "--hidden", "8", "--heads", "2"], &quick[..]].concat());
     place
         .run(&[&["autoencoder", "--preset", "vgae,student", "--hidden", "16,8", "--latent", "8"], &quick[..]].concat());
     let mut seen = HashMap::new();

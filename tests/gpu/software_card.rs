@@ -265,7 +265,8 @@ fn software_card_of_two_is_asked_for_its_memory() {
 #[test]
 fn software_card_copies_of_batches_do_not_block() {
     let workplace = &Trained::get().workplace;
-    let teacher = ["normal", "--preset", "gat,teacher", "--hidden", "8", "--id-encoding", "hash", "--size", "other"];
+    let teacher =
+        ["classifier", "--preset", "gat,teacher", "--hidden", "8", "--id-encoding", "hash", "--size", "other"];
     on_cpu(workplace, &[&teacher[..], COMMON, TWO_EPOCHS, &["--run-dir", "hashed"]].concat());
     let copies = |teacher: &str, batch_size: &str| {
         let (run, path) = (format!("{teacher}-{batch_size}"), format!("{teacher}/best.safetensors"));

@@ -30,15 +30,15 @@ fn expected_and_peak(workplace: &Workplace, run: &str, arguments: &[&str]) -> [f
 fn the_architecture_tells_no_less_than_runs_take() {
     let workplace = Workplace::new();
     let vgae_hints = ["autoencoder", "--preset", "vgae,student", "--kd-hint-weight", "1", "--teacher-cache"].as_slice();
-    let gat_hints = ["normal", "--preset", "gat,student", "--use-kd", "true", "--kd-hint-weight", "1"].as_slice();
+    let gat_hints = ["classifier", "--preset", "gat,student", "--use-kd", "true", "--kd-hint-weight", "1"].as_slice();
     let edges = ["--conv", "gatv2", "--use-kd", "false"].as_slice();
     let runs: &[(&str, Vec<&str>)] = &[
         ("vgae-teacher", vec!["autoencoder", "--preset", "vgae,teacher"]),
         ("vgae-hints", [vgae_hints, &["off"]].concat()),
         ("vgae-hints-kept", [vgae_hints, &["ram"]].concat()),
-        ("gat-teacher-edges", [&["normal", "--preset", "gat,teacher"], edges].concat()),
+        ("gat-teacher-edges", [&["classifier", "--preset", "gat,teacher"], edges].concat()),
         ("gat-hints", gat_hints.to_vec()),
-        ("gat-student-edges", [&["normal", "--preset", "gat,student"], edges].concat()),
+        ("gat-student-edges", [&["classifier", "--preset", "gat,student"], edges].concat()),
         ("vgae-student-edges", [&["autoencoder", "--preset", "vgae,student"], edges].concat()),
     ];
     let told = runs.iter().map(|(run, arguments)| (run, expected_and_peak(&workplace, run, arguments)));

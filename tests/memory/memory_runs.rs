@@ -41,7 +41,7 @@ fn a_limit_is_kept_by_teachers_and_students() {
         assert!(output.status.success(), "kdgat {arguments:?} failed:\n{said}");
         said
     };
-    for (stage, model) in [("autoencoder", "vgae"), ("normal", "gat")] {
+    for (stage, model) in [("autoencoder", "vgae"), ("classifier", "gat")] {
         for size in ["teacher", "student"] {
             let kind = format!("{model},{size}");
             let (free, limited) = (format!("{model}-{size}-free"), format!("{model}-{size}-limited"));
@@ -83,7 +83,7 @@ fn a_limit_too_small_for_the_first_tensors_is_named() {
     let workplace = Workplace::with_teacher();
     for arguments in [
         &[&["autoencoder"], SMALL_STUDENT, &["--max-epochs", "1"]].concat()[..],
-        &["normal", "--preset", "gat,teacher", "--max-epochs", "1"],
+        &["classifier", "--preset", "gat,teacher", "--max-epochs", "1"],
         &["curriculum", "--preset", "gat,student", "--score-only"],
         &[&["teachers", "cache"], SMALL_STUDENT].concat(),
     ] {
@@ -118,7 +118,7 @@ fn measuring_leaves_no_trace() {
 #[test]
 fn mixed_precision_trains_on_the_cpu() {
     let workplace = Workplace::with_teacher();
-    let classifier = ["normal", "--preset", "gat,student", "--hidden", "8", "--use-kd", "false"];
+    let classifier = ["classifier", "--preset", "gat,student", "--hidden", "8", "--use-kd", "false"];
     let autoencoder = [&["autoencoder"], SMALL_STUDENT].concat();
     for arguments in [&autoencoder[..], &classifier[..]] {
         for checkpointing in ["false", "true"] {

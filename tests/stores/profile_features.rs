@@ -258,7 +258,7 @@ fn assert_traceless_windows_are_left_out(place: &Workplace) {
 fn a_classifier_of_the_profile_set_runs_through_all_commands() {
     let place = Workplace::new();
     place.run(&[
-        "normal",
+        "classifier",
         "--preset",
         "gat,student,profile",
         "--hidden",

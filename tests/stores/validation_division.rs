@@ -128,7 +128,7 @@ const SMALL: [&str; 8] = ["--hidden", "8", "--heads", "2", "--max-epochs", "1", 
 
 /// Arguments of a small training that holds out whole logs.
 fn train(more: &[&'static str]) -> Vec<&'static str> {
-    [&["normal", "--validation", "logs"], &SMALL[..], more].concat()
+    [&["classifier", "--validation", "logs"], &SMALL[..], more].concat()
 }
 
 /// Training, threshold, evaluation and distillation use the division; a teacher of another one is refused.
@@ -148,10 +148,10 @@ fn a_run_keeps_its_division() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     only_store(&place);
 
-    let blocks = [&["normal", "--preset", "gat,student"], &SMALL[..]].concat();
+    let blocks = [&["classifier", "--preset", "gat,student"], &SMALL[..]].concat();
     let said = place.refused(&blocks);
     let expected = "was trained with --validation logs --validation-fraction 0.2, this run has --validation blocks --validation-fraction 0.2";
-    assert!(said.contains(expected) && said.contains("kdgat normal --preset gat,teacher"), "{said}");
+    assert!(said.contains(expected) && said.contains("kdgat classifier --preset gat,teacher"), "{said}");
     let said = place.refused(&train(&["--preset", "gat,student", "--validation-fraction", "0.9"]));
     assert!(said.contains("this run has --validation logs --validation-fraction 0.9"), "{said}");
     let said = place.refused(&["train", "--preset", "gin,student", "--data", "graphs", "--validation", "logs"]);
@@ -163,7 +163,8 @@ fn a_run_keeps_its_division() {
 fn windows_of_another_division_are_known() {
     let place = Workplace::new();
     place.run(
-        &[&["normal", "--preset", "gat,student", "--use-kd", "false", "--validation", "attacks"], &SMALL[..]].concat(),
+        &[&["classifier", "--preset", "gat,student", "--use-kd", "false", "--validation", "attacks"], &SMALL[..]]
+            .concat(),
     );
     let run = "runs/tiny/gat_student_normal/1";
     let output = place.command(&["evaluate", run, "--validation", "logs", "--resamples", "0"]).output().unwrap();

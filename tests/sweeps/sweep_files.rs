@@ -54,12 +54,23 @@ fn every_shipped_sweep_passes_a_dry_run() {
     assert!(SHIPPED.iter().all(|(name, _)| said.contains(name)), "{said}");
 }
 
+#[test]
+fn a_sweep_file_may_call_the_classifier_normal() {
+    let committee = find(Path::new("committee")).unwrap().text;
+    let words = |command: &str| format!("command = \"{command}\"");
+    let [classifier, normal] = ["classifier", "normal"]
+        .map(|name| plan_of(&committee.replace(&words("classifier"), &words(name)), &[]).unwrap());
+    assert_eq!(count(&classifier, TaskKind::Classifier), 6);
+    let ids = |plan: &Plan| plan.tasks.iter().map(|task| task.id.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&classifier), ids(&normal));
+}
+
 /// A student of several steps waits for all of them, and its targets are cached once for all students.
 #[test]
 fn a_step_takes_several_teachers_from_other_steps() {
     let plan = shipped("ensemble", &[]);
     assert_eq!(
-        [TaskKind::Store, TaskKind::Targets, TaskKind::Normal].map(|kind| count(&plan, kind)),
+        [TaskKind::Store, TaskKind::Targets, TaskKind::Classifier].map(|kind| count(&plan, kind)),
         [1, 1, 5 + 15 + 15]
     );
     let students: Vec<_> = plan.tasks.iter().filter(|task| task.step == "student").collect();
@@ -72,7 +83,7 @@ fn a_step_takes_several_teachers_from_other_steps() {
     let members: BTreeSet<&str> = students[0].inputs.iter().map(|input| input.task.as_str()).collect();
     assert_eq!(members.len(), 5, "five seeds are five teachers: {members:?}");
     let committee = shipped("committee", &[]);
-    assert_eq!([TaskKind::Targets, TaskKind::Normal].map(|kind| count(&committee, kind)), [1, 5 + 1]);
+    assert_eq!([TaskKind::Targets, TaskKind::Classifier].map(|kind| count(&committee, kind)), [1, 5 + 1]);
     let seeds: BTreeSet<u64> = committee.tasks.iter().map(|task| task.config.training.seed).collect();
     assert_eq!(seeds.len(), 6, "the student has a seed of its own: {seeds:?}");
 }
@@ -83,7 +94,7 @@ fn what_trials_share_is_one_task() {
     assert_eq!(plan.trials.len(), 4 * 4 * 3);
     assert_eq!(count(&plan, TaskKind::Store), 1);
     assert_eq!(count(&plan, TaskKind::Targets), 1);
-    assert_eq!(count(&plan, TaskKind::Normal), 1 + plan.trials.len(), "the teacher is one task");
+    assert_eq!(count(&plan, TaskKind::Classifier), 1 + plan.trials.len(), "the teacher is one task");
     // The views of a graph are the same for all seeds, but with another share of hidden IDs they are others.
     let shared = |changes: &[&str]| -> Vec<(usize, f64)> {
         let plan = shipped("kd-alpha-temperature", changes);
@@ -113,7 +124,7 @@ fn values_are_replaced_from_the_command_line() {
         &["kd_alpha=0.2,0.6", "student.kd_temperature=3", "student.seed=1,2", "max_epochs=7"],
     );
     assert_eq!(plan.trials.len(), 2 * 2);
-    let trained: Vec<_> = plan.tasks.iter().filter(|task| task.kind == TaskKind::Normal).collect();
+    let trained: Vec<_> = plan.tasks.iter().filter(|task| task.kind == TaskKind::Classifier).collect();
     assert!(trained.iter().all(|task| task.config.training.max_epochs == 7));
     assert!(trained[1..].iter().all(|task| task.config.distillation.kd_temperature == 3.0));
     let plan = shipped("all-datasets", &["data=sim", "seed=5"]);

@@ -43,7 +43,7 @@ const GAT: Golden = Golden {
 };
 
 const SMALL_GAT_TEACHER: &[&str] =
-    &["normal", "--preset", "gat,teacher", "--hidden", "8", "--layers", "2", "--heads", "2", "--max-epochs", "2"];
+    &["classifier", "--preset", "gat,teacher", "--hidden", "8", "--layers", "2", "--heads", "2", "--max-epochs", "2"];
 /// Settings of the preset when the golden run was written.
 const EARLIER_PRESET: &[&str] = &["--fc-layers", "2", "--dropout", "0.2"];
 
@@ -70,7 +70,7 @@ impl Golden {
 
     /// Trains the student with these additional settings, as run `number`.
     fn train(&self, workplace: &Workplace, number: u64, more: &[&str]) -> PathBuf {
-        let stage = if self.name == "vgae" { "autoencoder" } else { "normal" };
+        let stage = if self.name == "vgae" { "autoencoder" } else { "classifier" };
         workplace.success(&[&[stage], self.student, self.distillation, FIXED, more].concat());
         workplace.run_folder(self.run, number)
     }

@@ -120,9 +120,9 @@ fn a_gat_of_rich_features_learns_by_a_curriculum_of_its_set() {
     place.run(&all(&[&vgae, &SMALL_VGAE, &RICH]));
     place.run(&all(&[&student, &RICH, &HASH, &["--unknown-drop", "0.2"]]));
     // A student with another encoding than its teacher, which hashes IDs.
-    let teacher = ["normal", "--preset", "gat,teacher"];
+    let teacher = ["classifier", "--preset", "gat,teacher"];
     place.run(&all(&[&teacher, &SMALL_GAT, &QUICK, &RICH, &HASH]));
-    place.run(&all(&[&["normal", "--preset", "gat,student"], &QUICK, &RICH, &["--offload-teacher"]]));
+    place.run(&all(&[&["classifier", "--preset", "gat,student"], &QUICK, &RICH, &["--offload-teacher"]]));
     let losses = place.metric("runs/tiny/gat_student_normal_kd/1", "kd_loss");
     assert!(losses.iter().all(|loss| loss.is_finite()), "{losses:?}");
 }

@@ -12,7 +12,7 @@ use support::python::python_with;
 use support::stage::Workplace;
 
 const SMALL: [&str; 12] = [
-    "normal",
+    "classifier",
     "--preset",
     "gat,teacher",
     "--hidden",

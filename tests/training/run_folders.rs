@@ -193,7 +193,7 @@ fn patience_is_the_number_of_epochs_without_a_better_one() {
 #[test]
 fn without_validation_graphs_nothing_is_trained() {
     let workplace = Workplace::with_teacher();
-    for stage in [&["autoencoder"][..], &["normal", "--preset", "gat,student", "--use-kd", "false"]] {
+    for stage in [&["autoencoder"][..], &["classifier", "--preset", "gat,student", "--use-kd", "false"]] {
         let arguments = [stage, &["--validation-fraction", "0.001", "--use-kd", "false", "--run-dir", "none"]].concat();
         let said = workplace.refused(&arguments);
         assert!(said.contains("no validation graph") && said.contains("--validation-fraction"), "{said}");

@@ -1,4 +1,4 @@
-//! `kdgat normal` and `kdgat curriculum`, as a user runs them.
+//! `kdgat classifier` and `kdgat curriculum`, as a user runs them.
 
 use std::process::Stdio;
 
@@ -14,7 +14,7 @@ fn with<'a>(first: &[&'a str], rest: &[&'a str]) -> Vec<&'a str> {
 }
 
 fn small_gat_teacher(place: &Workplace, more: &[&str]) {
-    let teacher = ["normal", "--preset", "gat,teacher", "--hidden", "8", "--layers", "2", "--heads", "2"];
+    let teacher = ["classifier", "--preset", "gat,teacher", "--hidden", "8", "--layers", "2", "--heads", "2"];
     place.run(&with(&with(&teacher, &QUICK), more));
 }
 
@@ -26,8 +26,8 @@ fn small_vgae_teacher(place: &Workplace, more: &[&str]) {
 #[test]
 fn a_student_learns_from_the_registered_teacher_by_each_loss() {
     let place = Workplace::new();
-    let refusal = place.refused(&["normal", "--preset", "gat,student"]);
-    assert!(refusal.contains("kdgat normal --preset gat,teacher --data"), "{refusal}");
+    let refusal = place.refused(&["classifier", "--preset", "gat,student"]);
+    assert!(refusal.contains("kdgat classifier --preset gat,teacher --data"), "{refusal}");
     small_gat_teacher(&place, &[]);
     assert_eq!(place.json("teachers/tiny/gat/config.json")["model"], "gat");
     let alone = "runs/tiny/gat_teacher_normal/1";
@@ -40,7 +40,7 @@ fn a_student_learns_from_the_registered_teacher_by_each_loss() {
 
     let mut seen = Vec::new();
     for (number, loss) in ["kl", "dkd", "mse"].into_iter().enumerate() {
-        place.run(&with(&["normal", "--preset", "gat,student", "--kd-loss", loss], &QUICK));
+        place.run(&with(&["classifier", "--preset", "gat,student", "--kd-loss", loss], &QUICK));
         let run = format!("runs/tiny/gat_student_normal_kd/{}", number + 1);
         let (task, kd, total) =
             (place.metric(&run, "task_loss"), place.metric(&run, "kd_loss"), place.metric(&run, "train_loss"));
@@ -48,7 +48,7 @@ fn a_student_learns_from_the_registered_teacher_by_each_loss() {
         assert!(place.metric(&run, "teacher_agreement")[1] > 0.5);
         seen.push(kd[0]);
     }
-    let hinted = ["normal", "--preset", "gat,student", "--kd-loss", "kl", "--kd-hint-weight", "3"];
+    let hinted = ["classifier", "--preset", "gat,student", "--kd-loss", "kl", "--kd-hint-weight", "3"];
     place.run(&with(&hinted, &QUICK));
     let run = "runs/tiny/gat_student_normal_kd/4";
     let (kd, hint) = (place.metric(run, "kd_loss"), place.metric(run, "hint_kd"));
@@ -64,7 +64,7 @@ fn task_losses_differ() {
     let losses = ["ce", "weighted", "focal"].map(|loss| {
         let run = format!("run-{loss}");
         place.run(&with(
-            &["normal", "--preset", "gat,student", "--use-kd", "false", "--task-loss", loss, "--run-dir", &run],
+            &["classifier", "--preset", "gat,student", "--use-kd", "false", "--task-loss", loss, "--run-dir", &run],
             &["--max-epochs", "1"],
         ));
         place.metric(&run, "val_task_loss")[0]

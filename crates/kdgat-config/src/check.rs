@@ -16,8 +16,8 @@ use super::values::*;
 pub enum Stage {
     /// `kdgat autoencoder`: a VGAE on attack-free graphs.
     Autoencoder,
-    /// `kdgat normal`: a GAT classifier on all graphs.
-    Normal,
+    /// `kdgat classifier`: a GAT classifier on all graphs.
+    Classifier,
     /// `kdgat curriculum`: a GAT classifier on graphs sampled by difficulty.
     Curriculum,
     /// `kdgat fusion`: an agent that weighs the VGAE's score against the classifier's.
@@ -28,21 +28,26 @@ pub enum Stage {
 
 impl Stage {
     /// The command's name.
-    pub fn as_str(self) -> &'static str {
+    pub fn command(self) -> &'static str {
         match self {
             Stage::Autoencoder => "autoencoder",
-            Stage::Normal => "normal",
+            Stage::Classifier => "classifier",
             Stage::Curriculum => "curriculum",
             Stage::Fusion => "fusion",
             Stage::Train => "train",
         }
     }
 
+    /// The stage's name in KD-GAT, which is part of the names of run folders: `gat_student_normal`.
+    pub fn run_name(self) -> &'static str {
+        if self == Stage::Classifier { "normal" } else { self.command() }
+    }
+
     /// The architecture that the stage trains.
     pub fn model(self) -> ModelKind {
         match self {
             Stage::Autoencoder => ModelKind::Vgae,
-            Stage::Normal | Stage::Curriculum => ModelKind::Gat,
+            Stage::Classifier | Stage::Curriculum => ModelKind::Gat,
             Stage::Fusion => ModelKind::Dqn,
             Stage::Train => ModelKind::Gin,
         }
@@ -74,7 +79,7 @@ pub fn check_stage(loaded: &Loaded, stage: Stage) -> Result<(), ConfigError> {
         problems.push(Problem::Combination {
             what: format!(
                 "`kdgat {}` trains a {}, but model is {found} ({})",
-                stage.as_str(),
+                stage.command(),
                 stage.model(),
                 loaded.origin("model")
             ),

@@ -25,7 +25,7 @@ pub const VIEWS_SEED: u64 = 0;
 /// True if a stage trains a classifier from whose input random IDs are hidden, so that a graph can have several views. With profile features,
 /// no ID is visible anyway.
 pub fn draws_views(config: &Config, stage: Stage) -> bool {
-    let is_classifier = matches!(stage, Stage::Normal | Stage::Curriculum);
+    let is_classifier = matches!(stage, Stage::Classifier | Stage::Curriculum);
     is_classifier && config.model.unknown_drop > 0.0 && config.data.features != FeatureChoice::Profile
 }
 

@@ -39,14 +39,14 @@ mod tests {
         let mut config = Config::default();
         assert_eq!(does_new(field, &config, Some(Stage::Autoencoder)), Some(false), "a vgae has no list of known IDs");
         config.model.model = ModelKind::Gat;
-        assert_eq!(does_new(field, &config, Some(Stage::Normal)), Some(true));
+        assert_eq!(does_new(field, &config, Some(Stage::Classifier)), Some(true));
         assert_eq!(does_new(field, &config, Some(Stage::Fusion)), Some(false));
         assert_eq!(does_new(field, &config, None), Some(false));
         config.model.foreign_ids = false;
-        assert_eq!(does_new(field, &config, Some(Stage::Normal)), Some(false));
+        assert_eq!(does_new(field, &config, Some(Stage::Classifier)), Some(false));
         // Without synthetic attacks, the default, runs do what older runs did.
         for name in ["lr", "synthetic_attacks"] {
-            assert_eq!(does_new(crate::field(name).unwrap(), &config, Some(Stage::Normal)), None);
+            assert_eq!(does_new(crate::field(name).unwrap(), &config, Some(Stage::Classifier)), None);
         }
     }
 }

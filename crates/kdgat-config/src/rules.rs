@@ -297,7 +297,7 @@ const RULES: &[Rule] = &[
     Rule {
         fields: &["more_teachers"],
         is_read: |config, stage| match stage {
-            Stage::Normal | Stage::Curriculum => true,
+            Stage::Classifier | Stage::Curriculum => true,
             Stage::Train => is_one_graph(config),
             Stage::Autoencoder | Stage::Fusion => false,
         },
@@ -307,7 +307,7 @@ const RULES: &[Rule] = &[
     Rule {
         fields: &["kd_views"],
         is_read: draws_views,
-        because: "views differ by the IDs that `kdgat normal` and `kdgat curriculum` hide from a classifier, and none are hidden",
+        because: "views differ by the IDs that `kdgat classifier` and `kdgat curriculum` hide from a classifier, and none are hidden",
         remedy: "drop it, or raise --unknown-drop",
     },
     Rule {

@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn seeds_and_paths_are_not_settings() {
         let config = |seed: u64, lr: f64, alpha: f64, use_kd: bool| {
-            json!({ "command": "normal", "config": {
+            json!({ "command": "classifier", "config": {
                 "training": { "seed": seed, "threads": seed, "lr": lr },
                 "distillation": { "use_kd": use_kd, "kd_alpha": alpha, "teachers_dir": seed.to_string() },
                 "curriculum": { "curriculum_end_ratio": seed },

@@ -126,7 +126,7 @@ pub fn taught_by(task: &Task) -> Vec<ModelKind> {
 
 fn expect_teacher(registry: &Path, dataset: &str, data: Option<&Path>, model: ModelKind) -> Result<()> {
     let flag = data.map(|path| format!(" --data {}", shell::quoted_path(path))).unwrap_or_default();
-    let stage = if model == ModelKind::Vgae { "autoencoder" } else { "normal" };
+    let stage = if model == ModelKind::Vgae { "autoencoder" } else { "classifier" };
     let found = Registry::new(registry).find(dataset, model.as_str());
     found.map(drop).map_err(|error| match error {
         RegistryError::NoTeacher { wanted, root, near, .. } => {

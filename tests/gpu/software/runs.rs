@@ -22,7 +22,7 @@ pub const AUTOENCODER: Stage = Stage {
     student: &["--preset", "vgae,student", "--hidden", "8,8,4", "--latent", "4", "--embedding", "2"],
 };
 pub const NORMAL: Stage = Stage {
-    name: "normal",
+    name: "classifier",
     teacher: &["--preset", "gat,teacher", "--hidden", "8"],
     student: &["--preset", "gat,student", "--hidden", "4"],
 };
@@ -84,7 +84,7 @@ pub fn run_on(card: &Card, workplace: &Workplace, arguments: &[&str]) -> (Output
     let mut command = workplace.command(arguments);
     card.clone().report(&report).apply(&mut command);
     let on_a_card = arguments.contains(&"--device");
-    let is_training = ["autoencoder", "normal", "curriculum"].contains(&arguments[0]);
+    let is_training = ["autoencoder", "classifier", "curriculum"].contains(&arguments[0]);
     command.args(if on_a_card { &[][..] } else { &["--device", "cuda"] });
     command.args(if is_training && !arguments.contains(&"--cuda-graphs") {
         &["--cuda-graphs", "false"][..]

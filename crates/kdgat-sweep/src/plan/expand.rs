@@ -230,7 +230,7 @@ impl Expansion<'_> {
         needs.extend(inputs.iter().map(|input| input.task.clone()));
         let kind = match step.command {
             StepCommand::Autoencoder => TaskKind::Autoencoder,
-            StepCommand::Normal => TaskKind::Normal,
+            StepCommand::Classifier => TaskKind::Classifier,
             StepCommand::Curriculum => TaskKind::Curriculum,
             StepCommand::Train => TaskKind::Train,
             StepCommand::Fusion => TaskKind::Fusion,

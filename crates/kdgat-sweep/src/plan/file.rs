@@ -85,7 +85,9 @@ pub struct Step {
 #[serde(rename_all = "lowercase")]
 pub enum StepCommand {
     Autoencoder,
-    Normal,
+    /// Also `normal`, the name of its stage in KD-GAT.
+    #[serde(alias = "normal")]
+    Classifier,
     Curriculum,
     Train,
     Fusion,
@@ -97,7 +99,7 @@ impl StepCommand {
     pub fn stage(self) -> Option<Stage> {
         match self {
             Self::Autoencoder => Some(Stage::Autoencoder),
-            Self::Normal => Some(Stage::Normal),
+            Self::Classifier => Some(Stage::Classifier),
             Self::Curriculum => Some(Stage::Curriculum),
             Self::Train => Some(Stage::Train),
             Self::Fusion => Some(Stage::Fusion),

@@ -30,7 +30,7 @@ pub(crate) fn default_of(command: Option<StepCommand>) -> (&'static str, Directi
     match command {
         Some(StepCommand::Evaluate) => (OF_VALIDATION, Direction::Maximize),
         Some(StepCommand::Fusion) | None => (VAL_LOSS, Direction::Minimize),
-        Some(StepCommand::Autoencoder | StepCommand::Normal | StepCommand::Curriculum | StepCommand::Train) => {
+        Some(StepCommand::Autoencoder | StepCommand::Classifier | StepCommand::Curriculum | StepCommand::Train) => {
             (VAL_TASK_LOSS, Direction::Minimize)
         }
     }
@@ -131,7 +131,7 @@ fn results(command: StepCommand) -> Vec<String> {
 fn columns(command: StepCommand) -> Vec<String> {
     let parts: &[&str] = match command {
         StepCommand::Autoencoder => objective::VGAE_PARTS,
-        StepCommand::Normal | StepCommand::Curriculum => objective::GAT_PARTS,
+        StepCommand::Classifier | StepCommand::Curriculum => objective::GAT_PARTS,
         StepCommand::Train => objective::GRAPH_PARTS,
         StepCommand::Fusion => &kdgat_fusion::fit::PARTS,
         StepCommand::Evaluate => return Vec::new(),
@@ -161,8 +161,8 @@ mod tests {
     fn each_command_has_its_metrics() {
         for (metric, command) in [
             ("val_loss", "autoencoder"),
-            ("val_hint_kd", "normal"),
-            ("parameters", "normal"),
+            ("val_hint_kd", "classifier"),
+            ("parameters", "classifier"),
             ("curriculum_ratio", "curriculum"),
             ("curriculum_share", "train"),
             ("val_reward", "fusion"),
@@ -176,7 +176,7 @@ mod tests {
             assert_eq!(problem(metric, command, ""), None);
         }
         for (metric, command, near) in [
-            ("val_task_los", "normal", "val_task_loss"),
+            ("val_task_los", "classifier", "val_task_loss"),
             ("f_1", "evaluate", "f1"),
             ("test_01/roc_acu", "evaluate", "roc_auc"),
         ] {
@@ -184,7 +184,7 @@ mod tests {
             let expected = format!("metric: step `one` has no metric `{metric}`; the nearest is `{near}`");
             assert_eq!(said, expected);
         }
-        for (metric, command) in [("seconds", "normal"), ("curriculum_ratio", "normal"), ("f1", "fusion")] {
+        for (metric, command) in [("seconds", "classifier"), ("curriculum_ratio", "classifier"), ("f1", "fusion")] {
             assert!(problem(metric, command, "").is_some(), "{metric} of {command}");
         }
     }
@@ -197,7 +197,7 @@ mod tests {
         };
         for (command, metric, direction) in [
             ("autoencoder", "val_task_loss", Direction::Minimize),
-            ("normal", "val_task_loss", Direction::Minimize),
+            ("classifier", "val_task_loss", Direction::Minimize),
             ("curriculum", "val_task_loss", Direction::Minimize),
             ("train", "val_task_loss", Direction::Minimize),
             ("fusion", "val_loss", Direction::Minimize),
@@ -219,33 +219,33 @@ mod tests {
         let rule = |metric: &str| {
             format!("early_stopping = {{ rule = \"median\", metric = \"{metric}\", direction = \"maximize\" }}")
         };
-        assert_eq!(problem("val_loss", "normal", &rule("graphs_per_second")), None);
-        let said = problem("val_loss", "normal", &rule("val_los")).unwrap();
+        assert_eq!(problem("val_loss", "classifier", &rule("graphs_per_second")), None);
+        let said = problem("val_loss", "classifier", &rule("val_los")).unwrap();
         assert!(said.starts_with("[early_stopping] metric: ") && said.contains("`val_loss`"), "{said}");
     }
 
     #[test]
     fn another_column_needs_a_direction_of_its_own() {
         let rule = |more: &str| format!("direction = \"maximize\"\nearly_stopping = {{ rule = \"median\"{more} }}");
-        assert_eq!(problem("val_loss", "normal", &rule("")), None);
-        assert_eq!(problem("val_loss", "normal", &rule(", metric = \"val_loss\"")), None);
-        assert_eq!(problem("val_loss", "normal", &rule(", metric = \"lr\", direction = \"minimize\"")), None);
-        let said = problem("val_loss", "normal", &rule(", metric = \"lr\"")).unwrap();
+        assert_eq!(problem("val_loss", "classifier", &rule("")), None);
+        assert_eq!(problem("val_loss", "classifier", &rule(", metric = \"val_loss\"")), None);
+        assert_eq!(problem("val_loss", "classifier", &rule(", metric = \"lr\", direction = \"minimize\"")), None);
+        let said = problem("val_loss", "classifier", &rule(", metric = \"lr\"")).unwrap();
         assert!(said.contains("metric = \"lr\" is not the sweep's metric `val_loss`"), "{said}");
         assert!(said.contains("direction = \"minimize\" or"), "{said}");
-        let said = problem("val_loss", "normal", &rule(", direction = \"minimize\"")).unwrap();
+        let said = problem("val_loss", "classifier", &rule(", direction = \"minimize\"")).unwrap();
         assert!(said.contains("contradicts"), "{said}");
     }
 
     #[test]
     fn early_stopping_needs_epochs_to_look_at() {
         let rule = "early_stopping = { rule = \"asha\" }";
-        assert_eq!(problem("val_loss", "normal", rule), None);
+        assert_eq!(problem("val_loss", "classifier", rule), None);
         let said = problem("f1", "evaluate", rule).unwrap();
         assert!(said.contains("step `one`") && said.contains("no epochs"), "{said}");
-        let said = problem("parameters", "normal", rule).unwrap();
+        let said = problem("parameters", "classifier", rule).unwrap();
         assert!(said.contains("the same in every epoch"), "{said}");
-        let said = problem("val_los", "normal", rule).unwrap();
+        let said = problem("val_los", "classifier", rule).unwrap();
         assert!(said.starts_with("metric: "), "reported once: {said}");
     }
 }

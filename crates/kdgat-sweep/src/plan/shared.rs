@@ -33,7 +33,7 @@ pub fn targets(config: &Config, store: &str, teachers: Vec<Input>) -> Task {
     if config.model.model == ModelKind::Gat {
         // A classifier has one width, which does not affect its teacher.
         reduced.model.hidden = vec![1];
-        if kdgat_config::views(config, Stage::Normal) > 0 {
+        if kdgat_config::views(config, Stage::Classifier) > 0 {
             reduced.distillation.kd_views = config.distillation.kd_views;
             reduced.model.unknown_drop = config.model.unknown_drop;
             reduced.model.id_encoding = config.model.id_encoding;

@@ -99,8 +99,8 @@ pub enum TaskKind {
     TargetsPart(Share),
     /// `kdgat autoencoder`
     Autoencoder,
-    /// `kdgat normal`
-    Normal,
+    /// `kdgat classifier`
+    Classifier,
     /// `kdgat curriculum`
     Curriculum,
     /// `kdgat train`
@@ -116,7 +116,7 @@ impl TaskKind {
     pub fn stage(self) -> Option<Stage> {
         match self {
             Self::Autoencoder => Some(Stage::Autoencoder),
-            Self::Normal => Some(Stage::Normal),
+            Self::Classifier => Some(Stage::Classifier),
             Self::Curriculum => Some(Stage::Curriculum),
             Self::Train => Some(Stage::Train),
             Self::Fusion => Some(Stage::Fusion),
@@ -143,7 +143,7 @@ impl TaskKind {
             Self::Store | Self::Part(_) => &["data", "build"],
             Self::Targets | Self::TargetsPart(_) => &["teachers", "cache"],
             Self::Autoencoder => &["autoencoder"],
-            Self::Normal => &["normal"],
+            Self::Classifier => &["classifier"],
             Self::Curriculum => &["curriculum"],
             Self::Train => &["train"],
             Self::Fusion => &["fusion"],
@@ -333,8 +333,8 @@ mod tests {
             Task::new(kind, step, String::new(), config, needs, inputs.collect())
         };
         let store = task("store", TaskKind::Store, &[], &[]);
-        let teacher = task("teacher", TaskKind::Normal, &[&store.id], &[]);
-        let student = task("student", TaskKind::Normal, &[&store.id, &teacher.id], &[&teacher.id]);
+        let teacher = task("teacher", TaskKind::Classifier, &[&store.id], &[]);
+        let student = task("student", TaskKind::Classifier, &[&store.id, &teacher.id], &[&teacher.id]);
         let mut plan = crate::parts::plan("store", &Config::default(), 1, &Default::default());
         let ids = vec![teacher.id.clone(), student.id.clone()];
         let trial = Trial { id: trial_id(&ids), labels: Vec::new(), measured: student.id.clone(), tasks: ids };
