@@ -12,7 +12,7 @@ extern crate self as kdgat;
 #[macro_use]
 extern crate kdgat_base;
 
-pub use kdgat_base::{files, random, shell};
+pub use kdgat_base::{exit, files, random, shell};
 pub use kdgat_can as can;
 pub use kdgat_car as car;
 pub use kdgat_config as config;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Args;
 
-use super::exit::{self, UsageError};
+use super::exit::UsageError;
 use super::output::OutputError;
 use super::time_span;
 use crate::can::Frame;
@@ -16,7 +16,7 @@ use crate::detect::Detector;
 use crate::detect::alarm::hook::{Hook, HookReport};
 use crate::detect::alarm::syslog::{DEV_LOG, Syslog};
 use crate::detect::alarm::{AlarmRule, BusLimits, Event, Monitor, Pace, SeverityScale, Verdict};
-use crate::interrupt;
+use crate::{exit, interrupt};
 
 /// Most windows among which attack windows are counted.
 const MOST_AMONG: usize = 64;

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use super::{data, exit, output};
+use super::{data, output};
 use crate::can::check::{self, CheckOptions, CheckReport, LogCheck, Severity, readable};
 use crate::config::{self, Config};
+use crate::exit;
 use crate::graph::dataset::{self, Feature, Summary, TargetValues};
 use crate::graph::{BuildOptions, Level, StoreError};
 use crate::nodes::{sources, store};

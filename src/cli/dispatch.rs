@@ -14,7 +14,7 @@ use crate::config::{Config, DeviceChoice, Stage, reads};
 use crate::memory::GpuCap;
 use crate::stage::{self, Outcome};
 use crate::train::fit::Ending;
-use crate::{interrupt, memory, torch};
+use crate::{exit, interrupt, memory, torch};
 
 /// Runs one command.
 pub fn run(cli: Cli) -> Result<ExitCode> {
@@ -137,7 +137,7 @@ fn start_devices(cap: Option<GpuCap>) {
     }
 }
 
-/// The exit code of a training run: an interruption is a failure (1), not wrong usage (2).
+/// The exit code of a training run.
 fn exit_code(outcome: &Outcome) -> ExitCode {
-    if outcome.ending == Ending::Interrupted { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if outcome.ending == Ending::Interrupted { ExitCode::from(exit::INTERRUPTED) } else { ExitCode::SUCCESS }
 }

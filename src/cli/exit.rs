@@ -1,10 +1,8 @@
-//! Exit codes and error output: 0 for success, 2 for wrong usage or input, 3 for a log with alarms (`kdgat detect --alarms`), 1 for
-//! anything else.
+//! The exit code of each error, and error output. [`crate::exit`] lists the codes.
 //!
-//! One rule separates 2 from 1 for all commands. 2 means the user's arguments, paths, files or limits: the same command fails in
-//! the same way until one of them changes. 1 means the machine or the program: a full disk, memory taken by other programs, an
-//! interruption, a bug. An error type decides between the two (`is_input`). Running out of memory or disk space can be the cause
-//! of any error, so this module checks for it first.
+//! One rule separates 2 from 1 for all commands. 2 means the user's arguments, paths or files: the same command fails in the same way until
+//! one of them changes. 1 means the machine or the program: a full disk, a bug. An error type decides between the two (`is_input`). Running
+//! out of memory (76) or disk space (1) can be the cause of any error, so this module checks for it first.
 
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
@@ -16,6 +14,7 @@ use crate::can::CanError;
 use crate::config::{ByteSize, ConfigError};
 use crate::distill::RegistryError;
 use crate::evaluate::EvaluateError;
+use crate::exit::{FAILURE, INPUT, OUT_OF_MEMORY};
 use crate::files;
 use crate::graph::StoreError;
 use crate::notices;
@@ -23,13 +22,6 @@ use crate::report::ReportError;
 use crate::stage::StageError;
 use crate::sweep::SweepError;
 use crate::torch::allocator;
-
-/// Exit code for wrong usage or input.
-pub const INPUT: u8 = 2;
-/// Exit code after a log with alarms; not an error.
-pub const ALARMS: u8 = 3;
-/// Exit code for any other failure.
-pub const FAILURE: u8 = 1;
 
 /// An error type with an exit code.
 pub trait ExitStatus {
@@ -44,7 +36,7 @@ impl ExitStatus for ConfigError {
 
 impl ExitStatus for StageError {
     fn exit_code(&self) -> u8 {
-        if self.is_input() { INPUT } else { FAILURE }
+        StageError::exit_code(self)
     }
 }
 
@@ -102,11 +94,11 @@ impl ExitStatus for UsageError {
 /// The exit code of an error: by the resource that ran out, else that of the first type in the chain with an [`ExitStatus`]. New
 /// error types must be added to the list here.
 pub fn exit_code(error: &Error) -> u8 {
-    match memory_failure(error) {
-        Some(MemoryFailure::Limit(_)) => return INPUT,
-        Some(MemoryFailure::Refused | MemoryFailure::Gpu) => return FAILURE,
-        None if is_disk_full(error) => return FAILURE,
-        None => {}
+    if memory_failure(error).is_some() {
+        return OUT_OF_MEMORY;
+    }
+    if is_disk_full(error) {
+        return FAILURE;
     }
     macro_rules! first_of {
         ($($kind:ty),+) => {
@@ -135,8 +127,8 @@ enum MemoryFailure {
     Limit(u64),
     /// The system refused memory below the limit.
     Refused,
-    /// libtorch reported that a GPU or the system is out of memory.
-    Gpu,
+    /// libtorch or the system reported that a GPU or the system is out of memory.
+    Reported,
 }
 
 fn memory_failure(error: &Error) -> Option<MemoryFailure> {
@@ -147,12 +139,18 @@ fn memory_failure(error: &Error) -> Option<MemoryFailure> {
     if texts.iter().any(|text| allocator::says_refused_inside_limit(text)) {
         return Some(MemoryFailure::Refused);
     }
-    texts.iter().any(|text| allocator::says_out_of_memory(text)).then_some(MemoryFailure::Gpu)
+    let is_reported = texts.iter().any(|text| allocator::says_out_of_memory(text))
+        || io_errors(error).any(|error| error.kind() == ErrorKind::OutOfMemory);
+    is_reported.then_some(MemoryFailure::Reported)
+}
+
+fn io_errors(error: &Error) -> impl Iterator<Item = &io::Error> {
+    error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>())
 }
 
 fn is_disk_full(error: &Error) -> bool {
     let full = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::FileTooLarge];
-    error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).any(|error| full.contains(&error.kind()))
+    io_errors(error).any(|error| full.contains(&error.kind()))
 }
 
 /// Prints `error: …` with the chain of causes to standard error, and returns the exit code. A closed output pipe
@@ -182,7 +180,7 @@ fn text(error: &Error) -> String {
             "error: out of memory: the system has no more, although the limit is not reached; other programs use it: try again \
              later\n  while: {first}\n"
         ),
-        Some(MemoryFailure::Gpu) | None => format!("error: {first}\n"),
+        Some(MemoryFailure::Reported) | None => format!("error: {first}\n"),
     };
     for cause in causes {
         // Some messages contain their cause.
@@ -213,6 +211,12 @@ mod tests {
 
     use tch::TchError;
 
+    use crate::curriculum::CurriculumError;
+    use crate::distill::TeacherError;
+    use crate::exit::INTERRUPTED;
+    use crate::nodes::NodesError;
+    use crate::train::fit::FitError;
+
     fn out_of_memory(reason: &str) -> Error {
         let text = format!("kdgat: host memory limit of 1048576 bytes: {reason}: 64 bytes requested, 0 in use");
         let source = TchError::Torch(text);
@@ -223,27 +227,44 @@ mod tests {
     #[test]
     fn an_out_of_memory_error_names_the_limit_and_not_the_file() {
         let error = out_of_memory("it would be exceeded");
-        assert_eq!(exit_code(&error), INPUT);
+        assert_eq!(exit_code(&error), OUT_OF_MEMORY);
         let text = text(&error);
         assert!(text.starts_with("error: out of memory: the limit of 1MiB for tensors"), "{text}");
         assert!(text.contains("raise --memory-limit") && text.contains("kdgat memory plan"), "{text}");
         assert!(text.contains("while: cannot read weights from teachers"), "{text}");
         assert!(!text.contains("Internal torch error") && !text.contains("kdgat: host"), "{text}");
-        // A sweep recognises a task that ran out of memory by these words.
-        assert!(allocator::says_out_of_memory(&text));
     }
 
     #[test]
-    fn memory_used_by_other_programs_is_not_an_input_error() {
+    fn every_lack_of_memory_has_one_exit_code() {
         let error = out_of_memory("the system has no more");
-        assert_eq!(exit_code(&error), FAILURE);
+        assert_eq!(exit_code(&error), OUT_OF_MEMORY);
         assert!(text(&error).starts_with("error: out of memory: the system has no more"), "{}", text(&error));
-        assert!(allocator::says_out_of_memory(&text(&error)));
         let gpu: Error = StageError::from(TchError::Torch("CUDA out of memory. Tried to allocate 1 GiB".into())).into();
         assert_eq!(
             (exit_code(&gpu), text(&gpu).as_str()),
-            (FAILURE, "error: CUDA out of memory. Tried to allocate 1 GiB\n")
+            (OUT_OF_MEMORY, "error: CUDA out of memory. Tried to allocate 1 GiB\n")
         );
+        // Refused before anything was allocated, by a plan.
+        let too_large = || TeacherError::CacheTooLarge { size: "2 GiB".into(), budget: "1 GiB".into() };
+        let epoch: FitError = FitError::Objective(too_large().into());
+        for planned in [StageError::Memory("no batch fits".into()), too_large().into(), epoch.into()] {
+            assert_eq!(exit_code(&planned.into()), OUT_OF_MEMORY);
+        }
+        let mapped = io::Error::from(ErrorKind::OutOfMemory);
+        let mapped = StageError::File { path: "store".into(), action: "map", source: mapped };
+        assert_eq!(exit_code(&mapped.into()), OUT_OF_MEMORY);
+    }
+
+    #[test]
+    fn an_interruption_has_its_own_exit_code() {
+        let scoring = || CurriculumError::Interrupted { done: 1, total: 2 };
+        let epoch: FitError = FitError::Objective(scoring().into());
+        let stopped =
+            [StageError::Interrupted("stopped".into()), NodesError::Stopped.into(), scoring().into(), epoch.into()];
+        for error in stopped {
+            assert_eq!(exit_code(&error.into()), INTERRUPTED);
+        }
     }
 
     #[test]

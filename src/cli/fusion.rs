@@ -9,7 +9,7 @@ use super::output;
 use super::settings::Settings;
 use crate::config::Config;
 use crate::evaluate::bootstrap::MOST_RESAMPLES;
-use crate::{stage, torch};
+use crate::{exit, stage, torch};
 
 /// Arguments of `kdgat fusion`, in addition to the configuration.
 #[derive(Args, Debug)]
@@ -24,7 +24,7 @@ pub struct FusionArgs {
 /// Trains the agent, compares it with the baselines and prints the report.
 pub fn run(config: &Config, resamples: u64) -> Result<ExitCode> {
     let outcome = torch::recover(|| stage::fusion(config, resamples))?;
-    let Some(report) = outcome.report else { return Ok(ExitCode::FAILURE) };
+    let Some(report) = outcome.report else { return Ok(ExitCode::from(exit::INTERRUPTED)) };
     let written = outcome.run.join("fusion.{json,csv}");
     output::write(&format!("{}\nwritten: {}\n", report.text(), written.display()))?;
     Ok(ExitCode::SUCCESS)

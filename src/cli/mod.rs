@@ -59,7 +59,7 @@ pub fn main() -> ExitCode {
         Err(message) => {
             // Help and version come here, too; a closed output pipe is not a failure.
             let _ = message.print();
-            ExitCode::from(u8::try_from(message.exit_code()).unwrap_or(exit::INPUT))
+            ExitCode::from(u8::try_from(message.exit_code()).unwrap_or(crate::exit::INPUT))
         }
     }
 }

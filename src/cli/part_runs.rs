@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::output;
 use super::sweep::{Executor, requests};
+use crate::exit;
 use crate::graph::Share;
 use crate::sweep::plan::Plan;
 use crate::sweep::run::{self, Ended, Slots};
@@ -96,7 +97,10 @@ pub fn report(ended: Ended, folder: &SweepFolder, plan: &Plan) -> Result<ExitCod
                 plan.tasks.len()
             );
         }
-        Ended::Interrupted | Ended::Cancelled => eprintln!("interrupted; run the same command again to continue"),
+        Ended::Interrupted | Ended::Cancelled => {
+            eprintln!("interrupted; run the same command again to continue");
+            return Ok(ExitCode::from(exit::INTERRUPTED));
+        }
     }
     Ok(ExitCode::FAILURE)
 }

@@ -13,7 +13,7 @@ use crate::sweep::pipeline::{self, PipelineOptions};
 use crate::sweep::plan::{self, Surroundings};
 use crate::sweep::run::{self, Ended, Wish};
 use crate::sweep::state::SweepFolder;
-use crate::{interrupt, stage};
+use crate::{exit, interrupt, stage};
 
 /// Arguments of `kdgat pipeline`.
 #[derive(Args, Debug)]
@@ -98,7 +98,7 @@ pub fn run(args: PipelineArgs) -> Result<ExitCode> {
         }
         Ended::Interrupted | Ended::Cancelled => {
             eprintln!("interrupted; run the same command again to continue");
-            ExitCode::FAILURE
+            ExitCode::from(exit::INTERRUPTED)
         }
     })
 }

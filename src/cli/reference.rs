@@ -23,12 +23,22 @@ fields of each command; [configuration.md](configuration.md) explains them. Flag
 or the `config.json` of a run to repeat that run.
 `kdgat completions bash` (or `zsh`, `fish`, ...) prints a script that completes all flags in a shell.
 
-Results go to standard output, progress and warnings to standard error. Exit codes: 0 for success, 2 for wrong usage or input, 3 after
-a log with alarms (only with `kdgat detect --alarms`), 1 for anything else: a failure, an interruption, or a difference found by `kdgat compare`. After an interruption, the same command continues; for
-a training add `--resume`. Input means arguments, paths that cannot be read or written, damaged files, and a `--memory-limit` that is too
-small. A full disk, or a system or GPU without enough memory, is a failure. A second Ctrl-C ends the program at once, with exit code 130.
-The first signal ends commands that have nothing to save (`evaluate`, `calibrate`, `export`, `report`, ...), which a shell shows as 130, or
-143 for SIGTERM. `detect` finishes the frames it has read and exits with 0.
+Results go to standard output, progress and warnings to standard error. The exit code says how a command ended:
+
+| exit code | meaning |
+|--:|---|
+| 0 | success |
+| 1 | a failure: a full disk, a bug, a failed task of a sweep; or a difference found by `kdgat compare` |
+| 2 | wrong usage or input: arguments, paths that cannot be read or written, damaged files. The same command fails in the same way |
+| 3 | a log with alarms (`kdgat detect --alarms`) |
+| 75 | interrupted by Ctrl-C or SIGTERM, with everything saved. The same command continues; for a training add `--resume` |
+| 76 | out of memory: a memory limit was reached or is too small for the plan, or the system or a GPU had no more. Give it more, or see `kdgat memory plan` for settings that need less |
+| 130 | ended at once by a second Ctrl-C, with what was saved last |
+
+The jobs of a sweep end with the same codes: 75 is what sysexits.h calls a temporary failure, which job scripts and service managers can
+restart; 76 is its neighbour, to be restarted with more memory. A signal ends commands that have nothing to save (`evaluate`, `export`,
+`report`, ...), which a shell shows as 130, or 143 for SIGTERM. `calibrate` and `detect` finish with the frames they have read, with 0. If the
+system kills a process for memory, a shell shows 137.
 ";
 
 /// Runs `kdgat commands`: prints the reference.

@@ -14,13 +14,13 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::exit::UsageError;
 use super::output;
 use crate::config::ByteSize;
-use crate::interrupt;
 use crate::report::ReportOptions;
 use crate::sweep::plan::{self, Found, Plan, Surroundings};
 use crate::sweep::run::{self, Ended, Grant, Outcome, Slots, Wish};
 use crate::sweep::slurm;
 use crate::sweep::state::{Status, SweepFolder, TABLE, table};
 use crate::sweep::{ray, report};
+use crate::{exit, interrupt};
 
 pub(super) use contents::bind_weights;
 pub(super) use dry_run::requests;
@@ -272,11 +272,11 @@ fn summary(folder: &SweepFolder, plan: &Plan, ended: Ended) -> Result<ExitCode> 
         Ended::Failed => ExitCode::FAILURE,
         Ended::Interrupted => {
             eprintln!("interrupted; run the same command again to continue");
-            ExitCode::FAILURE
+            ExitCode::from(exit::INTERRUPTED)
         }
         Ended::Cancelled => {
             eprintln!("cancelled; run the same command again to continue");
-            ExitCode::FAILURE
+            ExitCode::from(exit::INTERRUPTED)
         }
     })
 }
@@ -338,8 +338,8 @@ fn work(folder: &Path, id: &str, threads: usize, memory: Option<ByteSize>) -> Re
         Grant { threads, memory_bytes: memory.map(|size| size.0), gpu: None, gpu_memory_bytes: None, may_grow: true };
     Ok(match run::work_on(&folder, &plan, task, &grant)? {
         Outcome::Done | Outcome::NotNow => ExitCode::SUCCESS,
-        Outcome::PutOff => ExitCode::from(slurm::PUT_OFF),
-        Outcome::TooLarge => ExitCode::from(slurm::TOO_LARGE),
+        Outcome::PutOff => ExitCode::from(exit::INTERRUPTED),
+        Outcome::TooLarge => ExitCode::from(exit::OUT_OF_MEMORY),
         Outcome::Failed => ExitCode::FAILURE,
     })
 }

@@ -13,6 +13,7 @@ use crate::config::{self, Config, reads};
 use crate::distill::frozen;
 use crate::distill::planner::format_bytes;
 use crate::distill::registry::Registry;
+use crate::exit;
 use crate::graph::Share;
 use crate::memory::limits::PROCESS_BYTES;
 use crate::stage::{self, Cached, NodeTargets};
@@ -152,7 +153,7 @@ fn describe(cached: &Cached, unit: &str) -> Result<ExitCode> {
         cached.seconds,
         cached.path.display()
     ))?;
-    Ok(if cached.interrupted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if cached.interrupted { ExitCode::from(exit::INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
 fn in_parts(config: &Config, args: &CacheArgs, targets: &NodeTargets, count: usize) -> Result<ExitCode> {

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use crate::can::CanError;
 use crate::car::CarError;
 use crate::distill::TeacherError;
+use crate::exit;
 use crate::files;
 use crate::graph::StoreError;
 use crate::nn::ModelError;
+use crate::nodes::NodesError;
 use crate::onnx::OnnxError;
 use crate::train::checkpoint::CheckpointError;
 use crate::train::fit::FitError;
@@ -22,7 +24,7 @@ pub enum StageError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
-    Nodes(#[from] crate::nodes::NodesError),
+    Nodes(#[from] NodesError),
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]
@@ -56,13 +58,16 @@ pub enum StageError {
     /// The training does not fit into the memory limit, even with one graph at a time.
     #[error("{0}")]
     Memory(String),
+    /// A signal stopped it; the same command continues.
+    #[error("{0}")]
+    Interrupted(String),
     /// The request is impossible with this data or machine.
     #[error("{0}")]
     Input(String),
 }
 
 impl StageError {
-    /// True if the user can fix the cause: a wrong name, a missing folder, a damaged file, a limit that is too small.
+    /// True if the user can fix the cause: a wrong name, a missing folder, a damaged file.
     pub fn is_input(&self) -> bool {
         match self {
             Self::Fit(error) => error.is_input(),
@@ -75,16 +80,30 @@ impl StageError {
             Self::Run(error) => error.is_input(),
             Self::Nodes(error) => error.is_input(),
             Self::File { source, .. } => files::is_about_the_path(source),
+            Self::Memory(_) | Self::Interrupted(_) => false,
             Self::Torch(_) | Self::Model(ModelError::Torch(_)) | Self::Onnx(OnnxError::Torch(_)) => false,
             Self::Car(CarError::Model(ModelError::Torch(_)) | CarError::Tool { .. }) => false,
             _ => true,
+        }
+    }
+
+    /// The exit code that belongs to the error.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Memory(_) => exit::OUT_OF_MEMORY,
+            Self::Interrupted(_) | Self::Nodes(NodesError::Stopped) => exit::INTERRUPTED,
+            Self::Fit(error) => error.exit_code(),
+            Self::Teacher(error) => error.exit_code(),
+            Self::Curriculum(error) => error.exit_code(),
+            error if error.is_input() => exit::INPUT,
+            _ => exit::FAILURE,
         }
     }
 }
 
 impl From<StageError> for ObjectiveError {
     fn from(error: StageError) -> Self {
-        let is_input = error.is_input();
-        Self::new(error, is_input)
+        let exit_code = error.exit_code();
+        Self::new(error, exit_code)
     }
 }

@@ -171,7 +171,7 @@ fn batch_buffers(count: usize, bytes: f64) -> Result<Option<Arc<Buffers>>, Stage
 fn filled(targets: NodeTargets) -> Result<FoundTeacher, StageError> {
     if !targets.is_complete()? && targets.fill(None)?.interrupted {
         let text = "interrupted while the teacher's targets were computed; run the same command again to continue";
-        return Err(StageError::Input(text.to_owned()));
+        return Err(StageError::Interrupted(text.to_owned()));
     }
     Ok(targets.into_found())
 }

@@ -16,6 +16,7 @@ const SHORT_NAMES: &[(&str, &str)] = &[
     ("detect", "kdgat-detect"),
     ("distill", "kdgat-distill"),
     ("evaluate", "kdgat-evaluate"),
+    ("exit", "kdgat-base"),
     ("files", "kdgat-base"),
     ("fusion", "kdgat-fusion"),
     ("graph", "kdgat-graph"),

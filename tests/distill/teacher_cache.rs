@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use kdgat::exit;
 use support::cli::{SMALL_STUDENT, Workplace, said};
 use support::stops::{ended_by, wait_for_in};
 
@@ -63,7 +64,7 @@ fn an_interrupted_computation_goes_on() {
     assert!(wait_for_in(&mut child, "a file of targets", has_file), "it has ended already");
     let output = ended_by(child, rustix::process::Signal::INT);
     let first = said(&output);
-    assert_eq!(output.status.code(), Some(1), "{first}");
+    assert_eq!(output.status.code(), Some(exit::INTERRUPTED.into()), "{first}");
     assert!(first.contains("interrupted"), "{first}");
     let second = workplace.success(&cache(&one_at_a_time));
     // "targets of 12 of 345 graphs (...), 12 computed now"

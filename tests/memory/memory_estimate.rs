@@ -57,13 +57,13 @@ fn hints_whose_targets_do_not_fit_are_refused_before_the_first_epoch() {
         let student = ["autoencoder", "--preset", "vgae,student", "--teacher-cache", "off", "--kd-hint-weight", "1"];
         [&student[..], COMMON, &["--memory-limit", limit], more].concat()
     }
-    let said = workplace.refused(&limited("8MB", &[]));
+    let said = workplace.out_of_memory(&limited("8MB", &[]));
     assert!(said.contains("--teacher-burst") && said.contains("--batch-size"), "{said}");
     assert!(said.contains("however few graphs go through the model"), "{said}");
     // The suggested burst works; if none would fit, none is suggested.
     let (_, advised) = said.split_once("--offload-teacher --teacher-burst ").unwrap();
     let burst = advised.split(',').next().unwrap();
     workplace.success(&limited("8MB", &["--offload-teacher", "--teacher-burst", burst]));
-    let said = workplace.refused(&limited("4MB", &[]));
+    let said = workplace.out_of_memory(&limited("4MB", &[]));
     assert!(!said.contains("--teacher-burst") && said.contains("lower --batch-size, or raise"), "{said}");
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use kdgat::exit;
 use support::cli::{SMALL_STUDENT, SMALL_TEACHER, Workplace, loss_columns};
 
 const MIB: u64 = 1 << 20;
@@ -73,11 +74,11 @@ fn a_limit_is_kept_by_teachers_and_students() {
 fn what_fits_nowhere_is_said_before_the_first_epoch() {
     let workplace = Workplace::new();
     let arguments = [&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "1", "--memory-limit", "60kB"]].concat();
-    let said = workplace.refused(&arguments);
+    let said = workplace.out_of_memory(&arguments);
     assert!(said.contains("memory"), "{said}");
 }
 
-/// The error names the limit, not the file or device in use when it was reached; the exit code is that of wrong input.
+/// The error names the limit, not the file or device in use when it was reached; the exit code is that of a lack of memory.
 #[test]
 fn a_limit_too_small_for_the_first_tensors_is_named() {
     let workplace = Workplace::with_teacher();
@@ -87,7 +88,7 @@ fn a_limit_too_small_for_the_first_tensors_is_named() {
         &["curriculum", "--preset", "gat,student", "--score-only"],
         &[&["teachers", "cache"], SMALL_STUDENT].concat(),
     ] {
-        let said = workplace.refused(&[arguments, &["--memory-limit", "10kB"]].concat());
+        let said = workplace.out_of_memory(&[arguments, &["--memory-limit", "10kB"]].concat());
         let error = said.lines().skip_while(|line| !line.starts_with("error: ")).collect::<Vec<_>>().join("\n");
         assert!(error.contains("the limit of 10kB") && error.contains("--memory-limit"), "{arguments:?}: {said}");
         assert!(
@@ -188,7 +189,7 @@ fn with_given_batches(workplace: &Workplace, run: &str, limit: &str, more: &[&st
 fn a_burst_of_batches_is_planned_for_or_refused_before_training() {
     let workplace = Workplace::new();
     let (code, refused) = with_given_batches(&workplace, "refused", "30MiB", &[]);
-    assert_eq!(code, Some(2), "{refused}");
+    assert_eq!(code, Some(exit::OUT_OF_MEMORY.into()), "{refused}");
     assert!(refused.contains("7 of them with their targets") && refused.contains("are missing"), "{refused}");
     assert!(!refused.contains("epoch "), "{refused}");
     let after = |before: &str| refused.split(before).nth(1).unwrap().split(' ').next().unwrap();

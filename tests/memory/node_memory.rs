@@ -148,11 +148,11 @@ fn a_limit_is_kept_by_smaller_batches_or_refused() {
     assert!(said.contains(&format!("--optimize-batch-size false --batch-size {}", batch_nodes(&run))), "{said}");
 
     let fixed = ["--optimize-batch-size", "false", "--memory-limit", "6MiB", "--run-dir", "refused"];
-    let said = place.refused(&[&SAMPLED[..], &wide, &fixed].concat());
+    let said = place.out_of_memory(&[&SAMPLED[..], &wide, &fixed].concat());
     for text in ["of 600 nodes", "the limit is 6.0 MiB", "lower --batch-size to", "activations"] {
         assert!(said.contains(text) || said.contains("not even a small batch"), "{text}: {said}");
     }
-    let said = place.refused(&[&SAMPLED[..], &wide, &["--memory-limit", "300kB"]].concat());
+    let said = place.out_of_memory(&[&SAMPLED[..], &wide, &["--memory-limit", "300kB"]].concat());
     assert!(said.contains("memory"), "{said}");
 }
 

@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use kdgat::can::{SimulationOptions, simulate};
+use kdgat::exit;
 
 use crate::fixture::fixture;
 
@@ -76,9 +77,18 @@ impl Workplace {
 
     /// Runs a command and panics unless it exits with code 2; returns its output.
     pub fn refused<S: AsRef<OsStr>>(&self, arguments: &[S]) -> String {
+        self.ends_with(exit::INPUT, arguments)
+    }
+
+    /// Runs a command and panics unless it exits for want of memory; returns its output.
+    pub fn out_of_memory<S: AsRef<OsStr>>(&self, arguments: &[S]) -> String {
+        self.ends_with(exit::OUT_OF_MEMORY, arguments)
+    }
+
+    fn ends_with<S: AsRef<OsStr>>(&self, exit_code: u8, arguments: &[S]) -> String {
         let output = self.run(arguments);
         let said = said(&output);
-        assert_eq!(output.status.code(), Some(2), "kdgat {} should be refused:\n{said}", words(arguments));
+        assert_eq!(output.status.code(), Some(exit_code.into()), "kdgat {}:\n{said}", words(arguments));
         said
     }
 

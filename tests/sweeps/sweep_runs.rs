@@ -7,6 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use kdgat::can::{SimulationOptions, simulate};
+use kdgat::exit;
 use rustix::process::Signal;
 use support::cli::{SMALL_TEACHER, Workplace, said};
 use support::stops::{KillLoop, children, end_of, ended_by, kill_process_if_there, wait_for};
@@ -169,7 +170,7 @@ fn ctrl_c_saves_and_the_same_command_goes_on() {
         || tasks(&workplace, "stopped", "student").iter().any(|task| task.join("run/last/state.safetensors").exists());
     wait_for("a training", || workplace.path().join("stopped/tasks").exists() && begun());
     let output = ended_by(child, Signal::INT);
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(exit::INTERRUPTED.into()), "{}", said(&output));
     assert!(said(&output).contains("run the same command again to continue"), "{}", said(&output));
     let rows = table(&workplace, "stopped");
     assert!(rows.iter().any(|row| row["state"] == "waiting"), "{rows:?}");

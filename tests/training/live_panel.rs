@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use support::process::only_test;
 
+use kdgat::exit;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
@@ -166,7 +167,7 @@ fn a_run_is_shown_stopped_with_ctrl_c_and_gone_on_with() {
     terminal.shows(&["memory of tensors", "last epoch"]);
     terminal.press(b"\x03");
     let (status, after) = terminal.end();
-    assert_eq!(status.code(), Some(1), "{after}");
+    assert_eq!(status.code(), Some(exit::INTERRUPTED.into()), "{after}");
     for expected in ["stopping after this step", "interrupted (continue with --resume)", "peak memory", "run: live"] {
         assert!(after.contains(expected), "'{expected}' is not said after the panel:\n{after}");
     }
@@ -182,7 +183,7 @@ fn a_run_is_shown_stopped_with_ctrl_c_and_gone_on_with() {
     }
     terminal.press(b"xq");
     let (status, after) = terminal.end();
-    assert_eq!(status.code(), Some(1), "{after}");
+    assert_eq!(status.code(), Some(exit::INTERRUPTED.into()), "{after}");
     assert!(after.contains("interrupted (continue with --resume)"), "{after}");
     let text = std::fs::read_to_string(workplace.path().join("live/metrics.csv")).unwrap();
     let numbers: Vec<usize> = text.lines().skip(1).map(|row| row.split(',').next().unwrap().parse().unwrap()).collect();
@@ -235,7 +236,7 @@ fn a_termination_signal_gives_the_terminal_back() {
     let killed = Command::new("kill").args(["-TERM", &terminal.child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let (status, after) = terminal.end();
-    assert_eq!(status.code(), Some(1), "{after}");
+    assert_eq!(status.code(), Some(exit::INTERRUPTED.into()), "{after}");
     assert!(after.contains("interrupted (continue with --resume)"), "{after}");
 }
 
@@ -247,7 +248,7 @@ fn a_second_ctrl_c_gives_the_terminal_back_too() {
     terminal.press(b"\x03\x03");
     let (status, after) = terminal.end();
     // Between the two key presses the run may already have ended normally.
-    assert!(matches!(status.code(), Some(130 | 1)), "{status}: {after}");
+    assert!(matches!(status.code(), Some(130 | 75)), "{status}: {after}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::SystemTime;
 
+use kdgat::exit;
 use kdgat::train::checkpoint;
 use kdgat::train::state::Position;
 use support::cli::{SMALL_STUDENT, SMALL_TEACHER, Workplace, contents, loss_columns, said};
@@ -100,7 +101,7 @@ fn a_stop_in_the_middle_of_an_accumulation_loses_no_gradients() {
         if output.status.success() {
             break;
         }
-        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert_eq!(output.status.code(), Some(exit::INTERRUPTED.into()), "{}", said(&output));
         stops += 1;
     }
     workplace.success(&arguments);
@@ -147,7 +148,11 @@ fn the_best_epoch_is_told_by_whoever_goes_on_behind_it() {
     let epochs = || if stopped.join("metrics.csv").exists() { loss_columns(&stopped).len() as u64 } else { 0 };
     wait_for("an epoch after the best one", || epochs() > best + 1);
     interrupt(&child, &stopped, None);
-    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1), "the run was not stopped");
+    assert_eq!(
+        child.wait_with_output().unwrap().status.code(),
+        Some(exit::INTERRUPTED.into()),
+        "the run was not stopped"
+    );
     let said = workplace.success(&arguments);
     assert_eq!((best_and_last(&stopped), registered()), expected);
     assert!(said.contains(&format!("in epoch {}\n  losses (training, validation): ", best + 1)), "{said}");
@@ -292,7 +297,7 @@ fn a_log_that_does_not_get_to_the_disk_leaves_the_state_as_it_was() {
         let arguments = student(&["--max-epochs", "2000", "--patience", "2000", "--run-dir", "run", "--resume"]);
         let child = workplace.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
         interrupt(&child, &run, None);
-        assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1));
+        assert_eq!(child.wait_with_output().unwrap().status.code(), Some(exit::INTERRUPTED.into()));
         let state = std::fs::read(run.join("last/state.safetensors")).unwrap();
         // A device accepts rows but cannot be synced.
         std::fs::remove_file(run.join(log)).unwrap();

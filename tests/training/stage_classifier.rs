@@ -2,6 +2,7 @@
 
 use std::process::Stdio;
 
+use kdgat::exit;
 use support::stage::Workplace;
 use support::stops::{ended_by, wait_for};
 
@@ -168,7 +169,7 @@ fn an_interrupted_curriculum_goes_on_with_its_scores_until_new_ones_are_due() {
     let epochs = || std::fs::read_to_string(place.path("parts/metrics.csv")).map_or(0, |text| text.lines().count());
     wait_for("a third epoch", || epochs() >= 4);
     let output = ended_by(child, rustix::process::Signal::INT);
-    assert_eq!(output.status.code(), Some(1), "an interrupted run is not done");
+    assert_eq!(output.status.code(), Some(exit::INTERRUPTED.into()), "an interrupted run is not done");
     // Another VGAE replaces the teacher; only the next scoring, after epoch 5, 10 or 15, uses it.
     let next_scoring = (epochs() - 1) / 5 * 5 + 5;
     assert!(next_scoring < 20, "the run was too fast to be interrupted");

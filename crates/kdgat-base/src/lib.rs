@@ -1,8 +1,9 @@
-//! Small tools shared by all crates of kdgat: atomic files ([`files`]), seeded random numbers ([`random`]), shell
+//! Small tools shared by all crates of kdgat: atomic files ([`files`]), exit codes ([`exit`]), seeded random numbers ([`random`]), shell
 //! quoting ([`shell`]), spelling suggestions ([`nearest`]), and an `eprintln!` that survives a closed standard error.
 
 #![warn(missing_docs)]
 
+pub mod exit;
 pub mod files;
 pub mod random;
 pub mod shell;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use kdgat_base::files;
+use kdgat_base::{exit, files};
 use kdgat_graph::StoreError;
 use kdgat_nn::ModelError;
 use kdgat_torch::device::DeviceError;
@@ -73,10 +73,20 @@ impl CurriculumError {
             Self::Store(error) => error.is_input(),
             Self::Model(ModelError::Torch(_)) => false,
             Self::Model(_) => true,
-            Self::Teacher(error) => error.is_input(),
+            Self::Teacher(error) => error.exit_code() == exit::INPUT,
             Self::File(error) => error.is_input(),
             Self::Write { source, .. } => files::is_about_the_path(source),
             Self::Interrupted { .. } | Self::Device(_) => false,
+        }
+    }
+
+    /// The exit code that belongs to the error.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Interrupted { .. } => exit::INTERRUPTED,
+            Self::Teacher(error) => error.exit_code(),
+            error if error.is_input() => exit::INPUT,
+            _ => exit::FAILURE,
         }
     }
 }
@@ -89,8 +99,8 @@ impl From<tch::TchError> for CurriculumError {
 
 impl From<CurriculumError> for ObjectiveError {
     fn from(error: CurriculumError) -> Self {
-        let is_input = error.is_input();
-        Self::new(error, is_input)
+        let exit_code = error.exit_code();
+        Self::new(error, exit_code)
     }
 }
 
@@ -104,6 +114,6 @@ mod tests {
         let no_vgae = CurriculumError::NoVgae { path: "model".into(), found: "gat" };
         assert!(FitError::Objective(no_vgae.into()).is_input());
         let interrupted = CurriculumError::Interrupted { done: 1, total: 2 };
-        assert!(!FitError::Objective(interrupted.into()).is_input());
+        assert_eq!(FitError::Objective(interrupted.into()).exit_code(), exit::INTERRUPTED);
     }
 }

@@ -112,6 +112,9 @@ pub enum ModelError {
     /// The weights do not fit the architecture, or a layer could not be computed.
     #[error("the teacher's layer failed")]
     Layer(#[from] kdgat_nn::ModelError),
+    /// The targets need more memory than there is for them.
+    #[error("{0}")]
+    Memory(String),
     /// Any other error of a model.
     #[error("{0}")]
     Other(String),

@@ -171,10 +171,11 @@ pub fn is_out_of_memory(error: &TchError) -> bool {
 
 /// True if the message is that of an error for which [`is_out_of_memory`] is true.
 pub fn says_out_of_memory(text: &str) -> bool {
-    const KNOWN: [&str; 6] = [
+    const KNOWN: [&str; 7] = [
         "kdgat: host memory limit",
         "out of memory",
         "can't allocate memory",
+        "std::bad_alloc",
         // CUDA's libraries allocate workspaces of their own (CUBLAS_, CUDNN_, CUSPARSE_...), and cuBLAS cannot
         // initialise without one.
         "_STATUS_ALLOC_FAILED",
@@ -360,6 +361,7 @@ mod tests {
         for text in [
             "CUDA out of memory. Tried to allocate 2.00 GiB",
             "CUDA error: out of memory",
+            "std::bad_alloc",
             "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
             "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
             "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",

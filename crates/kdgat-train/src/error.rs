@@ -1,6 +1,6 @@
 //! Errors that end the epoch loop.
 
-use kdgat_base::files;
+use kdgat_base::{exit, files};
 use kdgat_graph::StoreError;
 use kdgat_nn::ModelError;
 use kdgat_torch::device::DeviceError;
@@ -88,9 +88,19 @@ impl FitError {
             Self::Checkpoint(error) => error.is_input(),
             Self::Run(error) => error.is_input(),
             Self::Log(error) => error.is_input(),
-            Self::Objective(error) => error.is_input(),
+            Self::Objective(error) => error.exit_code() == exit::INPUT,
             Self::OtherIdentity { .. } => true,
             _ => false,
+        }
+    }
+
+    /// The exit code that belongs to the error.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::OutOfMemory { .. } => exit::OUT_OF_MEMORY,
+            Self::Objective(error) => error.exit_code(),
+            error if error.is_input() => exit::INPUT,
+            _ => exit::FAILURE,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use kdgat_base::exit;
 use kdgat_torch::exit_now;
 
 use crate::terminal;
@@ -34,7 +35,7 @@ pub fn request() {
     if REQUESTED.swap(true, Ordering::SeqCst) {
         terminal::give_back();
         // The last saved state is complete, so nothing is lost by exiting at once.
-        exit_now(130);
+        exit_now(exit::STOPPED_AT_ONCE.into());
     }
     let work = LAST_WORK.get().unwrap_or(&"this step");
     eprintln!("\nstopping after {work}; press Ctrl-C again to stop at once");

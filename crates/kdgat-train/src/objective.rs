@@ -1,8 +1,10 @@
 //! Interface between the epoch loop and a loss: [`Objective`] computes losses, [`TargetSource`] brings the targets they need.
 
 use std::error::Error;
+use std::fmt;
 use std::ops::Range;
 
+use kdgat_base::exit;
 use kdgat_graph::{Batch, StoreError};
 use kdgat_nn::ModelError;
 use kdgat_torch::device::DeviceError;
@@ -13,75 +15,79 @@ use super::options::Monitor;
 use super::timeline::Span;
 
 /// Error of an objective or of a batch plan. Higher layers (a teacher, a curriculum) convert their own errors into it and
-/// say if the user's input caused them.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct ObjectiveError(Cause);
-
-#[derive(Debug, thiserror::Error)]
-enum Cause {
-    /// Caused by the user's files or settings: exit code 2.
-    #[error(transparent)]
-    Input(Box<dyn Error + Send + Sync>),
-    /// Caused by the machine or the program: exit code 1.
-    #[error(transparent)]
-    Failure(Box<dyn Error + Send + Sync>),
+/// give the exit code that belongs to it.
+#[derive(Debug)]
+pub struct ObjectiveError {
+    error: Box<dyn Error + Send + Sync>,
+    exit_code: u8,
 }
 
 impl ObjectiveError {
-    /// Wraps an error; `is_input` if the user's files or settings caused it.
-    pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>, is_input: bool) -> Self {
-        let error = error.into();
-        Self(if is_input { Cause::Input(error) } else { Cause::Failure(error) })
+    /// Wraps an error that ends the program with this exit code (see [`kdgat_base::exit`]).
+    pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>, exit_code: u8) -> Self {
+        Self { error: error.into(), exit_code }
     }
 
-    /// True if the user's files or settings caused it (exit code 2), false for the machine or the program (exit code 1).
-    pub fn is_input(&self) -> bool {
-        matches!(self.0, Cause::Input(_))
+    /// The exit code that belongs to the error.
+    pub fn exit_code(&self) -> u8 {
+        self.exit_code
+    }
+}
+
+impl fmt::Display for ObjectiveError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(formatter)
+    }
+}
+
+impl Error for ObjectiveError {
+    /// The cause of the wrapped error, whose message is that of this error.
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.error.source()
     }
 }
 
 impl From<StoreError> for ObjectiveError {
     fn from(error: StoreError) -> Self {
-        let is_input = error.is_input();
-        Self::new(error, is_input)
+        let exit_code = if error.is_input() { exit::INPUT } else { exit::FAILURE };
+        Self::new(error, exit_code)
     }
 }
 
 impl From<ModelError> for ObjectiveError {
     fn from(error: ModelError) -> Self {
-        Self::new(error, false)
+        Self::new(error, exit::FAILURE)
     }
 }
 
 impl From<TchError> for ObjectiveError {
     fn from(error: TchError) -> Self {
-        Self::new(error, false)
+        Self::new(error, exit::FAILURE)
     }
 }
 
 impl From<DeviceError> for ObjectiveError {
     fn from(error: DeviceError) -> Self {
-        Self::new(error, false)
+        Self::new(error, exit::FAILURE)
     }
 }
 
 impl From<LogError> for ObjectiveError {
     fn from(error: LogError) -> Self {
-        let is_input = error.is_input();
-        Self::new(error, is_input)
+        let exit_code = if error.is_input() { exit::INPUT } else { exit::FAILURE };
+        Self::new(error, exit_code)
     }
 }
 
 impl From<&str> for ObjectiveError {
     fn from(message: &str) -> Self {
-        Self::new(message, false)
+        Self::new(message, exit::FAILURE)
     }
 }
 
 impl From<String> for ObjectiveError {
     fn from(message: String) -> Self {
-        Self::new(message, false)
+        Self::new(message, exit::FAILURE)
     }
 }
 

@@ -75,7 +75,7 @@ pub(super) fn expect_room(
     if (teachers.len() == 1 && changes.is_empty()) || bytes <= place.memory_bytes {
         return Ok(());
     }
-    Err(ModelError::Other(format!(
+    Err(ModelError::Memory(format!(
         "the probabilities of {nodes} nodes and {classes} classes take {}, and at most {} are used for them; drop --kd-smoothing-steps, \
          --kd-class-shares and --more-teachers, or raise --memory-limit",
         format_bytes(bytes),

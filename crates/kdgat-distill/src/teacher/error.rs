@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kdgat_base::files;
+use kdgat_base::{exit, files};
 use kdgat_train::memory::is_out_of_memory;
 use kdgat_train::objective::ObjectiveError;
 use tch::TchError;
@@ -124,10 +124,10 @@ pub enum TeacherError {
 }
 
 impl TeacherError {
-    /// True if the user can fix the cause: a damaged or foreign file, or settings that do not fit the teacher or the memory.
+    /// True if the user can fix the cause: a damaged or foreign file, or settings that do not fit the teacher.
     pub fn is_input(&self) -> bool {
         match self {
-            Self::MissingTensor { .. } | Self::NotCacheable(_) | Self::CacheTooLarge { .. } | Self::NoCachePath => true,
+            Self::MissingTensor { .. } | Self::NotCacheable(_) | Self::NoCachePath => true,
             Self::Cache(CacheError::Io { source, .. }) => files::is_about_the_path(source),
             Self::Cache(error) => matches!(error, CacheError::Mismatch { .. } | CacheError::Damaged { .. }),
             Self::Reload { .. } | Self::Changed { .. } => true,
@@ -135,12 +135,21 @@ impl TeacherError {
             _ => false,
         }
     }
+
+    /// The exit code that belongs to the error.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::CacheTooLarge { .. } | Self::Model(ModelError::Memory(_)) => exit::OUT_OF_MEMORY,
+            error if error.is_input() => exit::INPUT,
+            _ => exit::FAILURE,
+        }
+    }
 }
 
 impl From<TeacherError> for ObjectiveError {
     fn from(error: TeacherError) -> Self {
-        let is_input = error.is_input();
-        Self::new(error, is_input)
+        let exit_code = error.exit_code();
+        Self::new(error, exit_code)
     }
 }
 
@@ -153,9 +162,11 @@ mod tests {
     #[test]
     fn a_failed_step_tells_whether_the_teachers_files_caused_it() {
         let too_large = TeacherError::CacheTooLarge { size: "2 GiB".into(), budget: "1 GiB".into() };
-        assert!(FitError::Objective(too_large.into()).is_input());
-        let failed = TeacherError::Torch(TchError::Torch("CUDA error".into()));
-        assert!(!FitError::Objective(failed.into()).is_input());
+        assert_eq!(FitError::Objective(too_large.into()).exit_code(), exit::OUT_OF_MEMORY);
+        let pathless = FitError::Objective(TeacherError::NoCachePath.into());
+        assert!(pathless.is_input() && pathless.exit_code() == exit::INPUT);
+        let failed = FitError::Objective(TeacherError::Torch(TchError::Torch("CUDA error".into())).into());
+        assert!(!failed.is_input() && failed.exit_code() == exit::FAILURE);
     }
 
     #[test]

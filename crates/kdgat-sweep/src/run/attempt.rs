@@ -16,17 +16,12 @@ use super::relief::out_of_memory;
 use crate::SweepError;
 use crate::plan::{Plan, Task, TaskKind, metric};
 use crate::state::{Claim, Status, SweepFolder, TaskState, Worker, results};
-use kdgat_base::files;
-use kdgat_torch::allocator;
+use kdgat_base::{exit, files};
 
 /// Bytes at the end of a log that are searched for the reason of a failure.
 const LOG_TAIL_BYTES: u64 = 16 << 10;
 /// Maximum bytes of a log that are read at once while the task runs.
 const LOG_PIECE_BYTES: u64 = 1 << 20;
-/// Exit code for wrong usage or input: a retry would fail in the same way.
-const INPUT: i32 = 2;
-/// Exit code of an interrupted run, and of other failures.
-const FAILURE: i32 = 1;
 
 /// Resources that a task may use.
 #[derive(Clone, Debug, PartialEq)]
@@ -186,7 +181,7 @@ impl Attempt {
         }
         let said = last_words(&self.log(), self.log_start);
         match &self.asked_to_stop {
-            Some(Asked::Early(reason)) if was_interrupted(status, &said) => {
+            Some(Asked::Early(reason)) if was_interrupted(status) => {
                 let has_weights = self.run().join("best.safetensors").exists();
                 let without = if has_weights { "" } else { ", but it has saved no weights that other tasks could use" };
                 self.state.status = if has_weights { Status::Stopped } else { Status::Failed };
@@ -194,7 +189,7 @@ impl Attempt {
             }
             Some(Asked::Interrupted) => self.state.status = Status::Waiting,
             // A task that ends in another way than requested has failed by itself.
-            _ if ran_out_of_memory(status, &said) => {
+            _ if ran_out_of_memory(status) => {
                 let (folder, why) = (self.claim.folder(), error_line(&said));
                 out_of_memory(plan, task, &mut self.state, folder, self.may_grow, &why);
             }
@@ -206,7 +201,8 @@ impl Attempt {
     fn fail(&mut self, plan: &Plan, status: ExitStatus, said: &str) {
         let state = &mut self.state;
         state.failures += 1;
-        let again = status.code() != Some(INPUT) && state.failures <= plan.retries;
+        // Wrong usage or input would fail in the same way again.
+        let again = !ended_with(status, exit::INPUT) && state.failures <= plan.retries;
         state.status = if again { Status::Waiting } else { Status::Failed };
         state.reason = Some(format!("{status}: {}", error_line(said)));
     }
@@ -250,45 +246,24 @@ fn conclude_done(folder: &SweepFolder, plan: &Plan, task: &Task, state: &mut Tas
     Ok(())
 }
 
-/// Start of the final message of every interrupted training.
-const INTERRUPTED: &str = "interrupted";
+fn ended_with(status: ExitStatus, code: u8) -> bool {
+    status.code() == Some(code.into())
+}
 
 /// True if a run that was asked to stop was interrupted as requested, rather than failing otherwise, such as by a full disk
 /// while saving, or a panic.
-fn was_interrupted(status: ExitStatus, said: &str) -> bool {
-    match status.code() {
-        Some(FAILURE) => last_error(said).unwrap_or(said).contains(INTERRUPTED),
-        // SIGTERM came before the run handled signals; checkpoints of earlier attempts are intact.
-        None => status.signal() == Some(Signal::TERM.as_raw()),
-        Some(_) => false,
-    }
+fn was_interrupted(status: ExitStatus) -> bool {
+    // SIGTERM ends a run that does not handle signals yet; checkpoints of earlier attempts are intact.
+    ended_with(status, exit::INTERRUPTED) || status.signal() == Some(Signal::TERM.as_raw())
 }
 
-/// Parts of the error messages of trainings that were rejected because their planned memory exceeds the limit.
-const REFUSALS: [&str; 3] =
-    ["not even one graph at a time fits", "but memory allows", "however few graphs go through the model at a time"];
-
-/// True if the task ended for lack of memory: the system killed it with SIGKILL, or its final error is about memory. Earlier
-/// messages are ignored: they are about shortages that the training has recovered from.
-fn ran_out_of_memory(status: ExitStatus, said: &str) -> bool {
-    const KILLED: i32 = 9;
-    match status.code() {
-        Some(FAILURE | INPUT) => final_error(said).is_some_and(|error| {
-            allocator::says_out_of_memory(error) || REFUSALS.iter().any(|words| error.contains(words))
-        }),
-        Some(code) => code == 128 + KILLED,
-        None => status.signal() == Some(KILLED),
-    }
-}
-
-/// Returns the error that the task ended with: from the last `error: ` line to the end of the text, since causes and tables
-/// follow it. `None` if the task continued after that line.
-fn final_error(said: &str) -> Option<&str> {
-    let begins_line = |at: usize| at == 0 || said.as_bytes()[at - 1] == b'\n';
-    let (start, _) = said.rmatch_indices("error: ").find(|&(at, _)| begins_line(at))?;
-    let error = &said[start..];
-    let went_on = error.lines().skip(1).any(|line| line.starts_with(INTERRUPTED));
-    (!went_on).then_some(error)
+/// True if the task ended for lack of memory: by its own account, or because the system killed it with SIGKILL.
+fn ran_out_of_memory(status: ExitStatus) -> bool {
+    const KILLED: u8 = 9;
+    // A container's first process ends with 128 and the number of the signal.
+    ended_with(status, exit::OUT_OF_MEMORY)
+        || ended_with(status, 128 + KILLED)
+        || status.signal() == Some(KILLED.into())
 }
 
 /// Reads the end of the attempt's output, at most [`LOG_TAIL_BYTES`]; empty if it cannot be read.
@@ -304,14 +279,11 @@ fn last_words(log: &Path, from: u64) -> String {
     read().unwrap_or_default()
 }
 
-fn last_error(said: &str) -> Option<&str> {
-    said.lines().map(str::trim).rfind(|line| line.starts_with("error"))
-}
-
-/// Returns the most informative line of a log: its last error, else its last line.
+/// Returns the most informative line of a log, to be shown: its last error, else its last line.
 fn error_line(said: &str) -> String {
-    let last_line = || said.lines().map(str::trim).rfind(|line| !line.is_empty());
-    let line = last_error(said).or_else(last_line).unwrap_or("no output");
+    let lines = || said.lines().map(str::trim);
+    let line = lines().rfind(|line| line.starts_with("error")).or_else(|| lines().rfind(|line| !line.is_empty()));
+    let line = line.unwrap_or("no output");
     line.chars().take(300).collect()
 }
 
@@ -394,53 +366,33 @@ mod tests {
             attempt.conclude(&folder, &plan, ExitStatus::from_raw(status)).unwrap();
             (attempt.state.status, attempt.state.reason.clone().unwrap())
         };
-        let exit = |code: i32| code << 8;
+        let exit = |code: u8| i32::from(code) << 8;
         let interrupted = "interrupted (continue with --resume) after 3 epochs\n  run: student\n";
-        assert_eq!(ended(exit(1), interrupted), (Status::Stopped, "stopped early: worse".to_owned()));
+        assert_eq!(ended(exit(exit::INTERRUPTED), ""), (Status::Stopped, "stopped early: worse".to_owned()));
+        assert_eq!(ended(exit(exit::FAILURE), interrupted).0, Status::Waiting, "the log does not decide");
         assert_eq!(ended(Signal::TERM.as_raw(), "").0, Status::Stopped, "before it handled signals");
-        let full = ended(exit(1), &format!("{interrupted}error: last/state: cannot write: no space\n"));
+        let full = ended(exit(exit::FAILURE), &format!("{interrupted}error: last/state: cannot write: no space\n"));
         assert!(full.0 == Status::Waiting && full.1.contains("no space"), "{full:?}");
         assert_eq!(ended(exit(101), interrupted).0, Status::Waiting, "a panic");
         let killed = ended(Signal::KILL.as_raw(), interrupted);
         assert!(killed.0 == Status::Waiting && killed.1.contains("out of memory"), "{killed:?}");
         std::fs::remove_file(&weights).unwrap();
-        let without = ended(exit(1), interrupted);
+        let without = ended(exit(exit::INTERRUPTED), interrupted);
         assert!(without.0 == Status::Failed && without.1.contains("no weights"), "{without:?}");
     }
 
     #[test]
-    fn a_shortage_that_was_survived_is_no_end() {
-        let exit = |code: i32| ExitStatus::from_raw(code << 8);
+    fn the_exit_code_says_that_memory_ran_out() {
+        let exit = |code: u8| ExitStatus::from_raw(i32::from(code) << 8);
         let signal = |signal: Signal| ExitStatus::from_raw(signal.as_raw());
-        let survived = "memory: a step on 8 graphs did not fit (host memory limit of 9 bytes: kdgat: host memory limit); \
-                        from now on 4 graphs at a time\nwarning: CUDA out of memory\nepoch 3\n";
-        let no = |status: ExitStatus, last: &str| {
-            assert!(!ran_out_of_memory(status, &format!("{survived}{last}")), "{status}: {last}");
-        };
-        no(exit(INPUT), "error: run/last/state.safetensors: damaged\n  because: the file ends early\n");
-        no(exit(FAILURE), "error: run/metrics.csv: cannot write: no space left on device\n");
-        no(exit(FAILURE), "");
-        no(exit(101), "thread 'main' panicked at src/train/fit.rs:1:1:\nindex out of bounds\n");
-        no(exit(134), "");
-        no(signal(Signal::ABORT), "terminate called after throwing an instance of 'c10::Error'\n");
-        no(signal(Signal::SEGV), "");
-        no(signal(Signal::TERM), "");
-        // An error that the training has reported and recovered from.
-        no(
-            exit(FAILURE),
-            "error: dropping a state: CUDA out of memory\ninterrupted (continue with --resume) after 3 epochs\n",
-        );
-
-        let yes = |status: ExitStatus, last: &str| {
-            assert!(ran_out_of_memory(status, &format!("{survived}{last}")), "{status}: {last}");
-        };
-        yes(exit(INPUT), "error: out of memory: the limit of 1MiB for tensors was reached\n  while: the first step\n");
-        yes(
-            exit(FAILURE),
-            "error: the teacher cannot be read\n  because: CUDA out of memory. Tried to allocate 1 GiB\n",
-        );
-        yes(exit(INPUT), "error: not even one graph at a time fits into the memory of 0.1 GiB\ncomponent  fixed\n");
-        yes(signal(Signal::KILL), "");
-        yes(exit(137), "");
+        for status in [exit(exit::OUT_OF_MEMORY), exit(137), signal(Signal::KILL)] {
+            assert!(ran_out_of_memory(status), "{status}");
+        }
+        for code in [0, exit::FAILURE, exit::INPUT, exit::INTERRUPTED, exit::STOPPED_AT_ONCE, 101, 134] {
+            assert!(!ran_out_of_memory(exit(code)), "{code}");
+        }
+        for ended in [Signal::ABORT, Signal::SEGV, Signal::TERM] {
+            assert!(!ran_out_of_memory(signal(ended)), "{ended:?}");
+        }
     }
 }

@@ -23,7 +23,7 @@ pub enum Outcome {
     Done,
     /// Saved; it must be restarted.
     PutOff,
-    /// It must be restarted by a job with more memory.
+    /// It must be restarted by a job with more memory; a requeued job would get the same.
     TooLarge,
     /// Failed, without further retries.
     Failed,

@@ -6,13 +6,8 @@ use crate::SweepError;
 use crate::cluster::{on_one_line, text_of_path};
 use crate::plan::{Plan, Task};
 use crate::state::SweepFolder;
+use kdgat_base::exit::INTERRUPTED;
 use kdgat_base::shell::quoted;
-
-/// Exit code of a task that has saved and must be restarted (`EX_TEMPFAIL` of sysexits.h).
-pub const PUT_OFF: u8 = 75;
-/// Exit code of a task that must be restarted with more memory. A requeued job would get the same memory, so the job ends and
-/// a new one is submitted.
-pub const TOO_LARGE: u8 = 76;
 
 /// Builds the script for tasks of one step, with one array element per task. Each task may use `granted` bytes of host
 /// memory. `scripts/slurm/sweep.sbatch` is an example with explanations.
@@ -75,7 +70,7 @@ tasks=(
 [ "$told" = no ] || kill -TERM "$task" 2> /dev/null
 # A signal interrupts `wait`, not the task: wait again.
 while told=no; wait "$task"; code=$?; [ "$told" = yes ]; do :; done
-if [ "$code" -eq {PUT_OFF} ] && [ "$cancelled" = no ]; then
+if [ "$code" -eq {INTERRUPTED} ] && [ "$cancelled" = no ]; then
   scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}"
 fi
 exit "$code"
