@@ -22,16 +22,19 @@ pub fn check(
 ) -> Result<Decided, StageError> {
     let frozen = frozen(directory)?;
     let inputs = &frozen["inputs"];
-    let batch_graphs = inputs["batch_graphs"].as_u64().map(|graphs| graphs as usize);
-    let was_set = config.training.cuda_graphs == Some(true);
-    let decided = Decided {
-        batch_graphs,
-        recomputes: inputs["recomputes"].as_bool().unwrap_or(false),
-        captures_steps: inputs["captures_steps"].as_bool().unwrap_or(was_set),
+    let number = |name: &str| inputs[name].as_u64();
+    let is = |name: &str| inputs[name].as_bool();
+    let (Some(batch_graphs), Some(recomputes), Some(captures_steps)) =
+        (number("batch_graphs"), is("recomputes"), is("captures_steps"))
+    else {
+        return Err(StageError::Input(format!(
+            "{}: no configuration of a run (its inputs lack batch_graphs, recomputes or captures_steps); start a new run without --resume",
+            directory.file("config.json").display()
+        )));
     };
-    // Without the batch size in `config.json`, only the saved state can be compared.
-    let (Some(batch_graphs), Some(found)) = (batch_graphs, inputs["identity"].as_str()) else { return Ok(decided) };
-    if training::identity(config, stage, batch_graphs, dataset, teacher) == found {
+    let batch_graphs = batch_graphs as usize;
+    let decided = Decided { batch_graphs: Some(batch_graphs), recomputes, captures_steps };
+    if inputs["identity"] == training::identity(config, stage, batch_graphs, dataset, teacher) {
         return Ok(decided);
     }
     let digests = [

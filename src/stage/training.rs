@@ -57,83 +57,42 @@ pub fn identity(
     teacher: Option<&str>,
 ) -> String {
     let (training, distillation) = (&config.training, &config.distillation);
-    let mut model = json!(config.model);
-    if let Value::Object(fields) = &mut model {
-        // Newer fields count only where they change something, so that runs from before they existed can be resumed.
-        let hashes = config.model.id_encoding == IdEncoding::Hash;
-        let does_new = |name: &str| config::does_new(config::field(name)?, config, Some(stage));
-        fields.retain(|name, _| does_new(name).unwrap_or(hashes || !name.starts_with("id_")));
-    }
-    let (mut curriculum, usual) = (json!(config.curriculum), json!(CurriculumConfig::default()));
-    if let Value::Object(fields) = &mut curriculum {
-        // As above.
-        let is_new = |name: &str| matches!(name, "curriculum_start_share" | "curriculum_epochs" | "difficulty_source");
-        fields.retain(|name, value| !is_new(name) || *value != usual[name.as_str()]);
-    }
     let mut content = json!({
         "stage": stage.command(),
         "data": dataset.digest,
         "teacher": teacher,
-        "model": model,
+        "model": config.model,
         "batch_graphs": batch_graphs,
+        "batch_budget": [training.batch_nodes, training.batch_edges],
         "training": [training.max_epochs as f64, training.patience as f64, training.lr, training.weight_decay,
             training.lr_step_epochs as f64, training.lr_gamma, training.gradient_clip,
             training.accumulate_grad_batches as f64, training.focal_gamma],
         "seed": training.seed,
         "kinds": [json!(training.schedule), json!(training.precision), json!(training.task_loss), json!(distillation.kd_loss)],
+        "monitor": training.monitor,
+        "cuda_graphs": training.cuda_graphs == Some(true),
         "distillation": [distillation.kd_temperature, distillation.kd_alpha, distillation.kd_vgae_latent_weight,
-            distillation.kd_vgae_recon_weight],
-        "curriculum": curriculum,
+            distillation.kd_vgae_recon_weight, distillation.kd_hint_weight],
+        "kd_alpha_end": distillation.kd_alpha_end,
+        "kd_views": config::views(config, stage),
+        "curriculum": config.curriculum,
     });
-    if training.monitor == MonitorChoice::Metric {
-        content["monitor"] = json!(training.monitor);
-    }
     if stage == Stage::Train && config::is_one_graph(config) {
         content["nodes"] = json!(config.nodes);
-        // Its place until classifiers of windows could have several teachers.
-        content["nodes"]["more_teachers"] = json!(distillation.more_teachers);
-        // As above: runs from before these fields existed can be resumed.
-        let usual = json!(NodesConfig::default());
-        if let Value::Object(fields) = &mut content["nodes"] {
-            let is_new = |name: &str| name == "node_validation" || name.starts_with("consistency_");
-            fields.retain(|name, value| !is_new(name) || *value != usual[name.as_str()]);
-        }
     } else if stage == Stage::Train {
         content["graphs"] = json!(config.graphs);
-        // As above.
-        if let (false, Value::Object(fields)) = (config.graphs.virtual_node, &mut content["graphs"]) {
-            fields.remove("virtual_node");
-        }
         content["embedding"] = json!({
             "loss": distillation.kd_embedding_loss,
             "temperature": distillation.kd_embedding_temperature,
             "weight": distillation.kd_embedding_weight,
         });
     }
-    if config::views(config, stage) > 0 {
-        content["kd_views"] = json!(distillation.kd_views);
-    }
-    if distillation.kd_hint_weight > 0.0 {
-        content["hints"] = json!(distillation.kd_hint_weight);
-    }
-    if let Some(end) = distillation.kd_alpha_end {
-        content["kd_alpha_end"] = json!(end);
-    }
-    if let Some(nodes) = training.batch_nodes {
-        content["batch_nodes"] = json!(nodes);
-    }
-    if let Some(edges) = training.batch_edges {
-        content["batch_edges"] = json!(edges);
-    }
-    // As above, these count only where they change something, so that older runs can be resumed.
-    if training.cuda_graphs == Some(true) {
-        content["cuda_graphs"] = json!(true);
-    }
+    // Settings that have no effect without another one.
     if training.shuffle_block > 0 {
         content["shuffle"] = json!([training.shuffle_block, training.shuffle_buffer]);
     }
-    if teacher.is_some() && distillation.teacher_cache_precision == CachePrecision::F16 {
-        content["teacher_cache_precision"] = json!("f16");
+    if teacher.is_some() {
+        content["teacher_cache_precision"] = json!(distillation.teacher_cache_precision);
     }
     blake3::hash(content.to_string().as_bytes()).to_hex()[..16].to_owned()
 }

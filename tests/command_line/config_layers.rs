@@ -241,20 +241,6 @@ fn every_field_survives_freezing_and_printing() {
     assert_eq!(serde_json::from_str::<Config>(&serialised).unwrap(), loaded.config);
 }
 
-/// Further teachers were among the fields of nodes in runs from before classifiers of windows could have several.
-#[test]
-fn a_field_that_moved_is_read_from_its_place_of_before() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut frozen = config::freeze(&Config::default(), "train", &serde_json::Map::new());
-    let sections = frozen["config"].as_object_mut().unwrap();
-    sections["distillation"].as_object_mut().unwrap().remove("more_teachers").unwrap();
-    sections["nodes"]["more_teachers"] = "runs/a,runs/b".into();
-    fs::write(folder.path().join("config.json"), format!("{frozen:#}")).unwrap();
-    let loaded = config::load(&Sources { config_file: Some("config.json".into()), ..sources(folder.path()) }).unwrap();
-    let teachers = loaded.config.distillation.more_teachers.unwrap();
-    assert_eq!(teachers.0, [Path::new("runs/a"), Path::new("runs/b")]);
-}
-
 #[test]
 fn none_takes_back_what_an_earlier_layer_set() {
     let folder = tempfile::tempdir().unwrap();

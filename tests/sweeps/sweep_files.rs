@@ -146,8 +146,8 @@ fn digests_change_with_what_matters_and_with_nothing_else() {
     let first = ids(&[]);
     assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), 4);
     assert_eq!(first, ids(&[]));
-    // Pinned: an earlier sweep can be resumed as long as the preset's values and the fields are the same. A change of either
-    // gives other trials, and another digest here.
+    // Pinned: a sweep can be resumed as long as the preset's values and the fields are the same. A change of either gives other
+    // trials, and another digest here.
     assert_eq!(first[0], "5ed96e425a4c");
     assert_eq!(first, ids(&["threads=3"]), "where a trial runs is no part of it");
     assert!(ids(&["kd_alpha=0.5"]).iter().all(|id| !first.contains(id)));

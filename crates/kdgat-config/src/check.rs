@@ -3,7 +3,6 @@
 use super::conditions::is_one_graph;
 use super::error::{ConfigError, Problem};
 use super::fields::{Config, DistillationConfig};
-use super::later::before_its_default;
 use super::layer::{field, fields, out_of_range};
 use super::load::Loaded;
 use super::origin::Origin;
@@ -183,12 +182,13 @@ fn contradictions(config: &Config) -> Vec<Problem> {
     problems
 }
 
-/// True if the field switches something off. A command that does not read the field has it off anyway, so the flag is harmless.
-///
-/// Fields that came later and are on by default are the exception: they are saved in models, and a model that has such a feature keeps
-/// it despite the flag.
+/// Switch that is saved in models: a model that has the feature keeps it despite the flag.
+const SAVED_IN_MODELS: &str = "foreign_ids";
+
+/// True if the field switches something off. A command that does not read the field has it off anyway, so the flag is harmless, unless
+/// the feature is [saved in models](SAVED_IN_MODELS).
 pub(super) fn says_no(field: &Field, config: &Config) -> bool {
-    field.kind.switch && before_its_default(field).is_none() && (field.show)(config) == "false"
+    field.kind.switch && field.name != SAVED_IN_MODELS && (field.show)(config) == "false"
 }
 
 fn ignored_flags(loaded: &Loaded, stage: Stage) -> Vec<Problem> {

@@ -10,10 +10,9 @@ use figment::providers::Serialized;
 
 use super::Config;
 use super::error::{ConfigError, Problem};
-use super::later::later_fields;
 use super::layer::{Layer, fields};
 use super::origin::Origin;
-use super::text::{Entry, Node, Table, parse_json, parse_toml};
+use super::text::{Node, Table, parse_json, parse_toml};
 use super::{frozen, presets};
 use kdgat_can::catalogue;
 
@@ -174,32 +173,6 @@ fn run_layer(path: &Path, names_data: bool, problems: &mut Vec<Problem>) -> Resu
     }
 }
 
-/// Adds [`later_fields`] that an older configuration lacks, with the value that older runs imply.
-fn add_what_was(configuration: &mut Table) {
-    for (field, before) in later_fields() {
-        let section = configuration.iter_mut().find(|entry| entry.key == field.section);
-        let Some(Entry { line, node: Node::Table(section), .. }) = section else { continue };
-        if !section.iter().any(|entry| entry.key == field.name) {
-            section.push(Entry { key: field.name.to_owned(), line: *line, node: Node::Value(before.to_owned()) });
-        }
-    }
-}
-
-/// Moves fields from the section that they were in when an older run froze its configuration: section then, section now, and name.
-fn move_what_moved(configuration: &mut Table) {
-    const MOVED: [(&str, &str, &str); 1] = [("nodes", "distillation", "more_teachers")];
-    for (then, now, name) in MOVED {
-        let section = |table: &mut Table, key: &str| table.iter().position(|entry| entry.key == key);
-        let Some((from, to)) = section(configuration, then).zip(section(configuration, now)) else { continue };
-        let Node::Table(fields) = &mut configuration[from].node else { continue };
-        let Some(place) = fields.iter().position(|entry| entry.key == name) else { continue };
-        let moved = fields.remove(place);
-        if let Node::Table(fields) = &mut configuration[to].node {
-            fields.push(moved);
-        }
-    }
-}
-
 /// The fields of a file: a run's `config.json` has them under `config`, next to the run's inputs.
 fn configuration_of(file: &str, table: Table) -> Result<Table, Box<Problem>> {
     let mut table = table;
@@ -217,11 +190,7 @@ fn configuration_of(file: &str, table: Table) -> Result<Table, Box<Problem>> {
     }
     let position = table.iter().position(|entry| entry.key == frozen::CONFIG_KEY);
     match position.map(|position| table.swap_remove(position).node) {
-        Some(Node::Table(mut configuration)) => {
-            move_what_moved(&mut configuration);
-            add_what_was(&mut configuration);
-            Ok(configuration)
-        }
+        Some(Node::Table(configuration)) => Ok(configuration),
         Some(Node::Value(_)) => Err(Box::new(Problem::Syntax {
             file: file.to_string(),
             line: 1,

@@ -20,9 +20,9 @@ const MORE_TEACHERS: &str = "more_teachers";
 /// Setting with the name and digest of a run's data.
 const DATA: &str = "data";
 /// Settings on which that digest depends.
-const CUT: [&str; 5] = ["window", "stride", "features", "validation_fraction", "keep_duplicates"];
-/// Setting with the rule of the validation data, on which that digest depends, too.
-const VALIDATION: &str = "validation";
+const CUT: [&str; 6] = ["window", "stride", "features", "validation_fraction", "keep_duplicates", "validation"];
+/// Further settings of the data.
+const SYNTHETIC: &str = "synthetic_attacks";
 /// Characters of a digest that identify it.
 const DIGEST_CHARACTERS: usize = 12;
 
@@ -38,7 +38,7 @@ pub fn settings(config: &Value) -> Vec<Setting> {
         let fields = sections[section].as_object().into_iter().flatten();
         found.extend(fields.filter(|(name, _)| counts(name)).map(|(name, value)| (name.clone(), value.clone())));
     };
-    add("data", &|name| CUT.contains(&name));
+    add("data", &|name| CUT.contains(&name) || name == SYNTHETIC);
     add("model", &|name| name != "attention");
     add("training", &|name| !BESIDE_THE_POINT.contains(&name));
     if sections["distillation"]["use_kd"] == true {
@@ -49,7 +49,7 @@ pub fn settings(config: &Value) -> Vec<Setting> {
     }
     if config["inputs"]["split"]["nodes"].is_array() {
         // Each seed divides the nodes of one large graph anew; such runs repeat each other.
-        add("nodes", &|name| !matches!(name, "split_seed" | MORE_TEACHERS));
+        add("nodes", &|name| name != "split_seed");
     } else if config["command"] == "train" {
         // Runs on the folds of one division repeat each other.
         add("graphs", &|name| !matches!(name, "fold" | "folds_file"));
@@ -57,17 +57,8 @@ pub fn settings(config: &Value) -> Vec<Setting> {
         let file = sections["graphs"]["folds_file"].as_str().and_then(|file| Path::new(file).file_name());
         found.extend(file.map(|name| ("folds_file".to_owned(), Value::from(name.to_string_lossy()))));
     }
-    // Runs from before windows had several teachers have the field among those of nodes.
-    let more = ["distillation", "nodes"].iter().find_map(|section| sections[section][MORE_TEACHERS].as_str());
+    let more = sections["distillation"][MORE_TEACHERS].as_str();
     found.extend(more.map(|paths| ("kd_teachers".to_owned(), (2 + paths.matches(',').count()).into())));
-    if let Some(data) = sections["data"].as_object() {
-        // Runs from before there were synthetic attacks had none.
-        let attacks = data.get("synthetic_attacks").and_then(Value::as_bool).unwrap_or(false);
-        found.push(("synthetic_attacks".to_owned(), attacks.into()));
-        // Runs from before there were other rules validated on blocks of time.
-        let rule = data.get(VALIDATION).and_then(Value::as_str).unwrap_or("blocks");
-        found.push((VALIDATION.to_owned(), rule.into()));
-    }
     let inputs = &config["inputs"];
     let dataset = &inputs["dataset"];
     if let (Some(name), Some(digest)) = (dataset["name"].as_str(), dataset["digest"].as_str()) {
@@ -79,7 +70,7 @@ pub fn settings(config: &Value) -> Vec<Setting> {
     found
 }
 
-/// The settings of a curriculum on a dataset of graphs. Runs from before there were any had none.
+/// The settings of a curriculum on a dataset of graphs, if there is one.
 fn of_graph_curriculum(sections: &Value) -> Vec<Setting> {
     let fields = &sections["curriculum"];
     let kind = &fields["curriculum"];
@@ -139,7 +130,7 @@ pub fn distinguishing(runs: &[&[Setting]]) -> Vec<String> {
         others.iter().any(|run| run.iter().find(|(other, _)| other == name).is_none_or(|(_, other)| other != value))
     };
     let mut names: Vec<String> = first.iter().filter(differs).map(|(name, _)| name.clone()).collect();
-    if names.iter().any(|name| name == VALIDATION || CUT.contains(&name.as_str())) {
+    if names.iter().any(|name| CUT.contains(&name.as_str())) {
         names.retain(|name| name != DATA);
     }
     names

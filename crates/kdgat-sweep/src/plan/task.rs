@@ -269,8 +269,7 @@ impl Task {
 /// Fields that affect where and with which resources a task runs, but not its result. They are not part of its ID.
 const PLACES: &[&str] = &["threads", "memory_limit", "gpu_memory_limit", "runs_dir", "run_dir", "resume", "live"];
 
-/// Returns the digest of the command, of every field that differs from its default, and of the input tasks. It stays the
-/// same when a new version adds a field whose default keeps the previous behaviour.
+/// Returns the digest of the command, of every field that differs from its default, and of the input tasks.
 fn digest(kind: TaskKind, config: &Config, inputs: &[Input]) -> String {
     let defaults = Config::default();
     let mut hasher = blake3::Hasher::new();
@@ -285,7 +284,7 @@ fn digest(kind: TaskKind, config: &Config, inputs: &[Input]) -> String {
     }
     for field in kdgat_config::fields().filter(|field| !PLACES.contains(&field.name)) {
         let text = (field.show)(config);
-        if kdgat_config::does_new(field, config, kind.stage()).unwrap_or_else(|| text != (field.show)(&defaults)) {
+        if text != (field.show)(&defaults) {
             add(field.name);
             add(&text);
         }
