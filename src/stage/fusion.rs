@@ -13,7 +13,7 @@ use super::setup::{self, Data};
 use super::{StageError, resume, training};
 use crate::config::{self, Config, FusionKind, Stage};
 use crate::evaluate::judge::TestFile;
-use crate::fusion::agent::{self, Agent, AgentDescription, LearnedOn};
+use crate::fusion::agent::{self, Agent, AgentDescription};
 use crate::fusion::bandit_learner::{BanditLearner, BanditOptions};
 use crate::fusion::baselines;
 use crate::fusion::dqn::DqnOptions;
@@ -86,7 +86,6 @@ pub fn fusion(config: &Config, resamples: u64) -> Result<FusionOutcome, StageErr
         gat: pair.gat.fused(),
         dataset: data.dataset.clone(),
         window: config.data.window,
-        learned_on: LearnedOn::Validation,
         size: config.model.size.clone(),
         epoch: 0,
         val_loss: None,
@@ -166,13 +165,6 @@ fn teacher(config: &Config, data: &Data, world: &World) -> Result<Option<QTeache
         return Err(StageError::Input(text));
     }
     let states = fusion_models::teacher_pair(config, data, &agent.description)?.states(config, data)?;
-    if agent.description.learned_on == LearnedOn::Training {
-        eprintln!(
-            "warning: {}: an older kdgat trained this agent on graphs that its models were also trained on; train it again with \
-             `kdgat fusion --preset dqn,teacher`",
-            path.display()
-        );
-    }
     let values = agent.values(&states, &world.training.graphs)?;
     Ok(Some(QTeacher { values, digest: agent.digest }))
 }
@@ -229,7 +221,6 @@ fn identity(config: &Config, data: &Data, pair: &Pair, teacher: Option<&str>) ->
     let training = &config.training;
     let content = json!({
         "data": data.dataset.digest,
-        "learned_on": LearnedOn::Validation,
         "models": [pair.vgae.digest, pair.gat.digest],
         "teacher": teacher,
         "kd_alpha": config.distillation.kd_alpha,
@@ -256,13 +247,6 @@ fn check(
     if inputs["identity"] == identity {
         return Ok(());
     }
-    if inputs["learned_on"] != json!(LearnedOn::Validation) {
-        return Err(StageError::Input(format!(
-            "{}: an older kdgat trained this agent on graphs that its models were also trained on; start a new run without \
-             --resume",
-            directory.path().display()
-        )));
-    }
     let digests = [
         ("the data", &inputs["dataset"]["digest"], Some(data.dataset.digest.as_str())),
         ("the VGAE", &inputs["vgae"]["digest"], Some(pair.vgae.digest.as_str())),
@@ -278,7 +262,6 @@ fn inputs(data: &Data, pair: &Pair, teacher: Option<&str>, identity: &str) -> Ma
     inputs.insert("teacher_digest".into(), json!(teacher));
     inputs.insert("vgae".into(), json!(pair.vgae.fused()));
     inputs.insert("gat".into(), json!(pair.gat.fused()));
-    inputs.insert("learned_on".into(), json!(LearnedOn::Validation));
     inputs.insert("identity".into(), json!(identity));
     inputs
 }

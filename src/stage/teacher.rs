@@ -373,9 +373,7 @@ fn recorded_validation(weights: &Path) -> Result<Option<(Validation, f64)>, Stag
     let Some(config) = recorded_config(weights)? else { return Ok(None) };
     let frozen = config.get("config").and_then(|config| config.get("data"));
     let Some(data) = frozen.or_else(|| config.get("metrics")) else { return Ok(None) };
-    // Models from before there were other rules had blocks.
-    let rule =
-        data.get("validation").and_then(|rule| rule.as_str()).map_or(Some(Validation::Blocks), Validation::parse);
+    let rule = data.get("validation").and_then(|rule| rule.as_str()).and_then(Validation::parse);
     Ok(rule.zip(data.get("validation_fraction").and_then(|fraction| fraction.as_f64())))
 }
 

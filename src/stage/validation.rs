@@ -70,7 +70,7 @@ pub fn choose_threshold(
         dataset: &store.manifest().dataset,
         data_digest: store.digest(),
     };
-    let found = records::find(model, method, &on_this_data)?;
+    let found = records::find(model, method, store.digest())?;
     if trained > 0 {
         warn_of_trained(model, store, trained, graphs.len(), found.is_some());
     }

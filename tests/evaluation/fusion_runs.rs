@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use kdgat::fusion::agent::{AgentDescription, LearnedOn};
 use kdgat::graph::{Split, Store};
-use kdgat::train::checkpoint;
 use serde_json::Value;
 use support::cli::{Workplace, copy_folder, loss_columns, only_store, said};
 use support::stops::kill_when;
@@ -244,47 +242,6 @@ fn models_of_another_store_are_named() {
     for model in ["vgae_student_autoencoder/1", "gat_student_normal/1"] {
         assert!(said.contains(&format!("warning: {model} {warning}")), "{said}");
     }
-}
-
-#[test]
-fn agents_of_older_versions_are_named() {
-    let workplace = with_models();
-    teacher(&workplace, &["--run-dir", "old"]);
-    let run = workplace.path().join("old");
-
-    // A run of version 0.1 is not resumed.
-    let path = run.join("config.json");
-    let mut config = json(&path);
-    let inputs = config["inputs"].as_object_mut().unwrap();
-    assert_eq!(inputs.remove("learned_on"), Some("validation".into()));
-    inputs.insert("identity".to_owned(), "another".into());
-    std::fs::write(&path, config.to_string()).unwrap();
-    std::fs::remove_file(run.join("summary.json")).unwrap();
-    let models =
-        ["--fusion-vgae", "runs/small/vgae_student_autoencoder/1", "--fusion-gat", "runs/small/gat_student_normal/1"];
-    let resumed = [&["fusion", "--preset", "dqn,teacher", "--run-dir", "old", "--resume"], &models[..], AGENT].concat();
-    let said = workplace.refused(&resumed);
-    assert!(
-        said.contains("old: an older kdgat trained this agent on graphs that its models were also trained on"),
-        "{said}"
-    );
-    assert!(said.contains("start a new run without --resume"), "{said}");
-
-    // Using it as a teacher is accepted, with a warning.
-    let best = run.join("best.safetensors");
-    let student = ["fusion", "--preset", "dqn,student", "--hidden", "8", "--max-epochs", "1", "--teacher-path", "old"];
-    let student = [&student[..], &["--resamples", "0"]].concat();
-    let warning = "an older kdgat trained this agent";
-    let said = workplace.success(&student);
-    assert!(!said.contains(warning), "{said}");
-    let (tensors, description): (_, AgentDescription) = checkpoint::read(&best).unwrap();
-    let mut before = serde_json::to_value(&description).unwrap();
-    before.as_object_mut().unwrap().remove("learned_on").unwrap();
-    let before: AgentDescription = serde_json::from_value(before).unwrap();
-    assert_eq!(before, AgentDescription { learned_on: LearnedOn::Training, ..description });
-    checkpoint::write(&best, &tensors, &before).unwrap();
-    let said = workplace.success(&student);
-    assert!(said.contains(warning) && said.contains("kdgat fusion --preset dqn,teacher"), "{said}");
 }
 
 #[test]

@@ -24,11 +24,7 @@ use kdgat_config::Threshold;
 use kdgat_graph::split::sharing_neighbours;
 use kdgat_graph::{CarProfile, ForeignIds, GraphView, Store, StoreError};
 
-/// Calibration file that earlier versions wrote into a run's folder.
-pub const CALIBRATION: &str = "calibration.json";
-const FORMAT_VERSION: u32 = 3;
-/// Version of a calibration for two models together.
-const ENSEMBLE_FORMAT_VERSION: u32 = 4;
+const FORMAT_VERSION: u32 = 1;
 /// Minimum number of windows; fewer are too few to estimate a scale.
 pub const FEWEST_WINDOWS: usize = 10;
 /// Interquartile range of a normal distribution, in standard deviations.
@@ -190,7 +186,6 @@ pub struct Calibration {
     /// Number of attack-free windows it was made from.
     pub windows: u64,
     /// Duration of the traffic they came from, in seconds, if known.
-    #[serde(default)]
     pub seconds: Option<f64>,
     /// Logs they came from.
     pub source: String,
@@ -242,7 +237,7 @@ impl Calibration {
             car,
         });
         Ok(Self {
-            format_version: if partner.is_some() { ENSEMBLE_FORMAT_VERSION } else { FORMAT_VERSION },
+            format_version: FORMAT_VERSION,
             weights_digest: weights_digest.to_owned(),
             foreign_ids: first.foreign_ids,
             kind: first.kind,
@@ -293,9 +288,7 @@ impl Calibration {
         let text = std::fs::read(path).map_err(|source| content(format!("cannot be read: {source}; {again}")))?;
         let found: Self = serde_json::from_slice(&text)
             .map_err(|error| content(format!("is not a calibration: {error}; {again}")))?;
-        let expected = if found.partner.is_some() { ENSEMBLE_FORMAT_VERSION } else { FORMAT_VERSION };
-        // Version 2 had no ID list; it stays valid for models without one.
-        if found.format_version != expected && !(found.format_version == 2 && foreign_ids.is_none()) {
+        if found.format_version != FORMAT_VERSION {
             return Err(content(format!(
                 "is format version {}, this program reads {FORMAT_VERSION}; {again}",
                 found.format_version
@@ -429,7 +422,7 @@ mod tests {
     #[test]
     fn a_calibration_belongs_to_its_model() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(CALIBRATION);
+        let path = folder.path().join("car.json");
         let raw: Vec<f32> = (0..100).map(|index| index as f32 / 10.0 - 8.0).collect();
         let windows: Vec<Profiled> = raw.iter().map(|&raw| Profiled { raw, profile: None, unlisted: None }).collect();
         let seen =
@@ -443,9 +436,13 @@ mod tests {
         assert_eq!((read.windows, &read.method, &read.car), (100, &made.method, &made.car));
         let refused = |digest: &str, partner: Option<&str>, message: &str| {
             let error = Calibration::read(&path, digest, None, partner).unwrap_err().to_string();
-            assert!(error.contains("calibration.json") && error.contains(message), "{error}");
+            assert!(error.contains("car.json") && error.contains(message), "{error}");
         };
         refused("other", None, "was made for weights abc, the model has other");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace("\"format_version\": 1", "\"format_version\": 2")).unwrap();
+        refused("abc", None, "is format version 2, this program reads 1");
+        std::fs::write(&path, text).unwrap();
         refused("abc", Some("def"), "was made for one model alone");
         assert!(Calibration::new(&[("abc", seen(&windows[..9]))], rule, "drive.csv").is_err());
 
@@ -486,7 +483,7 @@ mod tests {
             assert!(found > 95, "{found} of 100 windows with a shift of {shift}");
         }
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(CALIBRATION);
+        let path = folder.path().join("car.json");
         made.write(&path).unwrap();
         assert_eq!(
             Calibration::read(&path, "abc", None, None).unwrap(),

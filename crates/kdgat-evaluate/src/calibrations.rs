@@ -1,15 +1,12 @@
 //! The calibrations of a model: one file per car, `calibrations/NAME.json` in the run's folder. Those of a classifier and an autoencoder
 //! together are in the classifier's folder.
 //!
-//! None is used unless requested, because another car's calibration is worse than none. Earlier versions wrote a single
-//! `calibration.json` for all cars into the run's folder; it can be requested as a file.
+//! None is used unless requested, because another car's calibration is worse than none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::calibration::CALIBRATION;
 use super::{Calibration, Ensemble, EvaluateError};
-use kdgat_base::shell;
 
 /// Subfolder of the run's folder.
 const FOLDER: &str = "calibrations";
@@ -65,9 +62,7 @@ pub fn names(models: &Ensemble) -> Result<Vec<String>, EvaluateError> {
 
 /// Comma-separated list of the available calibrations; `None` if there are none.
 pub fn known(models: &Ensemble) -> Result<Option<String>, EvaluateError> {
-    let mut known = names(models)?;
-    let earlier = models.folder().join(CALIBRATION);
-    known.extend(earlier.exists().then(|| shell::quoted_path(&earlier)));
+    let known = names(models)?;
     Ok((!known.is_empty()).then(|| known.join(", ")))
 }
 
@@ -80,7 +75,7 @@ pub fn find(models: &Ensemble, asked: &str) -> Result<Option<(PathBuf, Calibrati
         return Ok(None);
     }
     let named = path(models, asked).ok();
-    let places = [named.clone(), Some(PathBuf::from(asked)), Some(models.folder().join(asked))];
+    let places = [named.clone(), Some(PathBuf::from(asked))];
     if let Some(found) = places.into_iter().flatten().find(|place| place.is_file()) {
         let (first, partner) = (models.first(), models.partner().map(|model| model.weights_digest.as_str()));
         let calibration = Calibration::read(&found, &first.weights_digest, first.description.foreign_ids, partner)?;

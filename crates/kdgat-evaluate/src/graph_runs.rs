@@ -16,7 +16,6 @@ pub struct RunResult {
     /// Name of the run without the number.
     pub group: String,
     /// True if it was trained with a teacher.
-    #[serde(default)]
     pub distilled: bool,
     /// Number of trained parameters.
     pub parameters: usize,
@@ -25,26 +24,20 @@ pub struct RunResult {
     /// Seed of its training.
     pub seed: Option<u64>,
     /// Number of graphs that it saw in training or validation.
-    #[serde(default)]
     pub seen_graphs: usize,
     /// Number of test graphs.
     pub test_graphs: usize,
     /// Digest of the test nodes of one large graph, whose division depends on the seed; empty for many graphs.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub test_digest: String,
     /// Settings that influence its losses, without the seed.
-    #[serde(default)]
     pub settings: serde_json::Map<String, Value>,
     /// Metrics, the most important first.
     pub metrics: Vec<Metric>,
     /// The same metrics for always predicting the most frequent class, or the mean.
-    #[serde(default)]
     pub baseline: Vec<Metric>,
     /// The same metrics for a model that is linear in the sums of node features; empty if there is none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub linear: Vec<Metric>,
     /// The same metrics for label propagation; empty for many graphs.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub propagated: Vec<Metric>,
 }
 

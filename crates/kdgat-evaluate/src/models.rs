@@ -122,8 +122,7 @@ impl TrainedModel {
         let data = if config["config"]["data"].is_object() { &config["config"]["data"] } else { cut };
         let stride = data["stride"].as_u64().filter(|stride| *stride > 0).map(|stride| stride as usize);
         let fraction = data["validation_fraction"].as_f64();
-        // Runs from before there were other rules had blocks.
-        let rule = data["validation"].as_str().map_or(Some(Validation::Blocks), Validation::parse);
+        let rule = data["validation"].as_str().and_then(Validation::parse);
         let known = stride.zip(fraction).zip(rule).filter(|_| description.window > 1);
         let split = known.map(|((stride, validation_fraction), validation)| {
             let window = description.window;

@@ -53,7 +53,6 @@ pub(super) struct ThresholdFile {
     format_version: u32,
     thresholds: Vec<RecordedThreshold>,
     /// Thresholds of this classifier together with an autoencoder.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) ensembles: Vec<EnsembleThreshold>,
 }
 
@@ -126,16 +125,13 @@ pub fn at_least_even(method: Threshold, model: &TrainedModel, kind: ScoreKind, v
 }
 
 /// Finds the threshold recorded for these weights with that method. Prefers one chosen on the model's own data, then one chosen
-/// on the data of `validation` with the same number of windows: earlier versions also chose on training windows.
+/// on the data with this digest.
 pub fn find(
     model: &TrainedModel,
     method: Threshold,
-    validation: &ValidationScores<'_>,
+    data_digest: &str,
 ) -> Result<Option<RecordedThreshold>, EvaluateError> {
-    let on_these = |recorded: &RecordedThreshold| {
-        recorded.data_digest == validation.data_digest
-            && recorded.benign_graphs + recorded.attack_graphs == validation.raw.len() as u64
-    };
+    let on_these = |recorded: &RecordedThreshold| recorded.data_digest == data_digest;
     let mut found = recorded_by(model, method)?;
     let position =
         found.iter().position(|recorded| is_own(model, recorded)).or_else(|| found.iter().position(on_these));
@@ -236,7 +232,6 @@ mod tests {
         for text in ["fpr:0.001", "fpr:0.1", "youden", "0.5", "1", "-3.25", "fpr:1e-300", "1e300"] {
             assert_eq!(Threshold::parse(text).unwrap().to_string(), text);
         }
-        // The form that earlier versions wrote.
         assert_eq!(Threshold::parse("fpr:0.000001"), Threshold::parse("fpr:1e-6"));
     }
 }

@@ -43,8 +43,7 @@ pub struct TeacherWorth {
     pub metric: String,
     /// Number of seeds that all were trained with.
     pub seeds: usize,
-    /// Number of teachers: students of the same settings learned from each. Files from before they were counted have one.
-    #[serde(default = "one")]
+    /// Number of teachers: students of the same settings learned from each.
     pub teachers: usize,
     /// Mean over those seeds, and the teachers, of the distilled students.
     pub mean_distilled: f64,
@@ -56,10 +55,6 @@ pub struct TeacherWorth {
     pub interval: Option<[f64; 2]>,
     /// Conclusion from the interval.
     pub verdict: Verdict,
-}
-
-fn one() -> usize {
-    1
 }
 
 /// The same student alone and with each of the compared teachers, all trained with one seed.

@@ -30,17 +30,6 @@ pub struct FusedModel {
     pub digest: String,
 }
 
-/// Graphs whose states an agent learned from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LearnedOn {
-    /// The training graphs of its two models: agents written before this field existed.
-    #[default]
-    Training,
-    /// The first halves of the validation stretches, which neither model was trained on.
-    Validation,
-}
-
 /// Everything about an agent except its weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AgentDescription {
@@ -60,9 +49,6 @@ pub struct AgentDescription {
     pub dataset: DatasetIdentity,
     /// Frames in a window of its graphs.
     pub window: usize,
-    /// The graphs that it learned from.
-    #[serde(default)]
-    pub learned_on: LearnedOn,
     /// Name of its size, as in `student`.
     pub size: String,
     /// Epoch that the weights are from; `val_loss` is its validation loss (regret).

@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(texts[..3], ["gat_student_normal/1", "known attack", "fpr:0.001 first 10 s"]);
         assert_eq!(texts[5..9], ["240.0", "3 of 4", "0.12", ""]);
         assert_eq!(row[6].number, Some(0.75));
-        // An evaluation by an earlier version.
+        // Undefined, as without attacks.
         assert!(row_of(json!({}))[5..9].iter().all(|cell| *cell == Cell::default()));
     }
 }

@@ -22,7 +22,7 @@ pub struct Evaluation {
     pub folder: PathBuf,
     pub dataset: String,
     pub models: Vec<Model>,
-    /// Students with their teacher compared with the same students alone; none in evaluations by 0.1.0.
+    /// Students with their teacher compared with the same students alone; empty if there are none.
     pub teachers: Vec<TeacherWorth>,
     pub curves: Option<Columns>,
     pub windows: Vec<ModelWindows>,
@@ -37,7 +37,6 @@ pub struct Model {
     pub distilled: bool,
     pub parameters: f64,
     pub file_bytes: f64,
-    #[serde(default)]
     pub speed: Option<Speed>,
     pub results: Vec<Judged>,
 }
@@ -63,7 +62,7 @@ pub struct Judged {
     pub operator: Operator,
 }
 
-/// Operator figures of a folder or file. `None` where undefined, and for evaluations by 0.1.0.
+/// Operator figures of a folder or file. `None` where undefined.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Operator {
     pub false_alarms_per_hour: Option<f64>,
