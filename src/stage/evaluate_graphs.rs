@@ -77,7 +77,6 @@ struct FrozenSections {
 
 #[derive(Deserialize)]
 struct FrozenDistillation {
-    #[serde(default)]
     targets_file: Option<PathBuf>,
 }
 

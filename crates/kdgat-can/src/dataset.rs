@@ -79,7 +79,6 @@ pub struct Dataset {
     /// The logs, sorted by folder, then by name.
     pub files: Vec<SourceFile>,
     /// Folders without logs, or with entries that are not logs.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed_over: Vec<PassedOver>,
     /// Format in which a known dataset is published. The logs are read in the format detected from their lines.
     #[serde(skip)]

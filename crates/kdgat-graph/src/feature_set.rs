@@ -27,18 +27,12 @@ pub enum FeatureSet {
         /// Number of node features.
         nodes: u16,
         /// Number of edge features.
-        #[serde(default)]
         edges: u16,
         /// Number of targets of a graph.
         targets: u16,
         /// Number of targets of a node.
-        #[serde(default, skip_serializing_if = "is_zero")]
         node_targets: u16,
     },
-}
-
-fn is_zero(count: &u16) -> bool {
-    *count == 0
 }
 
 impl FeatureSet {
@@ -127,11 +121,6 @@ impl FeatureSet {
             Self::Rich => 24,
             Self::Columns { .. } => 0,
         }
-    }
-
-    /// True for the default, which older files do not name.
-    pub fn is_window(&self) -> bool {
-        *self == Self::Window
     }
 }
 

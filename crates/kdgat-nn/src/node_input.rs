@@ -27,7 +27,7 @@ pub struct InputConfig {
 }
 
 impl InputConfig {
-    /// True for the default configuration, which older model descriptions omit.
+    /// True for the default configuration, which model descriptions omit.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }

@@ -24,7 +24,6 @@ pub struct TargetScale {
     /// Standard deviation of the residual; 1 for a constant one.
     pub deviation: f64,
     /// w, one number for each node feature; empty without a linear part.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<f64>,
 }
 

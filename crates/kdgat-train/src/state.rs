@@ -18,15 +18,12 @@ pub struct Position {
     /// Graphs of this epoch seen so far.
     pub epoch_graphs: u64,
     /// Steps done in all epochs.
-    #[serde(default)]
     pub total_steps: u64,
     /// Graphs that go through the model at a time.
-    #[serde(default)]
     pub micro_batch: MicroBatch,
     /// State of the schedule and of early stopping.
     pub progress: Progress,
     /// Loss scale of mixed precision.
-    #[serde(default)]
     pub loss_scale: LossScale,
     /// Digest of configuration and data: a run can only be resumed with the ones it started with.
     pub identity: String,

@@ -82,7 +82,6 @@ pub struct Schema {
     /// The task.
     pub task: Task,
     /// Owner of the targets: the graph or its nodes.
-    #[serde(default, skip_serializing_if = "Level::is_graph")]
     pub level: Level,
     /// The targets; one for classification.
     pub targets: Vec<Target>,

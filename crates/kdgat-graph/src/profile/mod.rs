@@ -46,7 +46,7 @@ pub fn fold_parts(windows: usize) -> Vec<Range<usize>> {
 
 /// Version of the profile and of the deviations from it: raised whenever the same frames give other features, so that a model never reads
 /// features of another meaning.
-pub const PROFILE_VERSION: u32 = 4;
+pub const PROFILE_VERSION: u32 = 1;
 
 /// What is usual for one ID.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -106,8 +106,7 @@ struct Content {
     version: u32,
     /// The IDs, ascending.
     ids: Vec<IdProfile>,
-    /// Relations between signals, ascending by ID and place; profiles of version 1 have none, and are refused by their version.
-    #[serde(default)]
+    /// Relations between signals, ascending by ID and place.
     relations: Vec<Relation>,
 }
 

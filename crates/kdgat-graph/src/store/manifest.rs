@@ -16,7 +16,7 @@ use crate::profile::{FOLDS, ProfileLearner};
 use crate::split::FileSplit;
 use crate::{CarProfile, EdgeScaling, FeatureSet, NodeScaling, StoreError, Vocabulary};
 
-/// Version of the store format, raised whenever this program would misread older stores.
+/// Version of the store format, raised whenever this program would misread the stores of the one before.
 pub const FORMAT_VERSION: u64 = 1;
 /// Name of the manifest in the store's folder.
 pub const MANIFEST: &str = "store.json";
@@ -41,7 +41,6 @@ pub struct Manifest {
     /// Vocabulary from the attack-free frames of the training stretches.
     pub vocabulary: Vocabulary,
     /// Graphs that are in two splits, and those dropped from training.
-    #[serde(default)]
     pub duplicates: Duplicates,
     /// Standardisation of the rich features; `None` for the window set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,7 +49,6 @@ pub struct Manifest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<StoreProfile>,
     /// Positions of the synthetic attack windows without a [trace](super::traceless), which are in no split, ascending.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub traceless: Vec<Range<u64>>,
     /// Schema of graphs that are no CAN windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -249,30 +247,21 @@ impl Manifest {
             json!([file.folder, file.name, file.role, file.source.blake3, file.graphs, file.attack_graphs, file.split])
         });
         let shards = self.shards.iter().map(|shard| json!([shard.graphs, shard.nodes, shard.edges, shard.blake3]));
-        let mut canonical = json!({
+        let canonical = json!({
             "format_version": self.format_version,
             "features": self.features,
             "options": self.options.canonical(),
             "totals": self.totals,
             "files": files.collect::<Vec<_>>(),
             "vocabulary": self.vocabulary,
+            "dropped": self.duplicates.dropped,
+            "traceless": self.traceless,
+            "scaling": self.scaling.as_ref().map(StoreScaling::bits),
+            "profile": self.profile,
+            "schema": self.schema,
+            "given_splits": self.given_splits,
             "shards": shards.collect::<Vec<_>>(),
         });
-        if !self.duplicates.dropped.is_empty() {
-            canonical["dropped"] = json!(self.duplicates.dropped);
-        }
-        if !self.traceless.is_empty() {
-            canonical["traceless"] = json!(self.traceless);
-        }
-        if let Some(scaling) = &self.scaling {
-            canonical["scaling"] = json!(scaling.bits());
-        }
-        if let Some(profile) = &self.profile {
-            canonical["profile"] = json!(profile);
-        }
-        if let Some(schema) = &self.schema {
-            canonical["schema"] = json!([schema, self.given_splits]);
-        }
         blake3::hash(canonical.to_string().as_bytes()).to_hex().to_string()
     }
 

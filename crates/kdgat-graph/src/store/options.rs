@@ -9,7 +9,7 @@ use crate::{FeatureSet, StoreError, Validation};
 
 /// Options that determine the content of a store, and how fast it is built.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct BuildOptions {
     /// Window size in frames.
     pub window: usize,
@@ -18,7 +18,6 @@ pub struct BuildOptions {
     /// Share of each training file's windows used for validation, from 0 to below 1; with whole logs or kinds of attack, of their bytes.
     pub validation_fraction: f64,
     /// Rule that chooses the validation data.
-    #[serde(skip_serializing_if = "Validation::is_blocks")]
     pub validation: Validation,
     /// Largest allowed share of a file's rows that cannot be read, from 0 to 1.
     pub max_reject_share: f64,
@@ -31,7 +30,6 @@ pub struct BuildOptions {
     /// True to train on graphs that are also in validation or a test.
     pub keep_duplicates: bool,
     /// Features of nodes and edges; part of the key in a store's name, beside the other options.
-    #[serde(skip_serializing_if = "FeatureSet::is_window")]
     pub features: FeatureSet,
     /// Threads for the build; 0 for one per core. The store is the same for any number.
     #[serde(skip)]
@@ -95,25 +93,17 @@ impl BuildOptions {
     /// The values that determine the content, with shares as integers, so that they compare equal after a JSON round trip.
     pub(super) fn canonical(&self) -> serde_json::Value {
         let billionths = |share: f64| (share * 1e9).round() as u64;
-        let mut canonical = json!({
+        json!({
             "window": self.window,
             "stride": self.stride,
             "validation_fraction": billionths(self.validation_fraction),
             "max_reject_share": billionths(self.max_reject_share),
             "format": self.format,
             "shard_bytes": self.shard_bytes,
-        });
-        // Added later: stores with the default keep their digests.
-        if self.piece_bytes != DEFAULT_PIECE_BYTES {
-            canonical["piece_bytes"] = json!(self.piece_bytes);
-        }
-        if !self.validation.is_blocks() {
-            canonical["validation"] = json!(self.validation);
-        }
-        if self.keep_duplicates {
-            canonical["keep_duplicates"] = json!(true);
-        }
-        canonical
+            "piece_bytes": self.piece_bytes,
+            "validation": self.validation,
+            "keep_duplicates": self.keep_duplicates,
+        })
     }
 
     pub(super) fn num_threads(&self) -> usize {

@@ -127,16 +127,8 @@ impl Plan {
 
     /// Digest that is equal for plans that give the same store, byte for byte.
     pub fn identity(&self) -> String {
-        let log = |log: &PlannedLog| match (&log.labels_blake3, &log.synthetic) {
-            // Added later: plans without label files or synthetic logs keep their identity.
-            (None, None) => json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds]),
-            (Some(labels), None) => {
-                json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds, labels])
-            }
-            (_, Some(origin)) => json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds, origin]),
-        };
         let (version, features, options) = (self.format_version, self.features, self.options.canonical());
-        let parts = json!([version, features, self.dataset, options, self.logs.iter().map(log).collect::<Vec<_>>()]);
+        let parts = json!([version, features, self.dataset, options, self.logs]);
         blake3::hash(parts.to_string().as_bytes()).to_hex().to_string()
     }
 

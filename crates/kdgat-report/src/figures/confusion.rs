@@ -28,7 +28,7 @@ pub struct Attack {
 pub fn draw(evaluation: &Evaluation, model: &Model) -> Result<Drawn, ReportError> {
     let attacks = attacks(model);
     if attacks.is_empty() {
-        let why = "the evaluation has no counts by file; this version of `kdgat evaluate` writes them.";
+        let why = "the evaluation has no counts by file.";
         return Ok(Drawn::missing(format!("confusion per attack of {}", model.model), why));
     }
     let method = model.results.first().map_or("", |row| row.threshold_method.as_str());

@@ -45,7 +45,7 @@ const KINDS: [Kind; 2] = [
 pub fn draw(evaluation: &Evaluation) -> Result<Vec<Drawn>, ReportError> {
     let what = format!("ROC and precision\u{2013}recall on {}", evaluation.dataset);
     let Some(curves) = evaluation.curves.as_ref().filter(|curves| !curves.is_empty()) else {
-        let why = "the evaluation has no curves.csv; this version of `kdgat evaluate` writes it.";
+        let why = "the evaluation has no curves.csv; evaluate again.";
         return Ok(vec![Drawn::missing(what, why)]);
     };
     let mut drawn = Vec::new();

@@ -61,7 +61,7 @@ pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
             Some(kind @ ("random" | "none")) => {
                 format!("graphs are not scored with --curriculum {kind}; use difficulty, static or easiest.")
             }
-            _ => format!("the run has no curriculum.csv; this version of `kdgat {}` writes it.", run.stage()),
+            _ => format!("the run has no curriculum.csv, which `kdgat {}` writes.", run.stage()),
         };
         return Ok(vec![Drawn::missing(what, why)]);
     };

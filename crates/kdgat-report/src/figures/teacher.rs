@@ -33,7 +33,7 @@ pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
         return Ok(Vec::new());
     }
     let Some(table) = run.timeline.as_ref().filter(|table| !table.is_empty()) else {
-        let why = "the run has no timeline.csv; this version writes it for distilled runs.";
+        let why = "the run has no timeline.csv, which distilled runs write.";
         return Ok(vec![Drawn::missing(what, why)]);
     };
     let mut recorded = table.numbers("epoch");

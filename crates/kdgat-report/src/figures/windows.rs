@@ -21,7 +21,7 @@ const STRONG: usize = 12;
 pub fn draw(evaluation: &Evaluation, model: &str) -> Result<Vec<Drawn>, ReportError> {
     let Some(found) = evaluation.windows.iter().find(|windows| windows.model == model) else {
         let what = format!("example windows of {model}");
-        let why = "the evaluation has no windows.json with this model; this version of `kdgat evaluate` writes it.";
+        let why = "the evaluation has no windows.json with this model; evaluate again.";
         return Ok(vec![Drawn::missing(what, why)]);
     };
     let of_window = |window: &Window| Ok(figure(evaluation, found, window)?.into());

@@ -100,7 +100,7 @@ impl Evaluation {
             ReportError::input(&path, format!("is not a valid evaluation: {error}; evaluate again"))
         };
         let models = serde_json::from_value(content["models"].take()).map_err(invalid)?;
-        let teachers: Option<_> = serde_json::from_value(content["teachers"].take()).map_err(invalid)?;
+        let teachers = serde_json::from_value(content["teachers"].take()).map_err(invalid)?;
         // Windows are optional: a file of another version is ignored.
         let windows = std::fs::read(folder.join(WINDOWS)).ok();
         let windows = windows.and_then(|text| serde_json::from_slice::<WindowsFile>(&text).ok());
@@ -108,7 +108,7 @@ impl Evaluation {
             folder: folder.to_owned(),
             dataset: content["dataset"].as_str().unwrap_or("").to_owned(),
             models,
-            teachers: teachers.unwrap_or_default(),
+            teachers,
             curves: Columns::read(&folder.join(CURVES))?,
             windows: windows.filter(WindowsFile::is_readable).map_or(Vec::new(), |file| file.models),
         })

@@ -28,7 +28,6 @@ pub struct Plan {
     /// Names of the axes, in the order of the trials' labels.
     pub axes: Vec<String>,
     /// Field that each axis varies, if it varies a single field.
-    #[serde(default)]
     pub(crate) fields: Vec<Option<String>>,
     /// Tasks in topological order: each comes after those that it needs.
     pub tasks: Vec<Task>,

@@ -8,7 +8,6 @@ use super::results::Results;
 
 /// State of a task, written by the process that holds its claim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct TaskState {
     /// Status. A file never has [`Status::Interrupted`] or [`Status::Blocked`], which follow from locks and from other tasks.
     pub status: Status,

@@ -115,13 +115,10 @@ pub struct MicroBatch {
     /// Present number; `None`: whole batches.
     graphs: Option<usize>,
     /// Planned maximum; `None`: whole batches.
-    #[serde(default)]
     planned: Option<usize>,
     /// Graphs of the largest batch so far: the last batch of an epoch may be smaller.
-    #[serde(default)]
     full_batch: usize,
     /// True while the next larger size is being tried.
-    #[serde(default)]
     trying: bool,
     #[serde(skip)]
     patience: Patience,
