@@ -33,7 +33,7 @@ pub fn check(
         )));
     };
     let batch_graphs = batch_graphs as usize;
-    let decided = Decided { batch_graphs: Some(batch_graphs), recomputes, captures_steps };
+    let decided = Decided { batch_graphs, recomputes, captures_steps };
     if inputs["identity"] == training::identity(config, stage, batch_graphs, dataset, teacher) {
         return Ok(decided);
     }

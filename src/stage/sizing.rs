@@ -64,7 +64,7 @@ pub struct Sizing<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Decided {
     /// Graphs per batch.
-    pub batch_graphs: Option<usize>,
+    pub batch_graphs: usize,
     /// True if the backward pass recomputes activations (gradient checkpointing).
     pub recomputes: bool,
     /// True if steps are captured as CUDA graphs.
@@ -220,9 +220,7 @@ impl Sizing<'_> {
         plan: &mut impl StagePlan,
         options: &FitOptions,
     ) -> Result<(), StageError> {
-        if let Some(batch_graphs) = decided.batch_graphs {
-            plan.set_batch_graphs(batch_graphs);
-        }
+        plan.set_batch_graphs(decided.batch_graphs);
         student.set_checkpointing(decided.recomputes);
         let graphs = plan.graphs();
         let batch_graphs = graphs.batch_graphs.min(graphs.training.len()).max(1);

@@ -101,7 +101,7 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
             },
             validation: if plan.samples_validation { plan.validation.len() } else { 0 },
             wanted: plan.batch_nodes,
-            decided: run.decided().and_then(|decided| decided.batch_graphs),
+            decided: run.decided().map(|decided| decided.batch_graphs),
         };
         let Fitted { batch_nodes, buffers, free_bytes: left, notes: lines } =
             sizing.fit(&mut student, &mut trainable, &options)?;

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tch::{Device, Kind};
 
 use super::StageError;
 use super::setup::{self, Data};
 use super::teacher::TeacherUse;
 use crate::config::{
-    self, AttentionChoice, CachePrecision, Config, Convolution, CurriculumConfig, IdEncoding, KdLoss, MonitorChoice,
-    NodesConfig, PoolingChoice, Precision, Schedule as ScheduleChoice, Stage,
+    self, AttentionChoice, Config, Convolution, IdEncoding, KdLoss, PoolingChoice, Precision,
+    Schedule as ScheduleChoice, Stage,
 };
 use crate::distill::alpha::Alpha;
 use crate::distill::losses::LogitLoss;

@@ -267,7 +267,7 @@ fn an_error_in_a_recomputation_arrives() {
     assert!(error.contains("checkpoint: no memory left for it"), "{error}");
 }
 
-/// The weights of a seed equal those of earlier versions, which used the process's generator.
+/// A seed gives the numbers of libtorch's default generator.
 #[test]
 fn a_generator_of_its_own_gives_the_numbers_of_the_default_one() {
     let _alone = alone();

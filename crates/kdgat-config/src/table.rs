@@ -14,7 +14,7 @@ pub struct Field {
     pub name: &'static str,
     /// Name of the section that the field belongs to.
     pub section: &'static str,
-    /// A former name that still works.
+    /// A second name.
     pub alias: Option<&'static str>,
     /// The doc comment, one entry per line.
     pub help: &'static [&'static str],

@@ -62,7 +62,7 @@ pub(super) fn find(folder: &Path) -> Result<Option<PathBuf>, RegistryError> {
 /// Waits like [`lock`], but with a shared lock, which needs no write permission.
 pub(super) fn wait(parent: &Path) -> Result<Option<File>, RegistryError> {
     let path = parent.join(LOCK);
-    // Versions without locks did not create the file.
+    // A copied registry may come without the file, as in a repository.
     let Ok(file) = File::open(&path) else { return Ok(None) };
     file.lock_shared().map_err(file_error(&path, "lock"))?;
     Ok(Some(file))
