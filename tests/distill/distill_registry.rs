@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use kdgat::can::{Dataset, SimulationOptions, simulate};
 use kdgat::distill::Weights;
 use kdgat::distill::registry::{FORMAT_VERSION, Registered, Registry, RegistryError, TeacherConfig, TrainedOn};
+use kdgat::graph::{BuildOptions, open_or_build};
 use serde_json::{Map, json};
 use support::distill::Perceptron;
 use support::parity::parity_file;
@@ -34,6 +36,23 @@ fn names(folder: &Path) -> Vec<String> {
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// If only the way of computing the digest has changed, write the new one into `config.json` and `card.md` of the teacher.
+#[test]
+fn the_shipped_teacher_belongs_to_the_simulated_dataset() {
+    let teachers = Path::new(env!("CARGO_MANIFEST_DIR")).join("teachers");
+    let teacher = Registry::new(&teachers).find("sim", "vgae").unwrap().config;
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("sim");
+    simulate(&SimulationOptions::default(), &root).unwrap();
+    let (options, stores) = (BuildOptions::default(), folder.path().join("stores"));
+    let store = open_or_build(&Dataset::open(&root).unwrap(), &options, &stores, &()).unwrap();
+    assert_eq!(teacher.dataset.digest, store.digest());
+    let metric = |name: &str| &teacher.metrics[name];
+    assert_eq!([metric("window"), metric("stride")], [&json!(options.window), &json!(options.stride)]);
+    assert_eq!(metric("validation_fraction"), &json!(options.validation_fraction));
+    assert_eq!(metric("validation"), &json!(options.validation.name()));
 }
 
 #[test]
