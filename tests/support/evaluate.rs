@@ -110,7 +110,9 @@ impl Bench {
         std::fs::create_dir_all(&run).unwrap();
         let state = parameters.into_tensors().into_iter().map(|named| (named.name, named.tensor.detach())).collect();
         checkpoint::write(&run.join("best.safetensors"), &state, &description).unwrap();
-        let data = serde_json::json!({ "data": "small", "window": 100, "stride": 100, "validation_fraction": 0.2 });
+        let data = serde_json::json!({
+            "data": "small", "window": 100, "stride": 100, "validation_fraction": 0.2, "validation": "blocks",
+        });
         let config = serde_json::json!({ "config": { "training": { "seed": seed }, "data": data } });
         std::fs::write(run.join("config.json"), config.to_string()).unwrap();
         std::fs::write(run.join("summary.json"), "{}").unwrap();

@@ -197,7 +197,12 @@ fn ctrl_c_saves_and_the_run_goes_on_in_the_middle_of_an_epoch() {
     let last = workplace.path().join("stopped/last/state.safetensors");
     wait_for("a checkpoint", || last.exists());
     let output = ended_by(child, Signal::INT);
-    assert_eq!(output.status.code(), Some(exit::INTERRUPTED.into()), "an interrupted run is not done:\n{}", said(&output));
+    assert_eq!(
+        output.status.code(),
+        Some(exit::INTERRUPTED.into()),
+        "an interrupted run is not done:\n{}",
+        said(&output)
+    );
     assert!(said(&output).contains("--resume"), "{}", said(&output));
     assert!(!workplace.path().join("stopped/summary.json").exists());
     workplace.success(&arguments);

@@ -16,6 +16,7 @@ use super::bootstrap::quantile;
 use super::ensemble::{CarWindows, JointScale};
 use super::id_list::CarIds;
 use super::profile::{UsualProfile, distances_among};
+use super::records::versioned;
 use super::scores::Profiled;
 use super::threshold::at_false_positive_rate;
 use super::{EvaluateError, ScoreKind};
@@ -286,14 +287,7 @@ impl Calibration {
         let content = |reason: String| EvaluateError::Content { path: path.to_owned(), reason };
         let again = "recreate it with `kdgat calibrate --model RUN --benign FILE`";
         let text = std::fs::read(path).map_err(|source| content(format!("cannot be read: {source}; {again}")))?;
-        let found: Self = serde_json::from_slice(&text)
-            .map_err(|error| content(format!("is not a calibration: {error}; {again}")))?;
-        if found.format_version != FORMAT_VERSION {
-            return Err(content(format!(
-                "is format version {}, this program reads {FORMAT_VERSION}; {again}",
-                found.format_version
-            )));
-        }
+        let found: Self = versioned(path, &text, FORMAT_VERSION, "calibration", again)?;
         match (&found.partner, partner) {
             (Some(_), None) => {
                 return Err(content(

@@ -5,7 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::ensemble::EnsembleThreshold;
 use super::{EvaluateError, Scale, ScoreKind, TrainedModel, threshold};
@@ -176,24 +178,33 @@ pub fn read(model: &TrainedModel) -> Result<Vec<RecordedThreshold>, EvaluateErro
 /// Reads the model's file, also what it has of other weights; empty if there is no file.
 pub(super) fn read_file(model: &TrainedModel) -> Result<ThresholdFile, EvaluateError> {
     let path = path(model);
-    let content = |reason: String| EvaluateError::Content { path: path.clone(), reason };
     let text = match std::fs::read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Ok(ThresholdFile { format_version: FORMAT_VERSION, thresholds: Vec::new(), ensembles: Vec::new() });
         }
-        Err(error) => return Err(content(format!("cannot be read: {error}"))),
+        Err(error) => return Err(EvaluateError::Content { path, reason: format!("cannot be read: {error}") }),
     };
     let advice = "delete it, and `kdgat evaluate` chooses thresholds again";
-    let file: ThresholdFile = serde_json::from_slice(&text)
-        .map_err(|error| content(format!("is not a thresholds file: {error}; {advice}")))?;
-    if file.format_version != FORMAT_VERSION {
-        return Err(content(format!(
-            "is format version {}, this program reads {FORMAT_VERSION}; {advice}",
-            file.format_version
-        )));
+    versioned(&path, &text, FORMAT_VERSION, "thresholds file", advice)
+}
+
+/// Parses a JSON file with a `format_version`, which is checked first: in another version, no other field can be relied on.
+pub(super) fn versioned<T: DeserializeOwned>(
+    path: &Path,
+    text: &[u8],
+    version: u32,
+    what: &str,
+    advice: &str,
+) -> Result<T, EvaluateError> {
+    let content = |reason: String| EvaluateError::Content { path: path.to_owned(), reason };
+    let invalid = |error: serde_json::Error| content(format!("is not a {what}: {error}; {advice}"));
+    let value: Value = serde_json::from_slice(text).map_err(invalid)?;
+    match &value["format_version"] {
+        found if *found == version => serde_json::from_value(value).map_err(invalid),
+        Value::Null => Err(content(format!("is not a {what}: it has no format_version; {advice}"))),
+        found => Err(content(format!("is format version {found}, this program reads {version}; {advice}"))),
     }
-    Ok(file)
 }
 
 /// Appends a threshold to the model's file, replacing one of the same method and data.

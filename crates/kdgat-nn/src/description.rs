@@ -48,7 +48,8 @@ pub(super) fn expect_common(
     input.check()
 }
 
-/// Architecture of a model of either kind.
+/// Architecture of a model of either kind. Fields with a default may be left out of a `config.json` that is written by hand, for
+/// weights of another program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "model", content = "architecture", rename_all = "lowercase")]
 pub enum Architecture {

@@ -31,7 +31,7 @@ const LEAST_FRAMES: u64 = 10_000;
 
 /// Options of a simulation. The defaults give the dataset `sim`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct SimulationOptions {
     /// Seed of everything random.
     pub seed: u64,

@@ -43,7 +43,7 @@ const LEAST_FRAMES: u64 = 10_000;
 
 /// Options of synthetic attacks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct SyntheticOptions {
     /// Seed of everything random.
     pub seed: u64,
