@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::jobs_server::JobsServer;
 use support::cli::{Workplace, contents, only_store, said};
+use support::stops::wait_for;
 
 const START_SECONDS: u64 = 120;
 
@@ -121,12 +122,8 @@ fn ray_gives_the_metrics_of_this_machine() {
     workplace.success(&["sweep", "small.toml", "--output", "local"]);
     // The submitting process is killed; the jobs continue, and another process monitors them.
     let mut first = on_ray(&workplace, &ray);
-    let start = Instant::now();
     let begun = || metrics(&workplace, "ray").iter().any(|row| row[1] == "running");
-    while !workplace.path().join("ray/sweep.csv").exists() || !begun() {
-        assert!(start.elapsed() < Duration::from_secs(90), "nothing begins");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    wait_for("a trial", || workplace.path().join("ray/sweep.csv").exists() && begun());
     first.kill().unwrap();
     first.wait().unwrap();
     let output = on_ray(&workplace, &ray).wait_with_output().unwrap();

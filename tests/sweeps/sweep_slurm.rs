@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use support::cli::{Workplace, contents, only_store, said};
+use support::stops::wait_for;
 
 /// A Slurm cluster that is stopped at the end of the test.
 struct Slurm {
@@ -59,28 +60,21 @@ impl Slurm {
 
     /// Resumes a drained node. A controller that has just started does not know the node yet.
     fn resume(&self, node: &str) {
-        let start = Instant::now();
-        loop {
+        wait_for("a node that takes jobs", || {
             let arguments = ["update", &format!("nodename={node}"), "state=resume"];
             let _ = Command::new("scontrol").args(arguments).env("SLURM_CONF", self.conf()).output();
             let state = self.call("sinfo", &["--noheader", "--format=%T"]);
-            if ["idle", "mixed", "allocated"].contains(&state.trim()) {
-                return;
-            }
-            assert!(start.elapsed() < Duration::from_secs(60), "the node stays {state}");
-            std::thread::sleep(Duration::from_millis(500));
-        }
+            ["idle", "mixed", "allocated"].contains(&state.trim())
+        });
     }
 
     fn wait_for_running(&self, step: &str) -> String {
-        let start = Instant::now();
-        loop {
-            if let Some(job) = self.jobs(step, "RUNNING").first() {
-                return job.clone();
-            }
-            assert!(start.elapsed() < Duration::from_secs(90), "no job of {step} runs");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let mut job = None;
+        wait_for(&format!("a job of {step}"), || {
+            job = self.jobs(step, "RUNNING").into_iter().next();
+            job.is_some()
+        });
+        job.unwrap()
     }
 }
 
@@ -141,14 +135,12 @@ struct Working {
 impl Working {
     /// Waits until the first epochs are done.
     fn wait(workplace: &Workplace, folder: &str) -> Self {
-        let start = Instant::now();
-        loop {
-            if let Some(working) = Self::find(&workplace.path().join(folder).join("tasks")) {
-                return working;
-            }
-            assert!(start.elapsed() < Duration::from_secs(90), "no student is trained");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let mut working = None;
+        wait_for("the training of a student", || {
+            working = Self::find(&workplace.path().join(folder).join("tasks"));
+            working.is_some()
+        });
+        working.unwrap()
     }
 
     fn find(tasks: &Path) -> Option<Self> {
@@ -223,25 +215,15 @@ fn a_job_cancelled_from_outside_is_told_and_a_cancelled_sweep_leaves_no_job() {
     let child = on_slurm(&workplace, &slurm, "cancelled");
     let job = slurm.wait_for_running("student");
     slurm.call("scancel", &[&job]);
-    let start = Instant::now();
-    while !metrics(&workplace, "cancelled").iter().any(|row| row[1] == "failed") {
-        assert!(
-            start.elapsed() < Duration::from_secs(60),
-            "nothing was noticed: {:?}",
-            metrics(&workplace, "cancelled")
-        );
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    wait_for("a failed trial", || metrics(&workplace, "cancelled").iter().any(|row| row[1] == "failed"));
     let text = std::fs::read_to_string(workplace.path().join("cancelled/sweep.csv")).unwrap();
     assert!(text.contains("was cancelled by another user or program"), "{text}");
     workplace.success(&["sweep", "cancel", "cancelled"]);
     let output = child.wait_with_output().unwrap();
     assert!(said(&output).contains("cancelled; run the same command again to continue"), "{}", said(&output));
-    let start = Instant::now();
-    while !slurm.jobs("student", "RUNNING").is_empty() || !slurm.jobs("student", "PENDING").is_empty() {
-        assert!(start.elapsed() < Duration::from_secs(60), "jobs are left");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    wait_for("the end of all jobs", || {
+        ["RUNNING", "PENDING"].iter().all(|state| slurm.jobs("student", state).is_empty())
+    });
 }
 
 /// Parts of a store are jobs like the tasks of a sweep; if the submitting process is killed, another one monitors them.
@@ -276,11 +258,7 @@ fn a_job_at_its_time_limit_saves_and_goes_on() {
     let child = on_slurm(&workplace, &slurm, "limited");
     let working = Working::wait(&workplace, "limited");
     kill_process(working.training, Signal::STOP).unwrap();
-    let start = Instant::now();
-    while !working.is_told() {
-        assert!(start.elapsed() < Duration::from_secs(80), "no signal comes before the time limit");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_for("the signal before the time limit", || working.is_told());
     kill_process(working.training, Signal::CONT).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
@@ -313,9 +291,7 @@ fn a_job_killed_for_memory_goes_a_rung_down_or_gets_more() {
     assert!(asked().contains("MinMemoryNode=805M"), "{}", asked());
     let first = slurm.wait_for_running("student");
     working.kill();
-    while slurm.wait_for_running("student") == first {
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    wait_for("another job", || slurm.wait_for_running("student") != first);
     assert!(asked().contains("MinMemoryNode=1208M"), "{}", asked());
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
