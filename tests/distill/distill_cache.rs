@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use support::process::{assert_passed, test_name};
+use support::process::{alone, assert_passed, test_name};
 
 use kdgat::distill::cache::RecordLayout;
 use kdgat::distill::{
@@ -143,6 +143,8 @@ fn refusal(behaviour: Behaviour) -> String {
 
 #[test]
 fn a_teacher_that_is_not_a_function_of_the_graph_is_refused() {
+    // Dropout uses the process's generator.
+    let _alone = alone();
     let dropout = refusal(Behaviour::Dropout);
     assert!(dropout.contains("dropout") && dropout.contains("latent"), "{dropout}");
     let statistics = refusal(Behaviour::BatchStatistics);
