@@ -26,8 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Arguments of the alarm layer.
 #[derive(Args, Debug)]
 pub struct AlarmArgs {
-    /// Print alarms instead of windows: a JSON line at the begin and end of each episode of attack windows. The exit code is 3 if a log
-    /// had alarms
+    /// Print alarms instead of windows: a JSON line at the begin and end of each episode of attack windows, and when it becomes more severe or
+    /// names other IDs. The exit code is 3 if a log had alarms
     #[arg(long)]
     pub alarms: bool,
     /// Raise an alarm at K attack windows among the last N (N at most 64)
@@ -36,7 +36,8 @@ pub struct AlarmArgs {
     /// Windows without an attack in a row that end an alarm; 20 windows of 100 frames are about one second of a usual bus
     #[arg(long, value_name = "WINDOWS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..), requires = "alarms")]
     pub alarm_clear: u32,
-    /// Time after the end of an alarm in which no other is raised, such as 10s; alarms that end within it are only counted
+    /// Time after the end of an alarm in which no other is raised unless it is more severe or names other IDs, such as 10s; alarms that end
+    /// within it are only counted
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = time_span::parse, requires = "alarms")]
     pub cooldown: Duration,
     /// Run this command with sh at each event but heartbeats, with the event as JSON on its standard input and in variables

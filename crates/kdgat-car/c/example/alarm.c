@@ -39,98 +39,201 @@ void alarm_init(alarm_state *state, const alarm_rule *rule)
     state->last_time = NAN;
 }
 
-/* Adds an attack window to the open episode. */
-static void merge(alarm_state *state, const alarm_verdict *verdict)
+/* Adds an attack window; the first one of a merge finds zeros. */
+static void merge(alarm_merged *merged, const alarm_verdict *verdict)
 {
     uint8_t named;
-    state->attack_windows++;
-    state->score = fmax(state->score, verdict->score);
-    state->deviations = fmax(state->deviations, verdict->deviations);
-    if (verdict->severity > state->severity) {
-        state->severity = verdict->severity;
+    merged->score = merged->attack_windows == 0u ? verdict->score : fmax(merged->score, verdict->score);
+    merged->deviations = merged->attack_windows == 0u ? verdict->deviations : fmax(merged->deviations, verdict->deviations);
+    merged->attack_windows++;
+    if (verdict->severity > merged->severity) {
+        merged->severity = verdict->severity;
     }
     for (named = 0; named < verdict->num_ids && named < ALARM_MOST_NAMED; named++) {
         uint32_t position = 0;
-        while (position < state->num_tracked && state->tracked[position].id != verdict->id[named]) {
+        while (position < merged->num_tracked && merged->tracked[position].id != verdict->id[named]) {
             position++;
         }
-        if (position < state->num_tracked) {
-            state->tracked[position].windows++;
-        } else if (state->num_tracked < ALARM_MOST_TRACKED) {
-            state->tracked[position].id = verdict->id[named];
-            state->tracked[position].windows = 1;
-            state->num_tracked++;
+        if (position < merged->num_tracked) {
+            merged->tracked[position].windows++;
+        } else if (merged->num_tracked < ALARM_MOST_TRACKED) {
+            merged->tracked[position].id = verdict->id[named];
+            merged->tracked[position].windows = 1;
+            merged->num_tracked++;
         }
+    }
+}
+
+static void merge_recent(const alarm_state *state, alarm_merged *merged)
+{
+    uint32_t position;
+    memset(merged, 0, sizeof *merged);
+    for (position = 0; position < state->num_recent; position++) {
+        merge(merged, &state->recent[position].verdict);
     }
 }
 
 /* Lists the IDs named by most windows, ties in the order in which they were first named. */
-static void list_culprits(const alarm_state *state, alarm_event *event)
+static void list_culprits(const alarm_merged *merged, alarm_event *event)
 {
     uint8_t taken[ALARM_MOST_TRACKED] = {0};
     event->num_culprits = 0;
-    while (event->num_culprits < ALARM_MOST_LISTED && event->num_culprits < state->num_tracked) {
+    while (event->num_culprits < ALARM_MOST_LISTED && event->num_culprits < merged->num_tracked) {
         uint32_t position, most = ALARM_MOST_TRACKED;
-        for (position = 0; position < state->num_tracked; position++) {
+        for (position = 0; position < merged->num_tracked; position++) {
             if (!taken[position] &&
-                (most == ALARM_MOST_TRACKED || state->tracked[position].windows > state->tracked[most].windows)) {
+                (most == ALARM_MOST_TRACKED || merged->tracked[position].windows > merged->tracked[most].windows)) {
                 most = position;
             }
         }
         taken[most] = 1;
-        event->culprit[event->num_culprits++] = state->tracked[most];
+        event->culprit[event->num_culprits++] = merged->tracked[most];
     }
+}
+
+static int is_told(const alarm_state *state, uint32_t id)
+{
+    uint32_t position;
+    for (position = 0; position < state->num_told; position++) {
+        if (state->told[position] == id) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void tell(alarm_state *state, uint32_t id)
+{
+    if (state->num_told < ALARM_MOST_TRACKED && !is_told(state, id)) {
+        state->told[state->num_told++] = id;
+    }
+}
+
+/* True if as many recent attacks as raise an alarm name the ID. */
+static int is_agreed(const alarm_state *state, uint32_t id)
+{
+    uint32_t position, count = 0;
+    for (position = 0; position < state->num_recent; position++) {
+        const alarm_verdict *verdict = &state->recent[position].verdict;
+        uint8_t named = 0;
+        while (named < verdict->num_ids && named < ALARM_MOST_NAMED && verdict->id[named] != id) {
+            named++;
+        }
+        count += named < verdict->num_ids && named < ALARM_MOST_NAMED ? 1u : 0u;
+    }
+    return count >= state->rule.needed;
+}
+
+/* Calls tell for each ID that enough recent attacks agree on, or only finds one that was not told. */
+static int agreed_ids(alarm_state *state, int tells)
+{
+    uint32_t position;
+    uint8_t named;
+    for (position = 0; position < state->num_recent; position++) {
+        const alarm_verdict *verdict = &state->recent[position].verdict;
+        for (named = 0; named < verdict->num_ids && named < ALARM_MOST_NAMED; named++) {
+            const uint32_t id = verdict->id[named];
+            if (is_told(state, id) || !is_agreed(state, id)) {
+                continue;
+            }
+            if (!tells) {
+                return 1;
+            }
+            tell(state, id);
+        }
+    }
+    return 0;
+}
+
+/* What as many recent attacks as raise an alarm agree on and the events of the last alarm have not said. */
+static alarm_news news(alarm_state *state)
+{
+    uint32_t position, severe = 0;
+    for (position = 0; position < state->num_recent; position++) {
+        severe += state->recent[position].verdict.severity > state->told_severity ? 1u : 0u;
+    }
+    if (severe >= state->rule.needed) {
+        return ALARM_NEW_SEVERITY;
+    }
+    return state->num_told < ALARM_MOST_TRACKED && agreed_ids(state, 0) ? ALARM_NEW_CULPRITS : ALARM_NO_NEWS;
+}
+
+/* Figures of the window that raises or changes an alarm. */
+static void of_last_window(const alarm_state *state, alarm_event *event)
+{
+    const alarm_verdict *last = &state->recent[state->num_recent - 1u].verdict;
+    event->alarm = state->raised;
+    event->time = last->time;
+    event->window = last->window;
+    event->score = last->score;
+    event->deviations = last->deviations;
+    event->attack_windows = state->episode.attack_windows;
+    event->severity = state->episode.severity;
 }
 
 static void raise_alarm(alarm_state *state, alarm_event *event)
 {
-    const alarm_verdict *last = &state->recent[state->num_recent - 1u].verdict;
     uint32_t position;
     state->first_position = state->recent[0].position;
     state->first_clock = state->recent[0].clock;
-    state->attack_windows = 0;
-    state->score = NAN;
-    state->deviations = NAN;
-    state->severity = ALARM_LOW;
-    state->num_tracked = 0;
-    for (position = 0; position < state->num_recent; position++) {
-        merge(state, &state->recent[position].verdict);
-    }
+    merge_recent(state, &state->episode);
     state->raised++;
+    state->told_severity = state->episode.severity;
+    state->num_told = 0;
+    for (position = 0; position < state->episode.num_tracked; position++) {
+        tell(state, state->episode.tracked[position].id);
+    }
     event->kind = ALARM_BEGIN;
-    event->alarm = state->raised;
-    event->time = last->time;
     event->since = state->recent[0].verdict.time;
-    event->window = last->window;
-    event->score = last->score;
-    event->deviations = last->deviations;
-    event->attack_windows = state->attack_windows;
-    event->severity = state->severity;
-    list_culprits(state, event);
-    state->num_recent = 0;
+    event->suppressed = state->suppressed - state->suppressed_before;
+    state->suppressed_before = state->suppressed;
+    of_last_window(state, event);
+    list_culprits(&state->episode, event);
     state->quiet = 0;
     state->state = ALARM_STATE_OPEN;
 }
 
+/* Reports news in an open episode. */
+static void change_alarm(alarm_state *state, alarm_event *event)
+{
+    const alarm_news found = news(state);
+    alarm_merged recent;
+    if (found == ALARM_NO_NEWS) {
+        return;
+    }
+    event->kind = ALARM_CHANGE;
+    event->news = found;
+    of_last_window(state, event);
+    merge_recent(state, &recent);
+    list_culprits(&recent, event);
+    (void)agreed_ids(state, 1);
+    state->told_severity = state->episode.severity;
+}
+
 static void end_alarm(alarm_state *state, uint8_t cleared, alarm_event *event)
 {
+    uint32_t position;
     event->kind = ALARM_END;
     event->alarm = state->raised;
     event->time = state->last_time;
     event->duration_seconds = state->clock.seconds - state->first_clock;
     event->windows = state->windows + 1u - state->first_position;
-    event->attack_windows = state->attack_windows;
-    event->score = state->score;
-    event->deviations = state->deviations;
-    event->severity = state->severity;
+    event->attack_windows = state->episode.attack_windows;
+    event->score = state->episode.score;
+    event->deviations = state->episode.deviations;
+    event->severity = state->episode.severity;
     event->cleared = cleared;
-    list_culprits(state, event);
+    list_culprits(&state->episode, event);
+    state->told_severity = state->episode.severity;
+    for (position = 0; position < event->num_culprits; position++) {
+        tell(state, event->culprit[position].id);
+    }
+    state->num_recent = 0;
     state->has_ended = 1;
     state->ended_at = state->clock.seconds;
     state->state = ALARM_STATE_QUIET;
 }
 
-/* An attack window outside an episode. */
 static void attack(alarm_state *state, double clock, const alarm_verdict *verdict, alarm_event *event)
 {
     uint32_t old = 0;
@@ -148,9 +251,15 @@ static void attack(alarm_state *state, double clock, const alarm_verdict *verdic
     state->recent[state->num_recent].clock = clock;
     state->recent[state->num_recent].verdict = *verdict;
     state->num_recent++;
+    if (state->state == ALARM_STATE_OPEN) {
+        state->quiet = 0;
+        merge(&state->episode, verdict);
+        change_alarm(state, event);
+        return;
+    }
     enough = state->num_recent >= state->rule.needed;
     cooling = state->has_ended && clock - state->ended_at < state->rule.cooldown_seconds;
-    if (enough && !cooling) {
+    if (enough && (!cooling || news(state) != ALARM_NO_NEWS)) {
         raise_alarm(state, event);
     } else if (enough || state->state == ALARM_STATE_SUPPRESSED) {
         state->state = ALARM_STATE_SUPPRESSED;
@@ -165,15 +274,12 @@ void alarm_push(alarm_state *state, const alarm_verdict *verdict, alarm_event *e
     state->windows++;
     state->last_time = verdict->time;
     clock = alarm_clock_advance(&state->clock, verdict->time);
-    if (state->state == ALARM_STATE_OPEN) {
-        if (verdict->attack) {
-            state->quiet = 0;
-            merge(state, verdict);
-        } else if (++state->quiet >= state->rule.clear) {
+    if (verdict->attack) {
+        attack(state, clock, verdict, event);
+    } else if (state->state == ALARM_STATE_OPEN) {
+        if (++state->quiet >= state->rule.clear) {
             end_alarm(state, 1, event);
         }
-    } else if (verdict->attack) {
-        attack(state, clock, verdict, event);
     } else if (state->state == ALARM_STATE_SUPPRESSED && ++state->quiet >= state->rule.clear) {
         state->suppressed++;
         state->num_recent = 0;

@@ -2,7 +2,8 @@
  *
  * The rules are those of kdgat's crates/kdgat-detect/src/alarm/mod.rs. In short:
  * - `needed` attack windows among the last `among` raise an alarm; `clear` windows without an attack in a row end it.
- * - Within `cooldown_seconds` after the end of an alarm none is raised; an attack that outlasts them raises it then.
+ * - Within `cooldown_seconds` after the end of an alarm none is raised, unless it is more severe or names other IDs; an attack that
+ *   outlasts them raises it then. In an open alarm, both are a change. `needed` windows among the last `among` have to agree on it.
  * - Seconds are counted on a clock of the windows' times: a step back counts 0, a step of more than a day counts a day, and a time
  *   that is NaN or infinite is ignored.
  * All state is in one struct that the caller owns; nothing is allocated. */
@@ -44,19 +45,24 @@ typedef struct alarm_culprit {
     uint64_t windows;
 } alarm_culprit;
 
-typedef enum alarm_kind { ALARM_NONE, ALARM_BEGIN, ALARM_END } alarm_kind;
+typedef enum alarm_kind { ALARM_NONE, ALARM_BEGIN, ALARM_CHANGE, ALARM_END } alarm_kind;
+
+/* News about an attack. */
+typedef enum alarm_news { ALARM_NO_NEWS, ALARM_NEW_SEVERITY, ALARM_NEW_CULPRITS } alarm_news;
 
 typedef struct alarm_event {
     alarm_kind kind;
     uint64_t alarm; /* number, from 1 */
-    double time;    /* of the window that raised or ended it */
+    double time;    /* of the window that raised, changed or ended it */
     double since;   /* begin: time of the first attack window */
-    uint64_t window;           /* begin: number of the window that raised it */
-    double score;              /* begin: of that window; end: highest of the episode */
+    uint64_t window;           /* begin, change: number of that window */
+    double score;              /* begin, change: of that window; end: highest of the episode */
     double deviations;         /* likewise; NaN without a calibration */
     double duration_seconds;   /* end: on the clock, from the first attack window */
     uint64_t windows;          /* end: from the first attack window to the last window */
     uint64_t attack_windows;   /* so far */
+    uint64_t suppressed;       /* begin: alarms suppressed since the last one began */
+    alarm_news news;           /* change: what is new */
     alarm_severity severity;   /* highest so far */
     uint8_t cleared;           /* end: 1 by quiet windows, 0 by the end of the stream */
     uint8_t num_culprits;
@@ -69,6 +75,15 @@ typedef struct alarm_clock {
     uint8_t has_last;
 } alarm_clock;
 
+/* Attack windows, merged. */
+typedef struct alarm_merged {
+    uint64_t attack_windows;
+    double score, deviations;
+    alarm_severity severity;
+    uint32_t num_tracked;
+    alarm_culprit tracked[ALARM_MOST_TRACKED];
+} alarm_merged;
+
 /* Contents are private. */
 typedef struct alarm_state {
     alarm_rule rule;
@@ -77,7 +92,7 @@ typedef struct alarm_state {
     double last_time;
     enum { ALARM_STATE_QUIET, ALARM_STATE_OPEN, ALARM_STATE_SUPPRESSED } state;
     uint64_t quiet;
-    /* Attack windows among the last `among`, oldest first, outside an episode. */
+    /* Attack windows among the last `among`, oldest first. */
     uint32_t num_recent;
     struct {
         uint64_t position;
@@ -86,16 +101,17 @@ typedef struct alarm_state {
     } recent[ALARM_MOST_AMONG];
     uint64_t raised;
     uint64_t suppressed;
+    uint64_t suppressed_before; /* of them, before the last alarm began */
     uint8_t has_ended;
     double ended_at;
+    /* Severity and IDs that the events of the last alarm have named. */
+    alarm_severity told_severity;
+    uint32_t num_told;
+    uint32_t told[ALARM_MOST_TRACKED];
     /* The open episode. */
     uint64_t first_position;
     double first_clock;
-    uint64_t attack_windows;
-    double score, deviations;
-    alarm_severity severity;
-    uint32_t num_tracked;
-    alarm_culprit tracked[ALARM_MOST_TRACKED];
+    alarm_merged episode;
 } alarm_state;
 
 /* Advances a clock, which begins as zeros, and returns its seconds. */

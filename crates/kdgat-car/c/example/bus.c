@@ -39,6 +39,7 @@ static void beat_if_due(bus_state *bus, double clock, uint64_t frames, const bus
     event->frames = frames - bus->frames_at_beat;
     event->windows = counts->windows - bus->at_beat.windows;
     event->alarms = counts->alarms - bus->at_beat.alarms;
+    event->suppressed = counts->suppressed - bus->at_beat.suppressed;
     event->silent = bus->silent;
     bus->beat = clock;
     bus->at_beat = *counts;

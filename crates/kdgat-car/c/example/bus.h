@@ -24,6 +24,7 @@ typedef struct bus_event {
     uint64_t frames;  /* heartbeat: since the last one */
     uint64_t windows;
     uint64_t alarms;
+    uint64_t suppressed;
     uint8_t silent;
 } bus_event;
 
@@ -36,6 +37,7 @@ typedef struct bus_events {
 typedef struct bus_counts {
     uint64_t windows;
     uint64_t alarms;
+    uint64_t suppressed;
 } bus_counts;
 
 /* Contents are private, but for the counts of silences. */

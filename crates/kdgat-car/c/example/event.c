@@ -5,7 +5,7 @@
 
 const char *event_name(event_kind kind)
 {
-    static const char *const names[] = {"alarm", "alarm-end", "silence", "silence-end", "heartbeat"};
+    static const char *const names[] = {"alarm", "alarm-change", "alarm-end", "silence", "silence-end", "heartbeat"};
     return names[kind];
 }
 
@@ -58,14 +58,54 @@ static void add_severity(text *json, alarm_severity severity)
     text_add(json, "\"");
 }
 
-void event_from_alarm(event *made, const alarm_event *from)
+static void add_deviations(text *json, const char *name, double deviations)
+{
+    if (!isnan(deviations)) {
+        add_double(json, name, deviations);
+    }
+}
+
+/* The figures of a begin or a change. */
+static void add_begin(text *json, const alarm_event *from)
 {
     const int begins = from->kind == ALARM_BEGIN;
+    if (begins) {
+        add_double(json, ",\"since\":", from->since);
+    }
+    add_count(json, ",\"window\":", from->window);
+    add_double(json, ",\"score\":", from->score);
+    add_deviations(json, ",\"deviations\":", from->deviations);
+    add_severity(json, from->severity);
+    add_count(json, ",\"attack_windows\":", from->attack_windows);
+    if (begins) {
+        add_count(json, ",\"suppressed\":", from->suppressed);
+    }
+    add_culprits(json, from);
+    if (!begins) {
+        text_add(json, from->news == ALARM_NEW_SEVERITY ? ",\"changed\":\"severity\"" : ",\"changed\":\"culprits\"");
+    }
+}
+
+static void add_end(text *json, const alarm_event *from)
+{
+    add_double(json, ",\"duration_seconds\":", from->duration_seconds);
+    add_count(json, ",\"windows\":", from->windows);
+    add_count(json, ",\"attack_windows\":", from->attack_windows);
+    add_double(json, ",\"highest_score\":", from->score);
+    add_deviations(json, ",\"highest_deviations\":", from->deviations);
+    add_severity(json, from->severity);
+    add_culprits(json, from);
+    text_add(json, from->cleared ? ",\"ended_by\":\"clear\"" : ",\"ended_by\":\"end\"");
+}
+
+void event_from_alarm(event *made, const alarm_event *from)
+{
+    static const event_kind kinds[] = {EVENT_ALARM, EVENT_ALARM, EVENT_ALARM_CHANGE, EVENT_ALARM_END};
     text json;
     uint32_t at;
 
     memset(made, 0, sizeof *made);
-    json = begin(made, begins ? EVENT_ALARM : EVENT_ALARM_END);
+    json = begin(made, kinds[from->kind]);
     made->has_time = 1;
     made->time = from->time;
     made->alarm = from->alarm;
@@ -77,27 +117,10 @@ void event_from_alarm(event *made, const alarm_event *from)
     }
     add_count(&json, ",\"alarm\":", from->alarm);
     add_double(&json, ",\"time\":", from->time);
-    if (begins) {
-        add_double(&json, ",\"since\":", from->since);
-        add_count(&json, ",\"window\":", from->window);
-        add_double(&json, ",\"score\":", from->score);
-        if (!isnan(from->deviations)) {
-            add_double(&json, ",\"deviations\":", from->deviations);
-        }
-        add_severity(&json, from->severity);
-        add_count(&json, ",\"attack_windows\":", from->attack_windows);
-        add_culprits(&json, from);
+    if (from->kind == ALARM_END) {
+        add_end(&json, from);
     } else {
-        add_double(&json, ",\"duration_seconds\":", from->duration_seconds);
-        add_count(&json, ",\"windows\":", from->windows);
-        add_count(&json, ",\"attack_windows\":", from->attack_windows);
-        add_double(&json, ",\"highest_score\":", from->score);
-        if (!isnan(from->deviations)) {
-            add_double(&json, ",\"highest_deviations\":", from->deviations);
-        }
-        add_severity(&json, from->severity);
-        add_culprits(&json, from);
-        text_add(&json, from->cleared ? ",\"ended_by\":\"clear\"" : ",\"ended_by\":\"end\"");
+        add_begin(&json, from);
     }
     text_add(&json, "}");
 }
@@ -128,6 +151,7 @@ void event_from_bus(event *made, const bus_event *from)
         add_count(&json, ",\"frames\":", from->frames);
         add_count(&json, ",\"windows\":", from->windows);
         add_count(&json, ",\"alarms\":", from->alarms);
+        add_count(&json, ",\"suppressed\":", from->suppressed);
         text_add(&json, from->silent ? ",\"silent\":true" : ",\"silent\":false");
         break;
     }

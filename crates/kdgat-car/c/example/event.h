@@ -9,14 +9,21 @@
 
 #define EVENT_MOST_BYTES 1024
 
-typedef enum event_kind { EVENT_ALARM, EVENT_ALARM_END, EVENT_SILENCE, EVENT_SILENCE_END, EVENT_HEARTBEAT } event_kind;
+typedef enum event_kind {
+    EVENT_ALARM,
+    EVENT_ALARM_CHANGE,
+    EVENT_ALARM_END,
+    EVENT_SILENCE,
+    EVENT_SILENCE_END,
+    EVENT_HEARTBEAT
+} event_kind;
 
 /* An event, as its receivers need it. */
 typedef struct event {
     event_kind kind;
     uint8_t has_time;
     double time;
-    /* Of alarm and alarm-end. */
+    /* Of alarm, alarm-change and alarm-end. */
     uint64_t alarm;
     double score;
     alarm_severity severity;

@@ -82,7 +82,7 @@ static void set_variables(hook *calls, const event *about, char (*bytes)[VARIABL
         text_double(&value, about->time);
         *next++ = bytes[1];
     }
-    if (about->kind == EVENT_ALARM || about->kind == EVENT_ALARM_END) {
+    if (about->kind == EVENT_ALARM || about->kind == EVENT_ALARM_CHANGE || about->kind == EVENT_ALARM_END) {
         value = variable(bytes[2], 2);
         text_count(&value, about->alarm);
         *next++ = bytes[2];

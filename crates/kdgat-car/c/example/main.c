@@ -154,6 +154,7 @@ static bus_counts counts(void)
     bus_counts made;
     made.windows = program.windows;
     made.alarms = program.alarms.raised;
+    made.suppressed = program.alarms.suppressed;
     return made;
 }
 

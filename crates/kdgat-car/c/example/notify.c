@@ -77,6 +77,7 @@ static int level(const event *about)
 {
     switch (about->kind) {
     case EVENT_ALARM:
+    case EVENT_ALARM_CHANGE:
         return about->severity == ALARM_HIGH ? 2 : about->severity == ALARM_MEDIUM ? 3 : 4;
     case EVENT_SILENCE:
         return 4;

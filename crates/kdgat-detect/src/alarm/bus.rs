@@ -17,6 +17,7 @@ pub struct BusLimits {
 pub struct Counts {
     pub windows: u64,
     pub alarms: u64,
+    pub suppressed: u64,
 }
 
 /// Watches a bus; the [module](super) defines silence and heartbeat. `now` is the machine's clock in seconds since the start on a live
@@ -130,6 +131,7 @@ impl Bus {
             frames: frames - self.frames_at_beat,
             windows: counts.windows - self.at_beat.windows,
             alarms: counts.alarms - self.at_beat.alarms,
+            suppressed: counts.suppressed - self.at_beat.suppressed,
             silent: self.silent,
         }));
         (self.beat, self.at_beat, self.frames_at_beat) = (clock, counts, frames);
@@ -219,14 +221,14 @@ mod tests {
         // The times of frames make no heartbeat.
         bus.frame(0.0, Some(0.1), Counts::default(), &mut events);
         bus.frame(0.1, Some(0.2), Counts::default(), &mut events);
-        bus.tick(10.0, Counts { windows: 5, alarms: 1 }, &mut events);
-        bus.tick(19.9, Counts { windows: 5, alarms: 1 }, &mut events);
-        bus.tick(55.0, Counts { windows: 7, alarms: 1 }, &mut events);
+        bus.tick(10.0, Counts { windows: 5, alarms: 1, suppressed: 2 }, &mut events);
+        bus.tick(19.9, Counts { windows: 5, alarms: 1, suppressed: 2 }, &mut events);
+        bus.tick(55.0, Counts { windows: 7, alarms: 1, suppressed: 5 }, &mut events);
         let beats: Vec<&Heartbeat> = events
             .iter()
             .filter_map(|event| if let Event::Heartbeat(beat) = event { Some(beat) } else { None })
             .collect();
-        let first = Heartbeat { time: Some(0.1), frames: 2, windows: 5, alarms: 1, silent: true };
-        assert_eq!(beats, [&first, &Heartbeat { frames: 0, windows: 2, alarms: 0, ..first.clone() }]);
+        let first = Heartbeat { time: Some(0.1), frames: 2, windows: 5, alarms: 1, suppressed: 2, silent: true };
+        assert_eq!(beats, [&first, &Heartbeat { frames: 0, windows: 2, alarms: 0, suppressed: 3, ..first.clone() }]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::event::{Alarm, AlarmEnd, Cause, Ending, Event};
+use super::event::{Alarm, AlarmChange, AlarmEnd, Cause, Changed, Ending, Event};
 use super::{Clock, Severity, SeverityScale};
 use crate::{Detection, NamedCulprit};
 
@@ -20,7 +20,7 @@ pub struct AlarmRule {
     pub among: usize,
     /// Windows without an attack in a row that end the episode, at least 1.
     pub clear: u64,
-    /// Seconds after the end of an alarm in which no other begins.
+    /// Seconds after the end of an alarm in which no other begins, unless it is more severe or names other IDs.
     pub cooldown_seconds: f64,
 }
 
@@ -65,13 +65,35 @@ pub struct Alarms {
     windows: u64,
     /// Time of the last window.
     last_time: f64,
-    /// Attack windows among the last [`AlarmRule::among`], outside an episode.
+    /// Attack windows among the last [`AlarmRule::among`].
     recent: VecDeque<Attack>,
     state: State,
+    /// Severity and IDs of the last alarm, which later attacks are compared with.
+    told: Told,
     /// Clock at the end of the last alarm.
     ended_at: Option<f64>,
     raised: u64,
     suppressed: u64,
+    /// Alarms suppressed before the last one was raised.
+    suppressed_before: u64,
+}
+
+/// Severity and IDs that the events of an alarm have named.
+#[derive(Debug, Default)]
+struct Told {
+    severity: Severity,
+    /// At most [`MOST_TRACKED`].
+    ids: Vec<String>,
+}
+
+impl Told {
+    fn add_ids<'a>(&mut self, ids: impl IntoIterator<Item = &'a String>) {
+        for id in ids {
+            if self.ids.len() < MOST_TRACKED && !self.ids.contains(id) {
+                self.ids.push(id.clone());
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -115,9 +137,11 @@ impl Alarms {
             last_time: f64::NAN,
             recent: VecDeque::new(),
             state: State::Quiet,
+            told: Told::default(),
             ended_at: None,
             raised: 0,
             suppressed: 0,
+            suppressed_before: 0,
         }
     }
 
@@ -127,12 +151,7 @@ impl Alarms {
         self.last_time = verdict.time;
         let clock = self.clock.advance(verdict.time);
         match &mut self.state {
-            State::Alarm(episode) if verdict.attack => {
-                episode.quiet = 0;
-                episode.merged.add(verdict);
-                None
-            }
-            State::Alarm(episode) => {
+            State::Alarm(episode) if !verdict.attack => {
                 episode.quiet += 1;
                 if episode.quiet < self.rule.clear { None } else { self.end(Ending::Clear) }
             }
@@ -146,7 +165,7 @@ impl Alarms {
                 None
             }
             State::Quiet if !verdict.attack => None,
-            State::Quiet | State::Suppressed { .. } => self.attack(clock, verdict),
+            State::Quiet | State::Suppressed { .. } | State::Alarm(_) => self.attack(clock, verdict),
         }
     }
 
@@ -178,26 +197,72 @@ impl Alarms {
         self.suppressed
     }
 
-    /// Takes an attack window outside an episode.
+    /// Takes an attack window.
     fn attack(&mut self, clock: f64, verdict: Verdict) -> Option<Event> {
         let oldest = (self.windows + 1).saturating_sub(self.rule.among as u64);
         while self.recent.front().is_some_and(|attack| attack.position < oldest) {
             self.recent.pop_front();
         }
-        self.recent.push_back(Attack { position: self.windows, clock, verdict });
-        let is_cooling = self.ended_at.is_some_and(|end| clock - end < self.rule.cooldown_seconds);
-        match &mut self.state {
-            _ if self.recent.len() >= self.rule.needed && !is_cooling => self.raise(),
-            State::Suppressed { quiet } => {
-                *quiet = 0;
-                None
-            }
-            _ if self.recent.len() >= self.rule.needed => {
-                self.state = State::Suppressed { quiet: 0 };
-                None
-            }
-            _ => None,
+        if let State::Alarm(episode) = &mut self.state {
+            episode.quiet = 0;
+            episode.merged.add(&verdict);
+            self.recent.push_back(Attack { position: self.windows, clock, verdict });
+            return self.change();
         }
+        self.recent.push_back(Attack { position: self.windows, clock, verdict });
+        let is_enough = self.recent.len() >= self.rule.needed;
+        let is_cooling = self.ended_at.is_some_and(|end| clock - end < self.rule.cooldown_seconds);
+        if is_enough && (!is_cooling || self.news().is_some()) {
+            return self.raise();
+        }
+        match &mut self.state {
+            State::Suppressed { quiet } => *quiet = 0,
+            _ if is_enough => self.state = State::Suppressed { quiet: 0 },
+            _ => {}
+        }
+        None
+    }
+
+    /// Returns what as many recent attacks as raise an alarm agree on and the events of the last alarm have not said.
+    fn news(&self) -> Option<Changed> {
+        let mut severities: Vec<Severity> = self.recent.iter().map(|attack| attack.verdict.severity).collect();
+        severities.sort_unstable_by(|one, other| other.cmp(one));
+        if severities.get(self.rule.needed - 1).is_some_and(|severity| *severity > self.told.severity) {
+            return Some(Changed::Severity);
+        }
+        let has_room = self.told.ids.len() < MOST_TRACKED;
+        (has_room && self.agreed_ids().any(|id| !self.told.ids.contains(id))).then_some(Changed::Culprits)
+    }
+
+    /// IDs that as many recent attacks name as raise an alarm; an ID may come several times.
+    fn agreed_ids(&self) -> impl Iterator<Item = &String> {
+        let names = |attack: &Attack, id: &String| attack.verdict.culprits.iter().any(|named| named.id == *id);
+        let all = self.recent.iter().flat_map(|attack| attack.verdict.culprits.iter().map(|named| &named.id));
+        all.filter(move |id| self.recent.iter().filter(|attack| names(attack, id)).count() >= self.rule.needed)
+    }
+
+    /// Reports news in an open episode.
+    fn change(&mut self) -> Option<Event> {
+        let changed = self.news()?;
+        let State::Alarm(episode) = &self.state else { return None };
+        let Verdict { window, time, score, deviations, .. } = self.recent.back()?.verdict;
+        let mut recent = Merged::default();
+        self.recent.iter().for_each(|attack| recent.add(&attack.verdict));
+        let (severity, attack_windows) = (episode.merged.severity, episode.merged.attack_windows);
+        let agreed: Vec<String> = self.agreed_ids().cloned().collect();
+        self.told.add_ids(&agreed);
+        self.told.severity = severity;
+        Some(Event::AlarmChange(AlarmChange {
+            alarm: self.raised,
+            time,
+            window,
+            score,
+            deviations,
+            severity,
+            attack_windows,
+            culprits: recent.causes(),
+            changed,
+        }))
     }
 
     /// Begins an episode with the recent attacks.
@@ -206,8 +271,11 @@ impl Alarms {
         let (position, clock, since) = (first.position, first.clock, first.verdict.time);
         let Verdict { window, time, score, deviations, .. } = last.verdict;
         let mut merged = Merged::default();
-        self.recent.drain(..).for_each(|attack| merged.add(attack.verdict));
+        self.recent.iter().for_each(|attack| merged.add(&attack.verdict));
         self.raised += 1;
+        self.told = Told { severity: merged.severity, ids: Vec::new() };
+        self.told.add_ids(merged.causes.iter().map(|tracked| &tracked.cause.id));
+        let suppressed = self.suppressed - std::mem::replace(&mut self.suppressed_before, self.suppressed);
         let event = Event::Alarm(Alarm {
             alarm: self.raised,
             time,
@@ -217,6 +285,7 @@ impl Alarms {
             deviations,
             severity: merged.severity,
             attack_windows: merged.attack_windows,
+            suppressed,
             culprits: merged.causes(),
         });
         self.state = State::Alarm(Episode { position, clock, quiet: 0, merged });
@@ -227,7 +296,11 @@ impl Alarms {
     fn end(&mut self, ended_by: Ending) -> Option<Event> {
         let State::Alarm(episode) = std::mem::replace(&mut self.state, State::Quiet) else { return None };
         let clock = self.clock.seconds();
+        let culprits = episode.merged.causes();
         self.ended_at = Some(clock);
+        self.recent.clear();
+        self.told.severity = episode.merged.severity;
+        self.told.add_ids(culprits.iter().map(|cause| &cause.id));
         Some(Event::AlarmEnd(AlarmEnd {
             alarm: self.raised,
             time: self.last_time,
@@ -237,7 +310,7 @@ impl Alarms {
             highest_score: episode.merged.score,
             highest_deviations: episode.merged.deviations,
             severity: episode.merged.severity,
-            culprits: episode.merged.causes(),
+            culprits,
             ended_by,
         }))
     }
@@ -269,8 +342,8 @@ impl Default for Merged {
 }
 
 impl Merged {
-    fn add(&mut self, verdict: Verdict) {
-        let Verdict { score, deviations, severity, culprits, .. } = verdict;
+    fn add(&mut self, verdict: &Verdict) {
+        let &Verdict { score, deviations, severity, ref culprits, .. } = verdict;
         self.attack_windows += 1;
         // `max` of NaN and a number is the number.
         self.score = self.score.max(score);
@@ -278,15 +351,16 @@ impl Merged {
         self.severity = self.severity.max(severity);
         for NamedCulprit { id, unusual } in culprits {
             let is_full = self.causes.len() >= MOST_TRACKED;
-            match self.causes.iter_mut().find(|tracked| tracked.cause.id == id) {
+            match self.causes.iter_mut().find(|tracked| tracked.cause.id == *id) {
                 Some(tracked) => {
                     tracked.cause.windows += 1;
                     if score > tracked.score {
-                        (tracked.score, tracked.cause.unusual) = (score, unusual);
+                        (tracked.score, tracked.cause.unusual) = (score, unusual.clone());
                     }
                 }
                 None if !is_full => {
-                    self.causes.push(Tracked { cause: Cause { id, windows: 1, unusual }, score });
+                    let cause = Cause { id: id.clone(), windows: 1, unusual: unusual.clone() };
+                    self.causes.push(Tracked { cause, score });
                 }
                 None => {}
             }
@@ -391,7 +465,7 @@ mod tests {
             serde_json::to_string(&begin).unwrap(),
             concat!(
                 r#"{"event":"alarm","alarm":1,"time":100.5,"since":100.0,"window":12,"score":0.9,"deviations":4.0,"#,
-                r#""severity":"high","attack_windows":2,"culprits":[{"id":"7DF","windows":2,"unusual":["often"]},"#,
+                r#""severity":"high","attack_windows":2,"suppressed":0,"culprits":[{"id":"7DF","windows":2,"unusual":["often"]},"#,
                 r#"{"id":"002","windows":1,"unusual":["early"]}]}"#
             )
         );
@@ -406,6 +480,65 @@ mod tests {
             )
         );
         assert_eq!(alarms.finish(), None);
+    }
+
+    /// Events of windows a quarter of a second apart: `.` no attack; `l`, `m`, `h` an attack of low, medium or high severity that names 123,
+    /// capitals one that names 456. `+` a begin, `s` and `c` a change of severity and of culprits, `-` an end.
+    fn drawn_with_news(rule: AlarmRule, text: &str) -> (String, u64) {
+        let mut alarms = Alarms::new(rule);
+        let mut drawn = String::new();
+        for (window, letter) in text.chars().enumerate() {
+            let severity = match letter.to_ascii_lowercase() {
+                'm' => Severity::Medium,
+                'h' => Severity::High,
+                _ => Severity::Low,
+            };
+            let id = if letter.is_ascii_uppercase() { "456" } else { "123" };
+            let mut next = verdict(window as u64, 0.25 * window as f64, letter != '.');
+            next.severity = severity;
+            next.culprits.iter_mut().for_each(|named| named.id = id.to_owned());
+            drawn.push(match alarms.push(next) {
+                Some(Event::Alarm(_)) => '+',
+                Some(Event::AlarmChange(AlarmChange { changed: Changed::Severity, .. })) => 's',
+                Some(Event::AlarmChange(AlarmChange { changed: Changed::Culprits, .. })) => 'c',
+                Some(Event::AlarmEnd(_)) => '-',
+                Some(other) => panic!("{other:?}"),
+                None => '.',
+            });
+        }
+        alarms.finish();
+        (drawn, alarms.suppressed())
+    }
+
+    #[test]
+    fn a_more_severe_attack_or_one_with_other_culprits_breaks_the_cooldown() {
+        let rule = AlarmRule { cooldown_seconds: 100.0, ..RULE };
+        assert_eq!(drawn_with_news(rule, "l..l...h.."), ("+.-....+.-".to_owned(), 1), "more severe");
+        assert_eq!(drawn_with_news(rule, "h..l...L.."), ("+.-....+.-".to_owned(), 1), "other culprits");
+        assert_eq!(drawn_with_news(rule, "lL..l.L..h"), ("+c.-.....+".to_owned(), 1), "both IDs were named, and then it is more severe");
+        // As many windows as raise an alarm have to agree.
+        let rule = AlarmRule { needed: 2, among: 3, ..rule };
+        assert_eq!(drawn_with_news(rule, "ll..lh..lhh.."), (".+.-......+.-".to_owned(), 1));
+        assert_eq!(drawn_with_news(rule, "ll..lL..LlL.."), (".+.-......+.-".to_owned(), 1));
+    }
+
+    #[test]
+    fn an_open_alarm_reports_once_that_it_has_become_more_severe_or_names_other_ids() {
+        assert_eq!(drawn_with_news(RULE, "llmmhhLLhL.."), ("+.s.s.c....-".to_owned(), 0));
+        let rule = AlarmRule { needed: 2, among: 4, ..RULE };
+        assert_eq!(drawn_with_news(rule, "lllhllhhLlL.."), (".+....s...c.-".to_owned(), 0));
+    }
+
+    #[test]
+    fn an_alarm_counts_the_suppressed_ones_before_it() {
+        let mut alarms = Alarms::new(AlarmRule { cooldown_seconds: 2.0, ..RULE });
+        let mut suppressed = Vec::new();
+        for (window, letter) in "A..A..A........A..".chars().enumerate() {
+            if let Some(Event::Alarm(alarm)) = alarms.push(verdict(window as u64, 0.25 * window as f64, letter == 'A')) {
+                suppressed.push(alarm.suppressed);
+            }
+        }
+        assert_eq!(suppressed, [0, 2]);
     }
 
     #[test]

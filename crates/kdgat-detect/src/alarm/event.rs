@@ -10,6 +10,8 @@ use super::Severity;
 pub enum Event {
     /// An episode of attack windows has begun.
     Alarm(Alarm),
+    /// The attack has become more severe or names other IDs.
+    AlarmChange(AlarmChange),
     /// The episode has ended.
     AlarmEnd(AlarmEnd),
     /// The bus has no frames any more.
@@ -40,8 +42,44 @@ pub struct Alarm {
     pub severity: Severity,
     /// Attack windows so far.
     pub attack_windows: u64,
+    /// Alarms that the cooldown has suppressed since the last alarm began.
+    pub suppressed: u64,
     /// IDs named by most of them.
     pub culprits: Vec<Cause>,
+}
+
+/// News within an episode.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AlarmChange {
+    /// Number of the alarm.
+    pub alarm: u64,
+    /// Time of the window that brought the news.
+    pub time: f64,
+    /// Number of that window.
+    pub window: u64,
+    /// Its score.
+    pub score: f64,
+    /// Its robust deviations, with a calibration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deviations: Option<f64>,
+    /// Highest severity of the episode's attack windows so far.
+    pub severity: Severity,
+    /// Attack windows of the episode so far.
+    pub attack_windows: u64,
+    /// IDs named by most of the recent attack windows.
+    pub culprits: Vec<Cause>,
+    /// The news.
+    pub changed: Changed,
+}
+
+/// News about an attack. A higher severity is reported even if the IDs are others, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Changed {
+    /// It is more severe.
+    Severity,
+    /// It names other IDs.
+    Culprits,
 }
 
 /// End of an episode.
@@ -122,6 +160,8 @@ pub struct Heartbeat {
     pub windows: u64,
     /// Alarms that have begun.
     pub alarms: u64,
+    /// Alarms that the cooldown has suppressed.
+    pub suppressed: u64,
     /// True during a silence.
     pub silent: bool,
 }
@@ -131,6 +171,7 @@ impl Event {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Alarm(_) => "alarm",
+            Self::AlarmChange(_) => "alarm-change",
             Self::AlarmEnd(_) => "alarm-end",
             Self::Silence(_) => "silence",
             Self::SilenceEnd(_) => "silence-end",
@@ -142,6 +183,7 @@ impl Event {
     pub fn time(&self) -> Option<f64> {
         match self {
             Self::Alarm(event) => Some(event.time),
+            Self::AlarmChange(event) => Some(event.time),
             Self::AlarmEnd(event) => Some(event.time),
             Self::Silence(event) => event.time,
             Self::SilenceEnd(event) => Some(event.time),
@@ -159,7 +201,7 @@ mod tests {
         let events = [
             Event::Silence(Silence { time: None, limit_seconds: 0.5 }),
             Event::SilenceEnd(SilenceEnd { time: 1.0, seconds: f64::INFINITY }),
-            Event::Heartbeat(Heartbeat { time: Some(1.0), frames: 1, windows: 2, alarms: 3, silent: false }),
+            Event::Heartbeat(Heartbeat { time: Some(1.0), frames: 1, windows: 2, alarms: 3, suppressed: 4, silent: false }),
         ];
         let lines = events.each_ref().map(|event| serde_json::to_string(event).unwrap());
         assert_eq!(
@@ -167,7 +209,7 @@ mod tests {
             [
                 r#"{"event":"silence","time":null,"limit_seconds":0.5}"#,
                 r#"{"event":"silence-end","time":1.0,"seconds":null}"#,
-                r#"{"event":"heartbeat","time":1.0,"frames":1,"windows":2,"alarms":3,"silent":false}"#,
+                r#"{"event":"heartbeat","time":1.0,"frames":1,"windows":2,"alarms":3,"suppressed":4,"silent":false}"#,
             ]
         );
         for (event, line) in events.iter().zip(&lines) {

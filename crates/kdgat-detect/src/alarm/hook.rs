@@ -130,6 +130,7 @@ fn variables(event: &Event) -> Vec<(&'static str, String)> {
     variables.extend(event.time().map(|time| ("KDGAT_TIME", time.to_string())));
     let (alarm, score, severity, culprits) = match event {
         Event::Alarm(begin) => (begin.alarm, begin.score, begin.severity, &begin.culprits),
+        Event::AlarmChange(change) => (change.alarm, change.score, change.severity, &change.culprits),
         Event::AlarmEnd(end) => (end.alarm, end.highest_score, end.severity, &end.culprits),
         Event::Silence(_) | Event::SilenceEnd(_) | Event::Heartbeat(_) => return variables,
     };
@@ -162,6 +163,7 @@ mod tests {
             deviations: None,
             severity: Severity::Medium,
             attack_windows: 2,
+            suppressed: 0,
             culprits: vec![culprit("7DF"), culprit("002")],
         })
     }

@@ -12,17 +12,21 @@
 //! A rule `K/N`, `clear` and `cooldown` decide. The layer is in one of three states: *quiet* at the start, *alarm*, *suppressed*.
 //!
 //! - The *recent attacks* are the attack windows among the last N windows. They are empty at the start and after each episode.
-//! - Quiet, or suppressed, and an attack window arrives that makes them K or more: if an earlier alarm has ended less than `cooldown`
-//!   seconds before (the clock at this window minus the clock at the end), the state becomes *suppressed*. Otherwise an `alarm` is
-//!   raised: it has the next number from 1, its episode begins with the oldest of the recent attacks and covers all of them.
-//! - Alarm: each attack window joins the episode. The `clear`-th window without an attack in a row ends it with `alarm-end`; the
-//!   cooldown begins at that window, and the state becomes quiet.
+//! - *News*: what at least K of the recent attacks agree on and the events of the last alarm have not said, a higher severity or an ID.
+//!   The events of an alarm have said its severities and the IDs of the windows that raised it, of its changes, and of its end.
+//! - Quiet, or suppressed, and an attack window arrives that makes the recent attacks K or more: if an earlier alarm has ended less than
+//!   `cooldown` seconds before (the clock at this window minus the clock at the end) and there is no news, the state becomes *suppressed*.
+//!   Otherwise an `alarm` is raised: it has the next number from 1, its episode begins with the oldest of the recent attacks and covers
+//!   all of them.
+//! - Alarm: each attack window joins the episode, and one that brings news is an `alarm-change`. The `clear`-th window without an attack in
+//!   a row ends it with `alarm-end`; the cooldown begins at that window, and the state becomes quiet.
 //! - Suppressed: the `clear`-th window without an attack in a row ends it without an event; one more alarm counts as suppressed, and
-//!   the state becomes quiet. If the attack outlasts the cooldown, the alarm is raised by the second rule, and does not count as
-//!   suppressed. A suppressed episode begins no cooldown.
+//!   the state becomes quiet. If the attack outlasts the cooldown or brings news, the alarm is raised by the third rule, and does not
+//!   count as suppressed. A suppressed episode begins no cooldown. The next `alarm` and heartbeats have the number of suppressed ones.
 //! - At the end of the stream (or after a signal), an open episode ends with `alarm-end`, and a suppressed one is counted.
 //!
-//! So `alarm` and `alarm-end` alternate, and no alarm begins within the cooldown of the one before it.
+//! So `alarm` and `alarm-end` alternate, and an alarm that begins within the cooldown of the one before it is more severe or names other
+//! IDs. An alarm keeps at most [`MOST_TRACKED`] IDs that it has named; further IDs are no news.
 //!
 //! # Severity
 //! [`severity`] grades each attack window by its distance to the threshold; an episode has the highest grade of its windows so far.
@@ -56,7 +60,7 @@ pub mod syslog;
 pub use bus::{Bus, BusLimits};
 pub use clock::{Clock, LONGEST_STEP_SECONDS};
 pub use episode::{AlarmRule, Alarms, MOST_LISTED, MOST_TRACKED, Verdict};
-pub use event::{Alarm, AlarmEnd, Cause, Ending, Event, Heartbeat, Silence, SilenceEnd};
+pub use event::{Alarm, AlarmChange, AlarmEnd, Cause, Changed, Ending, Event, Heartbeat, Silence, SilenceEnd};
 pub use hook::Hook;
 pub use monitor::{Monitor, Pace};
 pub use severity::{Severity, SeverityScale};

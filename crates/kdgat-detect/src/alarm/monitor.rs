@@ -105,7 +105,7 @@ impl Monitor {
 }
 
 fn counts(alarms: &Alarms) -> Counts {
-    Counts { windows: alarms.windows(), alarms: alarms.raised() }
+    Counts { windows: alarms.windows(), alarms: alarms.raised(), suppressed: alarms.suppressed() }
 }
 
 #[cfg(test)]

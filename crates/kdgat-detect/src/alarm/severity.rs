@@ -20,10 +20,11 @@ const DIFFICULTY_LIMITS: Limits = Limits { medium: 0.223_143_551_314_209_76, hig
 const LIMITS: Limits = Limits { medium: 1.0, high: 3.0 };
 
 /// Grade of an alarm, from the least to the most severe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
     /// Little above the threshold.
+    #[default]
     Low,
     /// Clearly above the threshold: one spread or 1 nat, for an autoencoder's own score a factor of 1.25.
     Medium,

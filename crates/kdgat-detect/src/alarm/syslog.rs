@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use super::Severity;
-use super::event::Event;
+use super::event::{Alarm, AlarmChange, Event};
 
 /// The local socket of the system's log.
 pub const DEV_LOG: &str = "/dev/log";
@@ -62,7 +62,7 @@ fn connected(path: &Path) -> io::Result<UnixDatagram> {
 /// Level of an event (RFC 5424, section 6.2.1): critical 2, error 3, warning 4, notice 5, informational 6.
 fn level(event: &Event) -> u8 {
     match event {
-        Event::Alarm(alarm) => match alarm.severity {
+        Event::Alarm(Alarm { severity, .. }) | Event::AlarmChange(AlarmChange { severity, .. }) => match severity {
             Severity::High => 2,
             Severity::Medium => 3,
             Severity::Low => 4,

@@ -95,6 +95,41 @@ static void figures(void)
     check(event.kind == ALARM_NONE, "nothing is open");
 }
 
+/* `.` no attack; `l`, `m`, `h` an attack of that severity that names 123, capitals one that names 456. `s` and `c` are changes. */
+static void drawn_with_news(uint32_t needed, uint32_t among, double cooldown, const char *windows, const char *expected,
+                            uint64_t suppressed)
+{
+    alarm_rule rule;
+    alarm_state state;
+    alarm_event event;
+    char found[64];
+    size_t position, length = strlen(windows);
+    rule.needed = needed;
+    rule.among = among;
+    rule.clear = 2;
+    rule.cooldown_seconds = cooldown;
+    alarm_init(&state, &rule);
+    for (position = 0; position < length; position++) {
+        const char letter = windows[position];
+        alarm_verdict next = verdict(position, 0.25 * (double)position, letter != '.');
+        next.severity = letter == 'h' || letter == 'H' ? ALARM_HIGH : letter == 'm' || letter == 'M' ? ALARM_MEDIUM : ALARM_LOW;
+        next.id[0] = letter >= 'A' && letter <= 'Z' ? 0x456 : 0x123;
+        alarm_push(&state, &next, &event);
+        found[position] = event.kind == ALARM_BEGIN    ? '+'
+                          : event.kind == ALARM_END    ? '-'
+                          : event.kind == ALARM_NONE   ? '.'
+                          : event.news == ALARM_NEW_SEVERITY ? 's'
+                                                             : 'c';
+    }
+    alarm_finish(&state, &event);
+    found[position] = '\0';
+    if (strcmp(found, expected) != 0 || state.suppressed != suppressed) {
+        failures++;
+        printf("%u/%u %s: %s, %u suppressed; expected %s\n", (unsigned)needed, (unsigned)among, windows, found,
+               (unsigned)state.suppressed, expected);
+    }
+}
+
 static void many_ids(void)
 {
     static const uint32_t again[] = {150, 3, 3, 7};
@@ -142,6 +177,13 @@ int main(void)
     drawn(1, 1, 2, 2.0, "A..AAAAAAAAA..", "+.-.......+..-", 0);
     drawn(1, 1, 2, 2.0, "A..A", "+.-.", 1);
     drawn(1, 1, 2, 1e9, "A..A..A..A.A", "+.-.........", 3);
+    drawn_with_news(1, 1, 100.0, "l..l...h..", "+.-....+.-", 1);
+    drawn_with_news(1, 1, 100.0, "h..l...L..", "+.-....+.-", 1);
+    drawn_with_news(1, 1, 100.0, "lL..l.L..h", "+c.-.....+", 1);
+    drawn_with_news(2, 3, 100.0, "ll..lh..lhh..", ".+.-......+.-", 1);
+    drawn_with_news(2, 3, 100.0, "ll..lL..LlL..", ".+.-......+.-", 1);
+    drawn_with_news(1, 1, 0.0, "llmmhhLLhL..", "+.s.s.c....-", 0);
+    drawn_with_news(2, 4, 0.0, "lllhllhhLlL..", ".+....s...c.-", 0);
     figures();
     many_ids();
     bad_times();
