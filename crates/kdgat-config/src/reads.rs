@@ -205,38 +205,3 @@ pub fn check_reads(loaded: &Loaded, reads: &Reads) -> Result<(), ConfigError> {
     }
     ConfigError::unless_empty(problems)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{SECTIONS, field};
-
-    #[test]
-    fn every_name_is_a_field_or_a_section() {
-        let all = [
-            SIMULATE,
-            SIMULATE_CITATIONS,
-            BUILD,
-            BUILD_NODES,
-            INFO,
-            MERGE,
-            CHECK,
-            TEACHERS,
-            CACHE,
-            CACHE_NODES,
-            SCORE,
-            EVALUATE,
-            EXPORT,
-            EXPORT_EXAMPLES,
-            PLAN,
-        ];
-        for reads in all {
-            for name in reads.fields {
-                assert!(field(name).is_some_and(|field| field.name == *name), "{}: {name}", reads.command);
-            }
-            for name in reads.sections {
-                assert!(SECTIONS.iter().any(|section| section.name == *name), "{}: {name}", reads.command);
-            }
-        }
-    }
-}
