@@ -12,6 +12,7 @@ use super::exit::UsageError;
 use super::output::OutputError;
 use super::time_span;
 use crate::can::Frame;
+use crate::can::formats::RecentRows;
 use crate::detect::Detector;
 use crate::detect::alarm::hook::{Hook, HookReport};
 use crate::detect::alarm::syslog::{DEV_LOG, Syslog};
@@ -47,8 +48,8 @@ pub struct AlarmArgs {
     /// Send the events to the system's log, too, through this socket (--syslog alone: /dev/log)
     #[arg(long, value_name = "SOCKET", num_args = 0..=1, require_equals = true, default_missing_value = DEV_LOG, requires = "alarms")]
     pub syslog: Option<PathBuf>,
-    /// Print a heartbeat with counts of frames, windows and alarms this often, such as 60s: by the clock on a live stream, by the times
-    /// of the frames in a log
+    /// Print a heartbeat with counts of frames, windows and alarms this often, such as 60s: by the clock on a live stream, where it has the
+    /// share of the last 1,000 rows that could not be read, too; by the times of the frames in a log
     #[arg(long, value_name = "DURATION", value_parser = time_span::parse_positive, requires = "alarms")]
     pub heartbeat: Option<Duration>,
     /// Report a bus without frames for this long, such as 500ms
@@ -121,7 +122,8 @@ pub struct Closing {
 }
 
 impl AlarmLayer {
-    /// Scores the frames that a read has returned, perhaps none, and prints the events that they cause.
+    /// Scores the frames that a read has returned, perhaps none, and prints the events that they cause. `recent`: the last rows of a live
+    /// stream.
     ///
     /// # Errors
     /// Fails if standard output cannot be written, or on errors of libtorch.
@@ -129,11 +131,15 @@ impl AlarmLayer {
         &mut self,
         detector: &mut Detector,
         frames: &[Frame],
-        is_live: bool,
+        recent: Option<&RecentRows>,
         output: &mut impl Write,
     ) -> Result<()> {
         let Self { monitor, receivers, scale, start, .. } = self;
-        let pace = if is_live { Pace::Live(start.elapsed().as_secs_f64()) } else { Pace::Log };
+        let live = |recent: &RecentRows| Pace::Live {
+            now: start.elapsed().as_secs_f64(),
+            reject_share: recent.reject_share(),
+        };
+        let pace = recent.map_or(Pace::Log, live);
         let judge = |frames: &[Frame], each: &mut dyn FnMut(Verdict) -> Result<()>| {
             detector.push(frames, |detection| each(Verdict::new(detection, scale)))
         };

@@ -9,9 +9,8 @@ use clap::Args;
 use tch::Device;
 
 use super::exit::UsageError;
-use super::log_format::LogFormatParser;
+use super::log_args::LogArgs;
 use super::output;
-use crate::can::Format;
 use crate::config::{Setting, Threshold};
 use crate::detect::source::STANDARD_INPUT;
 use crate::detect::{self, Duration, FrameStream};
@@ -59,9 +58,8 @@ pub struct CalibrateArgs {
     /// Target false-positive rate: the share of attack-free windows that may be classified as attacks, as fpr:RATE
     #[arg(long, value_name = "THRESHOLD", default_value = "fpr:0.001")]
     pub threshold: String,
-    /// Format of the log (default: recognised from its content)
-    #[arg(long, value_name = "FORMAT", value_parser = LogFormatParser)]
-    pub format: Option<Format>,
+    #[command(flatten)]
+    pub log: LogArgs,
     /// CPU threads for computation (default: one per core)
     #[arg(long, value_name = "COUNT", value_parser = super::commands::threads())]
     pub threads: Option<i32>,
@@ -184,7 +182,7 @@ impl Traffic {
                 eprintln!("{}: not read; {:.1} s of traffic were read before it", log.display(), duration.seconds());
                 continue;
             }
-            let mut stream = FrameStream::open(log, args.format)?;
+            let mut stream = FrameStream::open(log, &args.log.options())?;
             if features.needs_history() {
                 let begin = columns.num_graphs();
                 has_more |=
@@ -196,6 +194,8 @@ impl Traffic {
                 expect_attack_free(log, &attacks)?;
                 windows.iter_mut().zip(of_log).for_each(|(windows, of_log)| windows.extend(of_log));
             }
+            // A stream, too: what could be read of it is not the car's traffic.
+            stream.check()?;
             logs.push(log.display().to_string());
         }
         if has_more {

@@ -23,8 +23,10 @@ pub fn run(config: &Config, json: bool) -> Result<ExitCode> {
         return of_graphs(path, json);
     }
     let dataset = stage::recorded_dataset(config)?;
-    let BuildOptions { format, window, max_reject_share, threads, .. } = stage::build_options(config);
-    let report = check::check(&dataset, &CheckOptions { format, window, max_reject_share, threads });
+    let build = stage::build_options(config);
+    let read = build.read_options();
+    let BuildOptions { format, window, max_reject_share, threads, .. } = build;
+    let report = check::check(&dataset, &CheckOptions { format, read, window, max_reject_share, threads });
     let text = if json { serde_json::to_string_pretty(&report)? + "\n" } else { describe(&report) };
     output::write(&text)?;
     Ok(if report.is_usable() { ExitCode::SUCCESS } else { ExitCode::from(exit::INPUT) })

@@ -1,5 +1,6 @@
 //! `kdgat data`: merges and describes datasets.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -90,6 +91,13 @@ fn table(manifest: &Manifest) -> String {
         0 => String::new(),
         dropped => format!("; {dropped} training graphs left out, because they are also in validation or a test"),
     };
+    let named: BTreeSet<&str> =
+        manifest.files.iter().flat_map(|file| file.report.interfaces.keys().map(String::as_str)).collect();
+    let interfaces = match &manifest.options.interface {
+        Some(read) => format!("; frames of {read} (the logs have {})", Vec::from_iter(named).join(", ")),
+        None if named.is_empty() => String::new(),
+        None => format!("; frames of {}", Vec::from_iter(named).join(", ")),
+    };
     let heading = format!(
         "{}: windows of {} frames, stride {}; {} IDs in the vocabulary; digest {}",
         manifest.dataset,
@@ -98,7 +106,7 @@ fn table(manifest: &Manifest) -> String {
         manifest.vocabulary.ids().len(),
         &manifest.digest[..16]
     );
-    heading + &dropped + "\n\n" + &aligned(&COLUMNS, &rows)
+    heading + &interfaces + &dropped + "\n\n" + &aligned(&COLUMNS, &rows)
 }
 
 /// Formats a table: first column left-aligned, the others right-aligned.

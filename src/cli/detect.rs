@@ -12,9 +12,9 @@ use tch::Device;
 
 use super::alarms::{AlarmArgs, AlarmLayer};
 use super::exit::UsageError;
-use super::log_format::LogFormatParser;
+use super::log_args::LogArgs;
 use super::output::OutputError;
-use crate::can::{Format, ReadReport};
+use crate::can::ReadReport;
 use crate::config::{Setting, Threshold};
 use crate::detect::alarm::SeverityScale;
 use crate::detect::{AttackAbove, DetectOptions, Detector, FrameStream};
@@ -50,9 +50,8 @@ pub struct DetectArgs {
     /// Frames from the start of one window to the start of the next (default: the stride of the model's training)
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..))]
     pub stride: Option<u32>,
-    /// Format of the log (default: recognised from its content)
-    #[arg(long, value_name = "FORMAT", value_parser = LogFormatParser)]
-    pub format: Option<Format>,
+    #[command(flatten)]
+    pub log: LogArgs,
     /// CPU threads for computation
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..=4096))]
     pub threads: i32,
@@ -77,7 +76,7 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
     let mut detector = Detector::new(&models.models(), options, Device::Cpu)?;
     // A live stream has no end; a signal is the usual way to stop.
     interrupt::listen_to_stop_after("the frames that have come")?;
-    let mut stream = FrameStream::open(&args.file, args.format)?;
+    let mut stream = FrameStream::open_checked(&args.file, &args.log.options())?;
 
     eprintln!("{}", described(threshold, &source, &detector));
     let mut layer = args.alarm.start(SeverityScale::new(detector.kind(), threshold))?;
@@ -119,9 +118,10 @@ fn watch(
     let mut more = true;
     while more && !interrupt::requested() {
         more = stream.read(&mut frames)?;
+        stream.take_warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
         let start = Instant::now();
         match &mut layer {
-            Some(layer) => layer.push(detector, &frames, stream.is_live(), output)?,
+            Some(layer) => layer.push(detector, &frames, stream.recent(), output)?,
             None => detector.push(&frames, |detection| -> Result<()> {
                 serde_json::to_writer(&mut *output, &detection).map_err(|error| OutputError(error.into()))?;
                 Ok(output.write_all(b"\n").map_err(OutputError)?)

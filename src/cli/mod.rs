@@ -17,6 +17,7 @@ mod exit;
 mod export;
 mod fusion;
 mod listed;
+mod log_args;
 mod log_format;
 mod memory;
 pub mod output;

@@ -7,8 +7,8 @@ use std::time::Instant;
 use tch::Device;
 
 use super::{StageError, synthetic};
-use crate::can::{self, Dataset, Format, ReadReport};
-use crate::config::{Config, DeviceChoice, FeatureChoice, LogFormat, Precision, ValidationChoice};
+use crate::can::{self, Dataset, Format, ReadReport, TimeUnit};
+use crate::config::{Config, DeviceChoice, FeatureChoice, LogFormat, Precision, TimeUnitChoice, ValidationChoice};
 use crate::graph::dataset;
 use crate::graph::store::manifest::FileEntry;
 use crate::graph::store::{self, Gathered, Gathering, duplicates::Duplicates, gather, open_or_build_graphs};
@@ -260,6 +260,8 @@ pub fn build_options(config: &Config) -> BuildOptions {
         },
         max_reject_share: config.data.max_reject_share,
         format: forced_format(config.data.log_format),
+        interface: config.data.interface.clone(),
+        time_unit: forced_unit(config.data.time_unit),
         keep_duplicates: config.data.keep_duplicates,
         features: feature_set(config),
         threads: config.training.threads,
@@ -377,6 +379,17 @@ fn describe_rejects(report: &ReadReport) -> String {
     report.rejected.iter().map(reason).collect::<Vec<_>>().join("; ")
 }
 
+/// The unit of times, if one is set.
+pub fn forced_unit(choice: TimeUnitChoice) -> Option<TimeUnit> {
+    match choice {
+        TimeUnitChoice::Auto => None,
+        TimeUnitChoice::Seconds => Some(TimeUnit::Seconds),
+        TimeUnitChoice::Milliseconds => Some(TimeUnit::Milliseconds),
+        TimeUnitChoice::Microseconds => Some(TimeUnit::Microseconds),
+        TimeUnitChoice::Nanoseconds => Some(TimeUnit::Nanoseconds),
+    }
+}
+
 fn forced_format(choice: LogFormat) -> Option<Format> {
     match choice {
         LogFormat::Auto => None,
@@ -385,6 +398,7 @@ fn forced_format(choice: LogFormat) -> Option<Format> {
         LogFormat::CandumpAscii => Some(Format::CandumpAscii),
         LogFormat::CarHacking => Some(Format::CarHacking),
         LogFormat::Challenge2020 => Some(Format::Challenge2020),
+        LogFormat::PythonCan => Some(Format::PythonCan),
         LogFormat::Asc => Some(Format::Asc),
         LogFormat::Parquet => Some(Format::Parquet),
     }

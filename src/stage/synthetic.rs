@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{StageError, setup};
 use crate::can::synthetic::{SYNTHETIC_VERSION, SourceBlock, SyntheticKind, SyntheticOptions};
 use crate::can::{CanError, Dataset, Role, SourceFile, ensure_synthetic, has_synthetic};
-use crate::config::{Config, FeatureChoice};
+use crate::config::{Config, FeatureChoice, TimeUnitChoice};
 use crate::graph::Validation;
 use crate::graph::division::{LogFacts, LogUse, attack_free_uses};
 use crate::graph::split::blocks_of;
@@ -22,10 +22,10 @@ const FOLDER: &str = "synthetic";
 pub fn add(dataset: Dataset, config: &Config) -> Result<Dataset, StageError> {
     let (options, start) = (options(config), Instant::now());
     let folder = folder(&dataset, &options, config)?;
-    let format = setup::build_options(config).format;
+    let build = setup::build_options(config);
     let uses = uses(&dataset, config)?;
     let divide = |log: &SourceFile, frames| blocks(config, &uses, log, frames);
-    let is_new = ensure_synthetic(&dataset, &options, format, &divide, &folder)?;
+    let is_new = ensure_synthetic(&dataset, &options, build.format, &build.read_options(), &divide, &folder)?;
     let logs = dataset.files.len();
     let dataset = dataset.with_synthetic(&folder)?;
     if is_new {
@@ -44,10 +44,10 @@ pub fn add(dataset: Dataset, config: &Config) -> Result<Dataset, StageError> {
 pub fn add_existing(dataset: Dataset, config: &Config) -> Result<Option<Dataset>, StageError> {
     let options = options(config);
     let folder = folder(&dataset, &options, config)?;
-    let format = setup::build_options(config).format;
+    let build = setup::build_options(config);
     let uses = uses(&dataset, config)?;
     let divide = |log: &SourceFile, frames| blocks(config, &uses, log, frames);
-    let exists = has_synthetic(&dataset, &options, format, &divide, &folder)?;
+    let exists = has_synthetic(&dataset, &options, build.format, &build.read_options(), &divide, &folder)?;
     Ok(if exists { Some(dataset.with_synthetic(&folder)?) } else { None })
 }
 
@@ -110,6 +110,10 @@ fn folder(dataset: &Dataset, options: &SyntheticOptions, config: &Config) -> Res
     // Whole kinds of attack are held out of the copies that blocks have.
     if setup::build_options(config).validation == Validation::Logs {
         cut.push(json!(Validation::Logs));
+    }
+    // Added later: folders without these settings keep their names.
+    if data.interface.is_some() || data.time_unit != TimeUnitChoice::Auto {
+        cut.push(json!([data.interface, data.time_unit]));
     }
     let key = blake3::hash(json!([SYNTHETIC_VERSION, options, cut, logs]).to_string().as_bytes()).to_hex();
     Ok(data.stores_dir.join(FOLDER).join(format!("{}-{}", dataset.name, &key[..12])))

@@ -13,13 +13,16 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::CanError;
-use super::formats::{Format, METADATA_NAME};
+use super::formats::{Format, METADATA_NAME, ReadOptions};
 use super::synthetic::SyntheticOrigin;
 
 /// Extensions of uncompressed logs.
 pub const LOG_EXTENSIONS: [&str; 5] = ["csv", "log", "txt", "asc", "parquet"];
 /// Extensions that follow in the name of a compressed log.
 const COMPRESSION_EXTENSIONS: [&str; 5] = ["gz", "zst", "zstd", "xz", "gzip"];
+
+/// Endings of logs in formats that python-can converts.
+const CONVERTIBLE: [&str; 4] = [".blf", ".trc", ".mf4", ".db"];
 
 /// Role of a dataset's folder in training and evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -67,6 +70,15 @@ impl SourceFile {
     pub fn format(&self, set: Option<Format>) -> Option<Format> {
         if self.synthetic.is_some() { Some(Format::CanTrainAndTest) } else { set }
     }
+
+    /// The settings to read this log with, if these are set for the dataset's logs: they do not concern synthetic logs, and only logs of
+    /// an attack-free folder may lack labels.
+    pub fn read_options(&self, set: &ReadOptions) -> ReadOptions {
+        match self.synthetic {
+            Some(_) => ReadOptions::default(),
+            None => ReadOptions { needs_labels: self.role != Role::TrainAttackFree, ..set.clone() },
+        }
+    }
 }
 
 /// A dataset's logs; their contents have not been read yet.
@@ -106,7 +118,12 @@ impl fmt::Display for PassedOver {
             _ => write!(formatter, "{folder} holds files that are not taken for logs: {found}")?,
         }
         let endings = endings();
-        write!(formatter, "; logs must be in the folder itself and end in {endings}, or these with .gz, .zst or .xz")
+        write!(formatter, "; logs must be in the folder itself and end in {endings}, or these with .gz, .zst or .xz")?;
+        let is_convertible = |name: &String| CONVERTIBLE.iter().any(|ending| name.to_lowercase().ends_with(ending));
+        match self.others.iter().find(|name| is_convertible(name)) {
+            Some(name) => write!(formatter, "; `can_logconvert` of python-can converts {name}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -291,6 +308,18 @@ mod tests {
         assert_eq!(Role::of_folder("train_02_with_attacks"), Some(Role::TrainWithAttacks));
         assert_eq!(Role::of_folder("Test_03_known_vehicle_unknown_attack"), Some(Role::Test));
         assert_eq!(Role::of_folder("notes"), None);
+    }
+
+    #[test]
+    fn logs_of_other_programs_are_told_their_converter() {
+        let passed = |name: &str| PassedOver {
+            folder: "train_01".into(),
+            role: Role::TrainWithAttacks,
+            logs: 0,
+            others: vec![name.into()],
+        };
+        assert!(passed("drive.BLF").to_string().ends_with("`can_logconvert` of python-can converts drive.BLF"));
+        assert!(!passed("notes.md").to_string().contains("can_logconvert"));
     }
 
     #[test]

@@ -151,6 +151,55 @@ pub enum CanError {
         advice: String,
     },
 
+    /// Too many rows of a log were rejected.
+    #[error("{path}: {rejected} of {rows} rows rejected ({:.1} %, at most {:.1} % are allowed): {places}; repair the file, name its format with --format, or allow more with --max-reject-share{help}",
+        100.0 * *rejected as f64 / (*rows).max(1) as f64, 100.0 * allowed, path = path.display())]
+    Rejected {
+        /// The log.
+        path: PathBuf,
+        /// Number of rejected rows.
+        rejected: u64,
+        /// Number of rows.
+        rows: u64,
+        /// Largest allowed share of rejected rows, from 0 to 1.
+        allowed: f64,
+        /// Reasons and places of the first rejected rows.
+        places: String,
+        /// Addition to the advice, if the rows show the cause.
+        help: String,
+    },
+
+    /// A log has frames of several interfaces or channels, which are buses of their own.
+    #[error("{path}: has frames of several interfaces: {found}; choose one with --interface NAME", path = path.display())]
+    SeveralInterfaces {
+        /// The log, or the name of the stream in messages.
+        path: PathBuf,
+        /// The interfaces, with their frames.
+        found: String,
+    },
+
+    /// The wanted interface has no frame in a log.
+    #[error("{path}: --interface {wanted}: {found}", path = path.display())]
+    NoSuchInterface {
+        /// The log, or the name of the stream in messages.
+        path: PathBuf,
+        /// Name of the wanted interface.
+        wanted: String,
+        /// Description of the interfaces that the log has.
+        found: String,
+    },
+
+    /// The times of a log cannot be those of a bus in seconds.
+    #[error("{path}: {problem}; {advice}", path = path.display())]
+    ImplausibleTimes {
+        /// The log, or the name of the stream in messages.
+        path: PathBuf,
+        /// Description of the times.
+        problem: String,
+        /// Probable cause, and next step for the user.
+        advice: String,
+    },
+
     /// The file's size changed between opening it and reaching its end.
     #[error("{path}: changed while it was read ({size_at_open} bytes when opened, {size_at_end} at the end); wait until no program writes to it", path = path.display())]
     ChangedWhileRead {

@@ -8,6 +8,7 @@ pub mod dataset;
 pub mod error;
 pub mod formats;
 pub mod frame;
+pub mod plausible;
 pub mod report;
 pub mod simulator;
 pub mod synthetic;
@@ -15,7 +16,9 @@ mod whole_folder;
 
 pub use dataset::{Dataset, Role, SourceFile};
 pub use error::CanError;
-pub use formats::{Format, LogReader, Piece, format_of_pieces, open_log, read_piece};
+pub use formats::{
+    Format, LogReader, Piece, ReadOptions, TimeUnit, format_of_pieces, open_log, open_log_with, read_piece,
+};
 pub use frame::Frame;
 pub use report::{ReadReport, RejectReason};
 pub use simulator::{SimulationOptions, ensure_simulated, simulate};

@@ -29,6 +29,8 @@ pub enum RejectReason {
     IdTooLarge,
     /// The data has characters other than hexadecimal digits.
     DataNotHex,
+    /// The data is neither base64 nor hexadecimal.
+    DataNotBase64,
     /// The data has an odd number of digits.
     OddDigits,
     /// More bytes than a frame of its kind can carry: 8, or 64 in CAN FD.
@@ -37,6 +39,10 @@ pub enum RejectReason {
     LengthMismatch,
     /// The label is not one of the format's labels.
     BadLabel,
+    /// The row has no label, in a format with labels, and the log is not in an attack-free folder.
+    MissingLabel,
+    /// A flag of a remote or error frame is neither 0 nor 1.
+    BadFlag,
     /// The row holds a NUL byte.
     NulByte,
     /// The row is not UTF-8.
@@ -58,10 +64,13 @@ impl fmt::Display for RejectReason {
             Self::IdNotHex => "ID is not hexadecimal",
             Self::IdTooLarge => "ID needs more than 29 bits",
             Self::DataNotHex => "data is not hexadecimal",
+            Self::DataNotBase64 => "data is neither base64 nor hexadecimal",
             Self::OddDigits => "data has an odd number of digits",
             Self::TooManyBytes => "data has too many bytes",
             Self::LengthMismatch => "number of data bytes is not the stated length",
             Self::BadLabel => "unknown label",
+            Self::MissingLabel => "no label, which only logs of attack-free folders may lack",
+            Self::BadFlag => "flag of a remote or error frame is neither 0 nor 1",
             Self::NulByte => "NUL byte",
             Self::InvalidUtf8 => "invalid UTF-8",
             Self::LineTooLong => "line too long",
@@ -117,6 +126,60 @@ pub enum FrameKind {
     FlexibleDataRate,
 }
 
+/// Times of a log's frames.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Times {
+    /// Time of the first frame, in seconds.
+    pub first: Option<f64>,
+    /// Time of the last frame, in seconds.
+    pub last: Option<f64>,
+    /// Frames with the time of the frame before.
+    pub equal: u64,
+    /// Frames more than [`LONG_STEP_SECONDS`] after the frame before.
+    pub long_steps: u64,
+    /// Shortest step forward from a frame to the next, in seconds.
+    pub shortest_step: Option<f64>,
+}
+
+/// Time between two frames that hardly ever passes on a bus at work, in seconds.
+pub const LONG_STEP_SECONDS: f64 = 0.1;
+
+impl Times {
+    /// Adds the times of frames that follow these in the same log. The step between the two is not counted.
+    fn merge(&mut self, other: &Times) {
+        self.first = self.first.or(other.first);
+        self.last = other.last.or(self.last);
+        self.equal += other.equal;
+        self.long_steps += other.long_steps;
+        if let Some(step) = other.shortest_step {
+            self.shorten(step);
+        }
+    }
+
+    /// Counts the step to a frame that is not earlier than the one before, in seconds.
+    pub(super) fn step(&mut self, seconds: f64) {
+        self.equal += u64::from(seconds == 0.0);
+        self.long_steps += u64::from(seconds > LONG_STEP_SECONDS);
+        if seconds > 0.0 {
+            self.shorten(seconds);
+        }
+    }
+
+    /// Takes note of a step forward, in seconds.
+    pub(super) fn shorten(&mut self, seconds: f64) {
+        // The difference of two finite times can be infinite, which JSON cannot represent.
+        let seconds = seconds.min(f64::MAX);
+        self.shortest_step = Some(self.shortest_step.map_or(seconds, |shortest| shortest.min(seconds)));
+    }
+}
+
+/// Interfaces that are told apart; the frames of further ones are counted together.
+const MOST_INTERFACES: usize = 32;
+/// Characters of an interface's name that are kept; names of Linux have at most 15.
+const INTERFACE_NAME_KEPT: usize = 32;
+/// Name under which frames of further interfaces are counted.
+const OTHER_INTERFACES: &str = "(others)";
+
 /// Counts of one log, or of several ([`ReadReport::merge`]).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReadReport {
@@ -142,6 +205,10 @@ pub struct ReadReport {
     pub first_backward: Option<Place>,
     /// Largest step back in time, in seconds.
     pub largest_backward_step_seconds: f64,
+    /// Frames of each interface or channel that the rows name, delivered or not; empty if they name none.
+    pub interfaces: BTreeMap<String, u64>,
+    /// Times of the delivered frames.
+    pub times: Times,
 }
 
 impl ReadReport {
@@ -155,7 +222,7 @@ impl ReadReport {
         if self.rows == 0 { 0.0 } else { self.rejected_rows() as f64 / self.rows as f64 }
     }
 
-    /// Adds the counts of another log; the places of `self` stay first.
+    /// Adds the counts of another log, or of the next piece of this one; the places of `self` stay first.
     pub fn merge(&mut self, other: &ReadReport) {
         self.rows += other.rows;
         self.frames += other.frames;
@@ -176,6 +243,34 @@ impl ReadReport {
         }
         self.largest_backward_step_seconds =
             self.largest_backward_step_seconds.max(other.largest_backward_step_seconds);
+        other.interfaces.iter().for_each(|(name, frames)| self.add_of_interface(name, *frames));
+        self.times.merge(&other.times);
+    }
+
+    /// Counts frames of an interface.
+    pub(super) fn add_of_interface(&mut self, name: &str, frames: u64) {
+        if let Some(count) = self.interfaces.get_mut(name) {
+            *count += frames;
+            return;
+        }
+        let name: String = name.chars().take(INTERFACE_NAME_KEPT).collect();
+        *self.interfaces.entry(name).or_default() += frames;
+        // The first names of the alphabet stay, so that the counts do not depend on the order in which pieces are merged.
+        let named = self.interfaces.keys().filter(|name| name.as_str() != OTHER_INTERFACES);
+        if named.clone().count() > MOST_INTERFACES
+            && let Some(last) = named.last().cloned()
+        {
+            let frames = self.interfaces.remove(&last).unwrap_or_default();
+            *self.interfaces.entry(OTHER_INTERFACES.to_owned()).or_default() += frames;
+        }
+    }
+
+    /// Interfaces with their frames, the most frequent first: `can0 (3000 frames), can1 (1000 frames)`.
+    pub fn describe_interfaces(&self) -> String {
+        let mut interfaces: Vec<(&String, &u64)> = self.interfaces.iter().collect();
+        interfaces.sort_by_key(|(name, frames)| (u64::MAX - **frames, (*name).clone()));
+        let described = interfaces.iter().map(|(name, frames)| format!("{name} ({frames} frames)"));
+        described.collect::<Vec<_>>().join(", ")
     }
 
     /// Counts a delivered frame.

@@ -40,6 +40,10 @@ config_fields! {
         /// Format of the log files. Set it when `auto` does not recognise them.
         #[alias = "format"]
         log_format: LogFormat = LogFormat::Auto;
+        /// Interface or channel (`can0`) whose frames are read. Set it for logs with frames of several: each is a bus of its own.
+        interface: Option<String> = None;
+        /// Unit of the times in the logs. With `auto` they are seconds, and logs whose times cannot be those of a bus are refused.
+        time_unit: TimeUnitChoice = TimeUnitChoice::Auto;
     }
 
     /// The model. A preset such as `vgae,student` sets these fields together.

@@ -58,6 +58,8 @@ pub const CHECK: Reads = Reads {
         "data",
         "stores_dir",
         "log_format",
+        "interface",
+        "time_unit",
         "window",
         "max_reject_share",
         "threads",

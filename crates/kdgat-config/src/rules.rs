@@ -124,6 +124,8 @@ const CAN_FIELDS: &[&str] = &[
     "keep_duplicates",
     "synthetic_attacks",
     "log_format",
+    "interface",
+    "time_unit",
     "embedding",
     "id_encoding",
     "id_buckets",

@@ -237,16 +237,31 @@ choices! {
         CanTrainAndTest = "can-train-and-test",
         /// SocketCAN's `candump -L` or `-l`
         Candump = "candump",
-        /// SocketCAN's `candump -ta`
+        /// SocketCAN's `candump -ta` or `-tA`
         CandumpAscii = "candump-ascii",
         /// HCRL Car-Hacking and Survival Analysis, as published
         CarHacking = "car-hacking",
         /// HCRL Car Hacking Challenge 2020, as published
         Challenge2020 = "challenge-2020",
+        /// python-can's CSV
+        PythonCan = "python-can",
         /// Vector ASC
         Asc = "asc",
         /// Parquet with the columns of can-train-and-test (only in builds with `--features parquet`)
         Parquet = "parquet",
+    }
+    /// The unit of the times in logs.
+    TimeUnitChoice {
+        /// Seconds, if they are plausible
+        Auto = "auto",
+        /// Seconds, whatever they say
+        Seconds = "s",
+        /// Milliseconds
+        Milliseconds = "ms",
+        /// Microseconds
+        Microseconds = "us",
+        /// Nanoseconds
+        Nanoseconds = "ns",
     }
     /// The rule that chooses validation data.
     ValidationChoice {

@@ -33,7 +33,7 @@ use kdgat_train::memory::{Meter, by_halves, retry_on_oom};
 use member::Members;
 
 pub use duration::Duration;
-pub use source::FrameStream;
+pub use source::{FrameStream, SourceOptions};
 
 /// Stride, threshold and scales of a detection.
 #[derive(Debug, Clone, PartialEq)]

@@ -121,23 +121,6 @@ pub enum StoreError {
         window: usize,
     },
 
-    /// Too many rows of a log were rejected.
-    #[error("{}: {rejected} of {rows} rows rejected ({:.1} %, at most {:.1} % are allowed): {places}; \
-        repair the file, name its format with --format, or allow more with --max-reject-share",
-        path.display(), 100.0 * *rejected as f64 / (*rows).max(1) as f64, 100.0 * allowed)]
-    Rejected {
-        /// The log.
-        path: PathBuf,
-        /// Number of rejected rows.
-        rejected: u64,
-        /// Number of rows.
-        rows: u64,
-        /// Largest allowed share of rejected rows, from 0 to 1.
-        allowed: f64,
-        /// Reasons and places of the first rejected rows.
-        places: String,
-    },
-
     /// A log changed while it was read.
     #[error("{} changed while it was read: wait until it is complete and start again", path.display())]
     SourceChanged {
@@ -205,7 +188,6 @@ impl StoreError {
             | Self::Division { .. }
             | Self::NoFiles { .. }
             | Self::NoGraphs { .. }
-            | Self::Rejected { .. }
             | Self::SourceChanged { .. }
             | Self::Parts { .. }
             | Self::EdgeList { .. } => true,

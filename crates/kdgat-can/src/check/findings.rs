@@ -1,8 +1,11 @@
 //! Findings of a check: its numbers as sentences for the user.
 
+use std::path::Path;
+
 use super::{CheckOptions, Copies, Finding, LogCheck, STRETCH_FRAMES, Severity, readable};
 use crate::dataset::{Dataset, PassedOver, Role, too_short};
-use crate::formats::Format;
+use crate::formats::{Format, rejected_help};
+use crate::plausible;
 
 /// Share of a test's benign stretches found in training from which a warning is given.
 const MUCH_OVERLAP: f64 = 0.05;
@@ -17,6 +20,7 @@ pub fn of(logs: &[LogCheck], copies: &[Copies], dataset: &Dataset, options: &Che
     too_short(short, options.window).into_iter().for_each(|text| found.warning(text));
     for log in logs {
         unreadable(log, options.max_reject_share, &mut found);
+        implausible(log, options, &mut found);
         order_of_time(log, &mut found);
         overlap(log, &mut found);
         labels(log, &mut found);
@@ -67,9 +71,10 @@ fn unreadable(log: &LogCheck, max_reject_share: f64, found: &mut Findings) {
         let (rejected, rows) = (log.report.rejected_rows(), log.report.rows);
         found.error(format!(
             "{}: {rejected} of {rows} rows left out, more than the allowed {:.1} %: a build would refuse this log; repair the \
-             file, set its format with --format, or raise --max-reject-share",
+             file, set its format with --format, or raise --max-reject-share{}",
             log.title(),
-            100.0 * max_reject_share
+            100.0 * max_reject_share,
+            rejected_help(&log.report, log.format)
         ));
     }
     for (reason, rejections) in &log.report.rejected {
@@ -77,6 +82,22 @@ fn unreadable(log: &LogCheck, max_reject_share: f64, found: &mut Findings) {
             rejections.first.iter().map(|place| format!("line {}: {:?}", place.line, place.text)).collect();
         let (count, rows) = (rejections.count, log.report.rows);
         found.warning(format!("{}: {count} of {rows} rows left out: {reason} ({})", log.title(), places.join("; ")));
+    }
+}
+
+/// Errors for frames of several interfaces and for times that cannot be: a build would refuse the log.
+fn implausible(log: &LogCheck, options: &CheckOptions, found: &mut Findings) {
+    let (title, report) = (log.title(), &log.report);
+    let checked = [
+        plausible::check_interfaces(Path::new(&title), report, &options.read),
+        plausible::check_times(Path::new(&title), report, &options.read),
+    ];
+    checked.into_iter().filter_map(Result::err).for_each(|error| found.error(error.to_string()));
+    if log.ids_look_decimal {
+        found.warning(format!(
+            "{title}: none of its {} IDs has a letter from A to F: if they are decimal, convert them; they are read as hexadecimal",
+            log.ids
+        ));
     }
 }
 

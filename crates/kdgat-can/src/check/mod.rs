@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::dataset::{Dataset, Role, SourceFile};
-use super::formats::Format;
+use super::formats::{Format, ReadOptions};
 use super::report::ReadReport;
 use scan::Scan;
 
@@ -24,11 +24,16 @@ const IDS_NAMED: usize = 12;
 /// An ID with at most this many attack-free frames in a whole log looks like part of an attack.
 const STRAY_FRAMES: u64 = 2;
 
+/// Distinct IDs from which it is no chance that none has a letter in hexadecimal: one in 4,000,000.
+const MANY_IDS: usize = 16;
+
 /// Options of a check, the same as for a build.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct CheckOptions {
     /// Format of all logs; detected for each log if `None`.
     pub format: Option<Format>,
+    /// Settings for reading the logs.
+    pub read: ReadOptions,
     /// Window size in frames.
     pub window: usize,
     /// Largest allowed share of a log's rows that cannot be read, from 0 to 1.
@@ -74,6 +79,8 @@ pub struct LogCheck {
     pub first_timestamp: Option<f64>,
     /// Number of distinct IDs.
     pub ids: u64,
+    /// True if the IDs look decimal: there are many, and none has a letter in hexadecimal.
+    pub ids_look_decimal: bool,
     /// IDs that no attack-free frame of a training log has.
     pub unseen: Unseen,
     /// Frames without payload.
@@ -160,11 +167,12 @@ impl CheckReport {
 /// Reads all logs of the dataset, one thread per log, and compares them.
 pub fn check(dataset: &Dataset, options: &CheckOptions) -> CheckReport {
     let CheckOptions { format, threads, .. } = *options;
-    let scan = || dataset.files.par_iter().map(|file| Scan::of(&file.path, format)).collect::<Vec<_>>();
+    let scan_of = |file: &SourceFile| Scan::of(&file.path, format, &file.read_options(&options.read));
+    let scan = || dataset.files.par_iter().map(scan_of).collect::<Vec<_>>();
     let scans = match rayon::ThreadPoolBuilder::new().num_threads(threads).build() {
         Ok(pool) => pool.install(scan),
         // The thread pool could not be created: use this thread.
-        Err(_) => dataset.files.iter().map(|file| Scan::of(&file.path, format)).collect(),
+        Err(_) => dataset.files.iter().map(scan_of).collect(),
     };
     let known = trained_ids(dataset, &scans);
     let overlaps = benign_overlaps(dataset, &scans);
@@ -184,6 +192,7 @@ fn describe(file: &SourceFile, scan: Scan, known: &HashSet<u32>, benign_overlap:
     let mut unseen: Vec<(&u32, &scan::Counts)> = scan.ids.iter().filter(|(id, _)| !known.contains(id)).collect();
     unseen.sort_by_key(|(id, counts)| (u64::MAX - counts.benign - counts.attack, **id));
     let stray = scan.ids.values().map(|counts| counts.benign).filter(|&benign| benign <= STRAY_FRAMES);
+    let ids_look_decimal = look_decimal(&scan);
     let stray_frames = if scan.report.attack_frames > 0 { stray.sum() } else { 0 };
     LogCheck {
         stray_frames,
@@ -196,6 +205,7 @@ fn describe(file: &SourceFile, scan: Scan, known: &HashSet<u32>, benign_overlap:
         duration_seconds: scan.times.map_or(0.0, |(first, last)| (last - first).min(f64::MAX)),
         first_timestamp: scan.times.map(|(first, _)| first),
         ids: scan.ids.len() as u64,
+        ids_look_decimal,
         unseen: Unseen {
             ids: unseen.len() as u64,
             benign_frames: unseen.iter().map(|(_, counts)| counts.benign).sum(),
@@ -206,6 +216,13 @@ fn describe(file: &SourceFile, scan: Scan, known: &HashSet<u32>, benign_overlap:
         benign_overlap,
         report: scan.report,
     }
+}
+
+/// True if a log has many IDs and none with a hexadecimal letter, where the format writes IDs in hexadecimal.
+fn look_decimal(scan: &Scan) -> bool {
+    let has_letter = |id: &u32| format!("{id:x}").bytes().any(|digit| digit.is_ascii_alphabetic());
+    let says_base = matches!(scan.format, None | Some(Format::Asc | Format::Parquet));
+    !says_base && scan.ids.len() >= MANY_IDS && !scan.ids.keys().any(has_letter)
 }
 
 /// Formats a number with the given decimals, or with an exponent from 10^15 on.

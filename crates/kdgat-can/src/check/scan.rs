@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::EmptyPayloads;
-use crate::formats::{Format, open_log};
+use crate::formats::{Format, ReadOptions, open_log_with};
 use crate::frame::Frame;
 use crate::report::ReadReport;
 
@@ -49,9 +49,9 @@ pub struct Scan {
 
 impl Scan {
     /// Reads the log at `path`.
-    pub fn of(path: &Path, format: Option<Format>) -> Self {
+    pub fn of(path: &Path, format: Option<Format>, options: &ReadOptions) -> Self {
         let mut scan = Self::default();
-        let mut log = match open_log(path, format) {
+        let mut log = match open_log_with(path, format, options) {
             Ok(log) => log,
             Err(error) => return Self { error: Some(error.to_string()), ..scan },
         };

@@ -2,8 +2,8 @@
 //!
 //! The preamble sets whether numbers are hexadecimal or decimal (`base`) and whether timestamps count from the
 //! beginning or from the previous row (`timestamps`). CAN frames (`d`), remote frames (`r`) and CAN FD frames
-//! (`CANFD`) are read; error frames are counted; rows of other buses, statistics and comments are skipped. Timestamps
-//! are in seconds since the start of the measurement. The format has no labels.
+//! (`CANFD`) are read; error frames are counted; rows of other buses, statistics, comments, and messages of several frames (`J1939TP`)
+//! are skipped. Timestamps are in seconds since the start of the measurement. The channel is the interface. The format has no labels.
 
 use super::fields::{self, CLASSIC_BYTES, FD_BYTES, MAX_CAN_ID};
 use super::{LineFormat, Row};
@@ -24,6 +24,10 @@ const PREAMBLE: [&[u8]; 8] = [
 /// Words after the timestamp of an event that is not a frame on a CAN bus.
 const EVENTS: [&[u8]; 12] =
     [b"start", b"can", b"log", b"sv:", b"lin", b"fr", b"eth", b"most", b"gps:", b"trigger", b"begin", b"end"];
+
+/// Words in the place of the ID in an event of a CAN channel that is not a frame: a statistic, or a message whose frames have rows of their
+/// own.
+const NO_FRAMES: [&[u8]; 2] = [b"statistic", b"j1939tp"];
 
 /// Parser of this format.
 pub struct Asc {
@@ -48,6 +52,11 @@ impl LineFormat for Asc {
             return Row::Skipped;
         }
         self.parse(text).unwrap_or_else(|reason| Row::Rejected(fields::diagnose(line, reason)))
+    }
+
+    fn interface<'a>(&self, line: &'a [u8]) -> Option<&'a [u8]> {
+        let mut words = fields::words(line).skip(1);
+        words.next().and_then(|word| if word.eq_ignore_ascii_case(b"canfd") { words.next() } else { Some(word) })
     }
 }
 
@@ -89,7 +98,7 @@ impl Asc {
         if id.eq_ignore_ascii_case(b"errorframe") || id.eq_ignore_ascii_case(b"overloadframe") {
             return Ok(Row::ErrorFrame);
         }
-        if begins_with(id, b"statistic") {
+        if NO_FRAMES.iter().any(|event| begins_with(id, event)) {
             return Ok(Row::Skipped);
         }
         let can_id = self.id(id)?;
@@ -198,6 +207,7 @@ mod tests {
             "   3.1000 2  ErrorFrame",
             "  30.5    CANFD   3 Rx        300  Generic_Name_12  1 0 8  8 01 02 03 04 05 06 07 08 102203 133 303000",
             "  31.0 1  Statistic: D 0 R 0 XD 0 XR 0 E 0 O 0 B 0.00%",
+            "  31.5 1  J1939TP FEE3p 6 0 0 - Rx d 23 A0 0F A6 60 3B D1 40 1F DE 80 41 32 A0 0F A6 60 3B D1 40 1F DE 80 41",
         ]);
         let expected = [
             Row::Frame(frame(2.501, 0xC8, &[9, 8, 255], false), FrameKind::Data),
@@ -205,7 +215,10 @@ mod tests {
             Row::ErrorFrame,
             Row::Frame(frame(30.5, 0x300, &[1, 2, 3, 4, 5, 6, 7, 8], false), FrameKind::FlexibleDataRate),
         ];
-        assert_eq!(rows, [&[Row::Skipped; 4], &expected[..], &[Row::Skipped]].concat());
+        assert_eq!(rows, [&[Row::Skipped; 4], &expected[..], &[Row::Skipped; 2]].concat());
+        let format = Asc::default();
+        assert_eq!(format.interface(b"   2.5010 1  C8  Tx   d 1 09"), Some(&b"1"[..]));
+        assert_eq!(format.interface(b"  30.5    CANFD   3 Rx  300  1 0 8  1 01"), Some(&b"3"[..]));
     }
 
     #[test]

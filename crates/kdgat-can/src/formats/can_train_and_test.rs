@@ -1,7 +1,8 @@
 //! CSV of the can-train-and-test collection: `timestamp,arbitration_id,data_field,attack`.
 //!
 //! With a header, the columns are found by their names (in any case), other columns are ignored, and without a label
-//! column every frame is attack-free. Without a header the four columns come in the order above.
+//! column every frame is attack-free. A column `interface`, `channel` or `bus` names the bus of each frame. Without a header the four
+//! columns come in the order above. The separator may also be a semicolon or a tab; the first line shows it.
 
 use super::fields::{self, CLASSIC_BYTES, Fields};
 use super::{LineFormat, Row};
@@ -12,19 +13,27 @@ pub(super) const TIMESTAMP_NAMES: [&str; 2] = ["timestamp", "time"];
 pub(super) const ID_NAMES: [&str; 4] = ["arbitration_id", "can_id", "id", "arbitration id"];
 pub(super) const DATA_NAMES: [&str; 3] = ["data_field", "data", "payload"];
 pub(super) const LABEL_NAMES: [&str; 2] = ["attack", "label"];
+pub(super) const INTERFACE_NAMES: [&str; 3] = ["interface", "channel", "bus"];
+
+/// Separators of columns that are tried, in this order.
+pub(super) const SEPARATORS: [u8; 3] = [b',', b';', b'\t'];
 
 /// Parser of this format.
-#[derive(Default)]
 pub struct CanTrainAndTest {
     columns: Columns,
+    separator: u8,
     /// True after the first line, which may be a header.
     begun: bool,
 }
 
-#[derive(Default)]
+impl Default for CanTrainAndTest {
+    fn default() -> Self {
+        Self { columns: Columns::Standard, separator: SEPARATORS[0], begun: false }
+    }
+}
+
 enum Columns {
     /// `timestamp,arbitration_id,data_field,attack`, the order in nearly every file.
-    #[default]
     Standard,
     Located(Located),
     /// The header lacks a required column: no row can be read.
@@ -38,15 +47,16 @@ struct Located {
     id: usize,
     data: usize,
     label: Option<usize>,
+    interface: Option<usize>,
 }
 
-const STANDARD: Located = Located { count: 4, timestamp: 0, id: 1, data: 2, label: Some(3) };
+const STANDARD: Located = Located { count: 4, timestamp: 0, id: 1, data: 2, label: Some(3), interface: None };
 
 impl LineFormat for CanTrainAndTest {
     const LINES_STAND_ALONE: bool = true;
 
     fn is_own_header(line: &[u8]) -> bool {
-        matches!(header(&Fields::split(line, b',')), Some(Columns::Standard))
+        matches!(header_of(line), Some((_, Columns::Standard)))
     }
 
     #[inline]
@@ -57,6 +67,16 @@ impl LineFormat for CanTrainAndTest {
                 Row::Frame(frame, FrameKind::Data)
             }
             _ => self.parse_unusual(line),
+        }
+    }
+
+    #[inline]
+    fn interface<'a>(&self, line: &'a [u8]) -> Option<&'a [u8]> {
+        match &self.columns {
+            Columns::Located(Located { interface: Some(column), .. }) => {
+                Fields::split(line, self.separator).get().get(*column).copied().filter(|name| !name.is_empty())
+            }
+            _ => None,
         }
     }
 
@@ -91,38 +111,50 @@ impl CanTrainAndTest {
     /// Slow path: the first line, rows with another column order, blanks or quotes, and invalid rows.
     #[cold]
     fn parse_unusual(&mut self, line: &[u8]) -> Row {
-        let fields = Fields::split(line, b',');
-        if !std::mem::replace(&mut self.begun, true)
-            && let Some(columns) = header(&fields)
-        {
-            self.columns = columns;
-            return match self.columns {
-                Columns::Lacking => Row::Rejected(RejectReason::HeaderLacksColumn),
-                _ => Row::Skipped,
-            };
+        if !std::mem::replace(&mut self.begun, true) {
+            if let Some((separator, columns)) = header_of(line) {
+                (self.separator, self.columns) = (separator, columns);
+                return match self.columns {
+                    Columns::Lacking => Row::Rejected(RejectReason::HeaderLacksColumn),
+                    _ => Row::Skipped,
+                };
+            }
+            let is_row = |separator: &u8| Fields::split(line, *separator).count == STANDARD.count;
+            self.separator = SEPARATORS.into_iter().find(is_row).unwrap_or(self.separator);
         }
+        let fields = Fields::split(line, self.separator);
         let located = match &self.columns {
             Columns::Standard => &STANDARD,
             Columns::Located(located) => located,
             Columns::Lacking => return Row::Rejected(RejectReason::HeaderLacksColumn),
         };
-        match parse_located(&fields, located) {
+        match parse_located(&fields, located, self.separator) {
             Ok(frame) => Row::Frame(frame, FrameKind::Data),
             Err(reason) => Row::Rejected(fields::diagnose(line, reason)),
         }
     }
 }
 
+/// The separator and the columns of a header; `None` if the line names none of the required columns.
+fn header_of(line: &[u8]) -> Option<(u8, Columns)> {
+    let found = SEPARATORS.map(|separator| header(&Fields::split(line, separator)).map(|columns| (separator, columns)));
+    // A single name is a header with every separator.
+    let lacks_none =
+        |found: &&Option<(u8, Columns)>| matches!(found, Some((_, Columns::Standard | Columns::Located(_))));
+    let best = found.iter().position(|found| lacks_none(&found)).or(found.iter().position(Option::is_some))?;
+    found.into_iter().nth(best)?
+}
+
 /// The columns of a header; `None` if the line names none of the required columns.
 fn header(fields: &Fields) -> Option<Columns> {
     let names: Vec<String> = fields.get().iter().map(|name| String::from_utf8_lossy(name).to_lowercase()).collect();
     let find = |known: &[&str]| names.iter().position(|name| known.contains(&name.as_str()));
-    let [timestamp, id, data, label] =
-        [&TIMESTAMP_NAMES[..], &ID_NAMES[..], &DATA_NAMES[..], &LABEL_NAMES[..]].map(find);
+    let [timestamp, id, data, label, interface] =
+        [&TIMESTAMP_NAMES[..], &ID_NAMES[..], &DATA_NAMES[..], &LABEL_NAMES[..], &INTERFACE_NAMES[..]].map(find);
     match (timestamp, id, data) {
         (Some(0), Some(1), Some(2)) if label == Some(3) && fields.count == 4 => Some(Columns::Standard),
         (Some(timestamp), Some(id), Some(data)) => {
-            Some(Columns::Located(Located { count: fields.count, timestamp, id, data, label }))
+            Some(Columns::Located(Located { count: fields.count, timestamp, id, data, label, interface }))
         }
         (None, None, None) => None,
         _ => Some(Columns::Lacking),
@@ -131,10 +163,8 @@ fn header(fields: &Fields) -> Option<Columns> {
 
 /// The columns that a header lacks, for messages; `None` if it lacks none or the line is not a header.
 pub(super) fn missing_columns(line: &[u8]) -> Option<String> {
-    let fields = Fields::split(line, b',');
-    if !matches!(header(&fields)?, Columns::Lacking) {
-        return None;
-    }
+    let (separator, Columns::Lacking) = header_of(line)? else { return None };
+    let fields = Fields::split(line, separator);
     let is_there = |known: &&[&str]| {
         let is_known = |name: &&[u8]| known.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
         fields.get().iter().any(is_known)
@@ -147,10 +177,10 @@ pub(super) fn missing_columns(line: &[u8]) -> Option<String> {
 
 /// A notice for a header without a label column but with unknown columns, one of which may hold the labels; else `None`.
 pub(super) fn lacking_label(line: &[u8]) -> Option<String> {
-    let fields = Fields::split(line, b',');
-    let Columns::Located(Located { label: None, .. }) = header(&fields)? else { return None };
+    let (separator, Columns::Located(Located { label: None, .. })) = header_of(line)? else { return None };
+    let fields = Fields::split(line, separator);
     let names = fields.get().iter().map(|name| String::from_utf8_lossy(name).into_owned());
-    let known = [&TIMESTAMP_NAMES[..], &ID_NAMES, &DATA_NAMES].concat();
+    let known = [&TIMESTAMP_NAMES[..], &ID_NAMES, &DATA_NAMES, &INTERFACE_NAMES].concat();
     let unknown: Vec<String> = names.filter(|name| !known.contains(&name.to_lowercase().as_str())).collect();
     (!unknown.is_empty()).then(|| {
         format!(
@@ -163,12 +193,15 @@ pub(super) fn lacking_label(line: &[u8]) -> Option<String> {
     })
 }
 
-fn parse_located(fields: &Fields, located: &Located) -> Result<Frame, RejectReason> {
+fn parse_located(fields: &Fields, located: &Located, separator: u8) -> Result<Frame, RejectReason> {
     if fields.count != located.count {
         return Err(RejectReason::FieldCount);
     }
     let fields = fields.get();
-    let timestamp = fields::timestamp(fields[located.timestamp])?;
+    let timestamp = match separator {
+        b',' => fields::timestamp(fields[located.timestamp])?,
+        _ => fields::timestamp_with_comma(fields[located.timestamp])?,
+    };
     let can_id = fields::can_id(fields[located.id])?;
     let (payload, payload_length) = payload(fields[located.data])?;
     let attack = located.label.map_or(Ok(false), |column| label(fields[column]))?;
@@ -233,6 +266,38 @@ mod tests {
     }
 
     #[test]
+    fn columns_may_be_separated_by_semicolons_and_tabs() {
+        let expected = Row::Frame(frame(1.5, 0x12A, &[0x10, 0xF0], true), FrameKind::Data);
+        for rows in [
+            ["timestamp;arbitration_id;data_field;attack", "1.5;12A;10F0;1"],
+            ["attack\tdata\ttime\tid", "1\t10F0\t1.5\t12A"],
+            // As spreadsheets of some countries write numbers.
+            ["timestamp;arbitration_id;data_field;attack", "1,5;12A;10 F0;1"],
+            ["timestamp;id;data;attack;comment", "1,5;12A;10 F0;1;a,b"],
+        ] {
+            assert_eq!(rows_of::<CanTrainAndTest>(&rows), [Row::Skipped, expected], "{rows:?}");
+        }
+        for row in ["1.5;12A;10F0;1", "1,5;12A;10F0;1", "1.5\t12A\t10F0\t1"] {
+            assert_eq!(rows_of::<CanTrainAndTest>(&[row, row]), [expected; 2], "{row}");
+        }
+        assert!(CanTrainAndTest::is_own_header(b"timestamp;arbitration_id;data_field;attack"));
+        assert_eq!(
+            missing_columns(b"timestamp;data_field;attack").unwrap(),
+            missing_columns(b"timestamp,data_field").unwrap()
+        );
+    }
+
+    #[test]
+    fn a_column_may_name_the_interface() {
+        let mut format = CanTrainAndTest::default();
+        format.parse_line(b"time,bus,id,data");
+        let row = b"1.5,2,12A,10F0";
+        assert_eq!(format.parse_line(row), Row::Frame(frame(1.5, 0x12A, &[0x10, 0xF0], false), FrameKind::Data));
+        assert_eq!((format.interface(row), format.interface(b"1.5,,12A,")), (Some(&b"2"[..]), None));
+        assert_eq!(lacking_label(b"time,bus,id,data"), None);
+    }
+
+    #[test]
     fn a_header_without_an_id_reads_no_row() {
         let rows = rows_of::<CanTrainAndTest>(&["timestamp,data_field,attack", "1.0,00,0"]);
         assert_eq!(rows, [Row::Rejected(RejectReason::HeaderLacksColumn); 2]);
@@ -272,7 +337,7 @@ mod tests {
         /// If the fast path reads a frame, the slow path reads the same frame.
         #[test]
         fn both_ways_agree(line in "[0-9]{1,12}\\.?[0-9]{0,9},[0-9a-fA-F]{1,9},([0-9A-Fa-f]{2}){0,9},[012]") {
-            let careful = parse_located(&Fields::split(line.as_bytes(), b','), &STANDARD).ok();
+            let careful = parse_located(&Fields::split(line.as_bytes(), b','), &STANDARD, b',').ok();
             let quick = parse_standard(line.as_bytes());
             prop_assert!(quick.is_none() || quick == careful, "{quick:?} {careful:?}");
         }

@@ -13,6 +13,9 @@ pub const FD_BYTES: usize = 64;
 /// Fields of a row that are stored; further ones are only counted.
 pub const MAX_FIELDS: usize = 80;
 
+/// Longest number with a decimal comma that is read, in characters.
+const LONGEST_NUMBER: usize = 64;
+
 /// Marks bytes that are not hexadecimal digits in [`NIBBLE`].
 const NOT_HEX: u8 = 0xF0;
 
@@ -76,6 +79,16 @@ pub fn timestamp(text: &[u8]) -> Result<f64, RejectReason> {
     if seconds.is_finite() { Ok(seconds) } else { Err(RejectReason::TimestampNotFinite) }
 }
 
+/// Parses a timestamp whose decimal mark may be a comma, as spreadsheets of some countries write it.
+pub fn timestamp_with_comma(text: &[u8]) -> Result<f64, RejectReason> {
+    let Some(comma) = text.iter().position(|byte| *byte == b',') else { return timestamp(text) };
+    let mut copy = [0; LONGEST_NUMBER];
+    let copy = copy.get_mut(..text.len()).ok_or(RejectReason::TimestampNotANumber)?;
+    copy.copy_from_slice(text);
+    copy[comma] = b'.';
+    timestamp(copy)
+}
+
 /// Parses one to eight hexadecimal digits at the beginning of `text`; returns their value and the rest.
 #[inline]
 pub fn leading_hex(text: &[u8]) -> Option<(u32, &[u8])> {
@@ -128,6 +141,53 @@ pub fn packed_payload(digits: &[u8], limit_bytes: usize) -> Result<Payload, Reje
         return Err(RejectReason::TooManyBytes);
     }
     Ok((payload, pairs.len() as u8))
+}
+
+/// Parses base64 (RFC 4648, padded) of `length` bytes.
+pub fn base64_payload(text: &[u8], length: usize) -> Result<Payload, RejectReason> {
+    if text.len() != base64_characters(length) {
+        return Err(RejectReason::LengthMismatch);
+    }
+    if length > FD_BYTES {
+        return Err(RejectReason::TooManyBytes);
+    }
+    let mut payload = [0u8; PAYLOAD_BYTES];
+    for (group, four) in text.chunks_exact(4).enumerate() {
+        let mut bits = 0u32;
+        for (position, &character) in four.iter().enumerate() {
+            let at = 4 * group + position;
+            // Eight bits a byte, six a character.
+            let value = match at * 6 < length * 8 {
+                true => base64_value(character).ok_or(RejectReason::DataNotBase64)?,
+                false if character == b'=' => 0,
+                false => return Err(RejectReason::DataNotBase64),
+            };
+            bits = bits << 6 | u32::from(value);
+        }
+        for (position, byte) in bits.to_be_bytes()[1..].iter().enumerate() {
+            let at = 3 * group + position;
+            if at < length && at < PAYLOAD_BYTES {
+                payload[at] = *byte;
+            }
+        }
+    }
+    Ok((payload, length as u8))
+}
+
+/// Characters of base64 for this many bytes.
+pub fn base64_characters(bytes: usize) -> usize {
+    bytes.div_ceil(3) * 4
+}
+
+fn base64_value(character: u8) -> Option<u8> {
+    match character {
+        b'A'..=b'Z' => Some(character - b'A'),
+        b'a'..=b'z' => Some(character - b'a' + 26),
+        b'0'..=b'9' => Some(character - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    }
 }
 
 /// Parses one byte per token: in hexadecimal with one or two digits, or in decimal with `radix` 10.
@@ -242,6 +302,11 @@ mod tests {
         assert_eq!(timestamp(b"1e999"), Err(RejectReason::TimestampNotFinite));
         assert_eq!(timestamp(b""), Err(RejectReason::TimestampNotANumber));
         assert_eq!(timestamp(b"12:30"), Err(RejectReason::TimestampNotANumber));
+        assert_eq!(timestamp_with_comma(b"1513920189,391211"), Ok(1513920189.391211));
+        assert_eq!(timestamp_with_comma(b"1.5"), Ok(1.5));
+        for text in [&b"1,5,2"[..], b"1.000,5", &[b','; 100]] {
+            assert_eq!(timestamp_with_comma(text), Err(RejectReason::TimestampNotANumber));
+        }
     }
 
     #[test]
@@ -270,6 +335,31 @@ mod tests {
         assert_eq!(listed_payload(words(b"1 ff 03"), 16, 8), Ok(([1, 255, 3, 0, 0, 0, 0, 0], 3)));
         assert_eq!(listed_payload(words(b"100"), 16, 8), Err(RejectReason::DataNotHex));
         assert_eq!(listed_payload(words(b"255"), 10, 8).unwrap().0[0], 255);
+    }
+
+    #[test]
+    fn base64_is_that_of_rfc_4648() {
+        // The test vectors of section 10.
+        for (text, bytes) in [
+            ("", ""),
+            ("Zg==", "f"),
+            ("Zm8=", "fo"),
+            ("Zm9v", "foo"),
+            ("Zm9vYg==", "foob"),
+            ("Zm9vYmE=", "fooba"),
+            ("Zm9vYmFy", "foobar"),
+        ] {
+            let mut expected = [0; PAYLOAD_BYTES];
+            expected[..bytes.len()].copy_from_slice(bytes.as_bytes());
+            assert_eq!(base64_payload(text.as_bytes(), bytes.len()), Ok((expected, bytes.len() as u8)), "{text}");
+        }
+        let long = base64_payload(b"AAECAwQFBgcICQoL", 12);
+        assert_eq!(long, Ok(([0, 1, 2, 3, 4, 5, 6, 7], 12)));
+        assert_eq!(base64_payload(b"+/8=", 2), Ok(([0xFB, 0xFF, 0, 0, 0, 0, 0, 0], 2)));
+        assert_eq!(base64_payload(b"Zm8=", 3), Err(RejectReason::DataNotBase64));
+        assert_eq!(base64_payload(b"Zm9v", 2), Err(RejectReason::DataNotBase64));
+        assert_eq!(base64_payload(b"Zm9-", 3), Err(RejectReason::DataNotBase64));
+        assert_eq!(base64_payload(b"Zm9v", 4), Err(RejectReason::LengthMismatch));
     }
 
     proptest! {

@@ -22,22 +22,28 @@ mod car_hacking;
 mod challenge_2020;
 mod decompressed;
 mod fields;
+mod foreign;
 mod gzip;
 mod input;
+mod intake;
 mod lines;
+mod options;
 #[cfg(feature = "parquet")]
 mod parquet_log;
+mod python_can;
 mod road;
-mod stream;
 mod text_log;
 mod unreadable;
 
 pub use input::{Compression, decompress};
 pub use lines::MAX_LINE_BYTES;
+pub use options::{ReadOptions, TimeUnit};
 pub use piece::{Piece, format_of_pieces, read_piece};
 pub use road::{METADATA_NAME, metadata_digest};
-pub use stream::StreamReader;
+pub use stream::{RECENT_ROWS, RecentRows, StreamReader};
 pub use unreadable::nothing_read;
+
+pub(crate) use foreign::of_rejected as rejected_help;
 
 use input::Input;
 use lines::Lines;
@@ -63,6 +69,8 @@ pub enum Format {
     /// HCRL Challenge 2020: `Timestamp,Arbitration_ID,DLC,Data,Class,SubClass`.
     #[serde(rename = "challenge-2020")]
     Challenge2020,
+    /// python-can's CSV: `timestamp,arbitration_id,extended,remote,error,dlc,data`.
+    PythonCan,
     /// Vector ASC.
     Asc,
     /// Parquet with columns named as in [`can_train_and_test`]; read by programs built with the feature `parquet`.
@@ -78,32 +86,36 @@ macro_rules! with_line_format {
             Format::CandumpAscii => $function::<candump_ascii::CandumpAscii>($($argument),*),
             Format::CarHacking => $function::<car_hacking::CarHacking>($($argument),*),
             Format::Challenge2020 => $function::<challenge_2020::Challenge2020>($($argument),*),
+            Format::PythonCan => $function::<python_can::PythonCan>($($argument),*),
             Format::Asc => $function::<asc::Asc>($($argument),*),
             Format::Parquet => $function::<NoText>($($argument),*),
         }
     };
 }
 
-// After the macro: both modules use it.
+// After the macro: these modules use it.
 mod piece;
 mod recognise;
+mod stream;
 
 impl Format {
     /// All text formats; if several read a log equally well, the first is chosen.
-    pub const TEXT: [Format; 6] = [
+    pub const TEXT: [Format; 7] = [
         Format::Candump,
         Format::CandumpAscii,
         Format::CarHacking,
         Format::Challenge2020,
+        Format::PythonCan,
         Format::Asc,
         Format::CanTrainAndTest,
     ];
     /// All formats.
-    pub const ALL: [Format; 7] = [
+    pub const ALL: [Format; 8] = [
         Format::Candump,
         Format::CandumpAscii,
         Format::CarHacking,
         Format::Challenge2020,
+        Format::PythonCan,
         Format::Asc,
         Format::CanTrainAndTest,
         Format::Parquet,
@@ -117,6 +129,7 @@ impl Format {
             Format::CandumpAscii => "candump-ascii",
             Format::CarHacking => "car-hacking",
             Format::Challenge2020 => "challenge-2020",
+            Format::PythonCan => "python-can",
             Format::Asc => "asc",
             Format::Parquet => "parquet",
         }
@@ -168,10 +181,18 @@ pub trait LineFormat: Default + Send {
     /// Parses one line, without its line ending and never blank. Lines arrive in the order of the file.
     fn parse_line(&mut self, line: &[u8]) -> Row;
 
-    /// True if the rows have labels, as the header among the lines parsed so far says. Without labels every frame is attack-free.
+    /// Name of the interface or channel in a row of a frame or an error frame; `line` was parsed last.
+    fn interface<'a>(&self, _line: &'a [u8]) -> Option<&'a [u8]> {
+        None
+    }
+
+    /// True if the lines parsed so far have labels, in a header or in the rows. Without labels every frame is attack-free.
     fn has_labels(&self) -> bool {
         false
     }
+
+    /// Rejects rows without a label from now on, if the format labels every row.
+    fn require_labels(&mut self) {}
 }
 
 /// A reader of the frames of one log, in order.
@@ -185,12 +206,12 @@ pub trait FrameSource: Send {
     /// Time spent so far on disk reads and decompression.
     fn read_time(&self) -> Duration;
 
-    /// True if the rows have labels; known after the first frame.
+    /// True if the rows read so far have labels.
     fn has_labels(&self) -> bool;
 }
 
-fn text_log<F: LineFormat + 'static>(lines: Lines) -> Box<dyn FrameSource> {
-    Box::new(TextLog::new(lines, F::default()))
+fn text_log<F: LineFormat + 'static>(lines: Lines, options: &ReadOptions) -> Box<dyn FrameSource> {
+    Box::new(TextLog::new(lines, F::default(), options))
 }
 
 /// Opens the log at `path` in a text format that need not be one of [`Format`]; decompresses it if necessary.
@@ -198,17 +219,25 @@ fn text_log<F: LineFormat + 'static>(lines: Lines) -> Box<dyn FrameSource> {
 /// # Errors
 /// When the file is missing, unreadable, empty or damaged.
 pub fn open_text_log<F: LineFormat + 'static>(path: &Path) -> Result<Box<dyn FrameSource>, CanError> {
-    Ok(text_log::<F>(Lines::new(Input::open(path)?)?))
+    Ok(text_log::<F>(Lines::new(Input::open(path)?)?, &ReadOptions::default()))
+}
+
+/// Opens the log at `path` with the default [`ReadOptions`]; its format is detected from its first lines unless one is forced.
+///
+/// # Errors
+/// When the file is missing, unreadable, empty, damaged, or in no known format.
+pub fn open_log(path: &Path, format: Option<Format>) -> Result<LogReader, CanError> {
+    open_log_with(path, format, &ReadOptions::default())
 }
 
 /// Opens the log at `path`; its format is detected from its first lines unless one is forced.
 ///
 /// # Errors
 /// When the file is missing, unreadable, empty, damaged, or in no known format.
-pub fn open_log(path: &Path, format: Option<Format>) -> Result<LogReader, CanError> {
+pub fn open_log_with(path: &Path, format: Option<Format>, options: &ReadOptions) -> Result<LogReader, CanError> {
     if format == Some(Format::Parquet) || (format.is_none() && begins_like_parquet(path)) {
         let (format, compression) = (Format::Parquet, Compression::None);
-        let (source, report) = (open_parquet(path)?, ReadReport::default());
+        let (source, report) = (open_parquet(path, options)?, ReadReport::default());
         return Ok(LogReader { format, compression, source, labels: None, label_notice: None, report, failure: None });
     }
     let lines = Lines::new(Input::open(path)?)?;
@@ -224,7 +253,7 @@ pub fn open_log(path: &Path, format: Option<Format>) -> Result<LogReader, CanErr
         }
         _ => (None, None),
     };
-    let source = with_line_format!(format, text_log(lines));
+    let source = with_line_format!(format, text_log(lines, options));
     Ok(LogReader { format, compression, source, labels, label_notice, report: ReadReport::default(), failure: None })
 }
 
@@ -249,12 +278,12 @@ fn begins_like_parquet(path: &Path) -> bool {
 }
 
 #[cfg(feature = "parquet")]
-fn open_parquet(path: &Path) -> Result<Box<dyn FrameSource>, CanError> {
-    Ok(Box::new(parquet_log::ParquetLog::open(path)?))
+fn open_parquet(path: &Path, options: &ReadOptions) -> Result<Box<dyn FrameSource>, CanError> {
+    Ok(Box::new(parquet_log::ParquetLog::open(path, options)?))
 }
 
 #[cfg(not(feature = "parquet"))]
-fn open_parquet(path: &Path) -> Result<Box<dyn FrameSource>, CanError> {
+fn open_parquet(path: &Path, _options: &ReadOptions) -> Result<Box<dyn FrameSource>, CanError> {
     Err(CanError::NoParquet { path: path.to_path_buf() })
 }
 
@@ -262,7 +291,7 @@ fn recognise(lines: &Lines) -> Result<Format, CanError> {
     let head = lines.peek(LINES_TO_RECOGNISE);
     recognise::best_format(&head).ok_or_else(|| {
         let first = head.iter().find(|line| !line.trim_ascii().is_empty()).copied().unwrap_or(lines.held());
-        unknown_format(lines.input().path(), first)
+        unknown_format(lines.input().path(), lines.held(), first)
     })
 }
 
@@ -305,7 +334,7 @@ impl LogReader {
         self.label_notice.as_deref()
     }
 
-    /// True if frames are labelled as attacks or attack-free, in the rows or beside the log; known after the first frame.
+    /// True if frames are labelled as attacks or attack-free, in the rows read so far or beside the log.
     pub fn has_labels(&self) -> bool {
         self.labels.is_some() || self.source.has_labels()
     }
@@ -359,13 +388,16 @@ pub(super) mod tests {
             ("Timestamp,Arbitration_ID,DLC,Data,Class,SubClass\n1.0,153,1,20,Normal,Normal\n", true),
             ("Timestamp,Arbitration_ID,DLC,Data\n1.0,153,1,20\n", false),
             ("1.0,0153,1,20,R\n", true),
+            ("1.0,0153,1,20\n", false),
             ("(1.0) can0 123#00\n", false),
+            ("(1.0) can0 123#00 0\n", true),
         ] {
             let path = folder.path().join("drive.log");
             std::fs::write(&path, text).unwrap();
             let (mut frames, mut log) = (Vec::new(), open_log(&path, None).unwrap());
             assert!(log.read_block(1, &mut frames).unwrap() == 1, "{text}");
-            let mut stream = StreamReader::new(text.as_bytes(), Path::new("standard input"), None);
+            let mut stream =
+                StreamReader::new(text.as_bytes(), Path::new("standard input"), None, &ReadOptions::default());
             while stream.read_available(&mut frames).unwrap() {}
             assert_eq!((log.has_labels(), stream.has_labels()), (expected, expected), "{text}");
         }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parquet::basic::{LogicalType, TimeUnit};
+use parquet::basic::{ConvertedType, LogicalType, TimeUnit};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::reader::RowIter;
@@ -20,6 +20,8 @@ use parquet::schema::types::Type;
 use super::FrameSource;
 use super::can_train_and_test::{DATA_NAMES, ID_NAMES, LABEL_NAMES, TIMESTAMP_NAMES};
 use super::fields::{self, FD_BYTES, MAX_CAN_ID};
+use super::intake::Intake;
+use super::options::ReadOptions;
 use crate::error::CanError;
 use crate::frame::{Frame, PAYLOAD_BYTES};
 use crate::report::{FrameKind, Place, ReadReport, RejectReason};
@@ -33,12 +35,12 @@ pub struct ParquetLog {
     /// Units per second of timestamps stored as whole numbers.
     units_a_second: f64,
     number: u64,
-    last_timestamp: f64,
+    intake: Intake,
 }
 
 impl ParquetLog {
     /// Opens a file and reads its schema.
-    pub fn open(path: &Path) -> Result<Self, CanError> {
+    pub fn open(path: &Path, options: &ReadOptions) -> Result<Self, CanError> {
         let file = File::open(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => CanError::MissingFile { path: path.to_path_buf() },
             _ => CanError::Open { path: path.to_path_buf(), source },
@@ -68,8 +70,12 @@ impl ParquetLog {
             RowIter::from_file_into(Box::new(reader)).project(Some(projection))
         });
         let rows = rows.map_err(bad)?;
-        let (path, last_timestamp) = (path.to_path_buf(), f64::NEG_INFINITY);
-        Ok(Self { path, rows, columns, units_a_second, number: 0, last_timestamp })
+        let mut options = options.clone();
+        if found[0].is_some_and(|column| has_unit(&schema.get_fields()[column])) {
+            options.time_unit = None;
+        }
+        let (path, intake) = (path.to_path_buf(), Intake::new(&options));
+        Ok(Self { path, rows, columns, units_a_second, number: 0, intake })
     }
 
     fn parse(&self, row: &ParquetRow) -> Result<Frame, RejectReason> {
@@ -84,28 +90,33 @@ impl ParquetLog {
     }
 }
 
-impl FrameSource for ParquetLog {
-    fn read(&mut self, limit: usize, frames: &mut Vec<Frame>, report: &mut ReadReport) -> Result<(), CanError> {
+impl ParquetLog {
+    fn read_rows(&mut self, limit: usize, frames: &mut Vec<Frame>, report: &mut ReadReport) -> Result<(), CanError> {
         while frames.len() < limit {
             let next = guarded(|| self.rows.next().transpose());
             let next = next.map_err(|problem| CanError::Parquet { path: self.path.clone(), problem });
             let Some(row) = next? else { break };
             self.number += 1;
+            let parsed = self.parse(&row);
             let place = || Place::new(&self.path, self.number, row.to_string().as_bytes());
-            match self.parse(&row) {
+            match parsed {
                 Err(reason) => report.reject(reason, place),
                 Ok(frame) => {
                     let is_long = usize::from(frame.payload_length) > PAYLOAD_BYTES;
-                    report.accept(&frame, if is_long { FrameKind::FlexibleDataRate } else { FrameKind::Data });
-                    if frame.timestamp < self.last_timestamp {
-                        report.backward(self.last_timestamp - frame.timestamp, place);
-                    }
-                    self.last_timestamp = frame.timestamp;
-                    frames.push(frame);
+                    let kind = if is_long { FrameKind::FlexibleDataRate } else { FrameKind::Data };
+                    frames.extend(self.intake.frame(frame, kind, None, report, place));
                 }
             }
         }
         Ok(())
+    }
+}
+
+impl FrameSource for ParquetLog {
+    fn read(&mut self, limit: usize, frames: &mut Vec<Frame>, report: &mut ReadReport) -> Result<(), CanError> {
+        let result = self.read_rows(limit, frames, report);
+        self.intake.settle(report);
+        result
     }
 
     fn read_time(&self) -> Duration {
@@ -123,6 +134,13 @@ fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Strin
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(_) => Err("it is damaged".to_string()),
     }
+}
+
+/// True if the type of a column of timestamps says their unit.
+fn has_unit(column: &Type) -> bool {
+    let converted = column.get_basic_info().converted_type();
+    matches!(column.get_basic_info().logical_type_ref(), Some(LogicalType::Timestamp(_)))
+        || matches!(converted, ConvertedType::TIMESTAMP_MILLIS | ConvertedType::TIMESTAMP_MICROS)
 }
 
 /// Units per second of whole numbers in a column of timestamps.

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use super::input::Input;
 use super::lines::Lines;
+use super::options::ReadOptions;
 use super::text_log::TextLog;
 use super::{Format, FrameSource, InjectionLabels, LineFormat, NoText, begins_like_parquet, recognise};
-use super::{asc, can_train_and_test, candump, candump_ascii, car_hacking, challenge_2020};
+use super::{asc, can_train_and_test, candump, candump_ascii, car_hacking, challenge_2020, python_can};
 use crate::error::CanError;
 use crate::frame::Frame;
 use crate::report::{Place, ReadReport};
@@ -36,16 +37,14 @@ impl Piece {
     pub fn follow(&mut self, lines: u64, last_timestamp: Option<f64>) {
         let places = self.report.rejected.values_mut().flat_map(|rejections| &mut rejections.first);
         places.chain(&mut self.report.first_backward).for_each(|place| place.line += lines);
-        if let Some((timestamp, mut place)) = self.first.take()
-            && let Some(last) = last_timestamp.filter(|&last| timestamp < last)
-        {
-            place.line += lines;
-            let report = &mut self.report;
-            report.backward_timestamps += 1;
-            let step_seconds = (last - timestamp).min(f64::MAX);
-            report.largest_backward_step_seconds = report.largest_backward_step_seconds.max(step_seconds);
-            report.first_backward = Some(place);
+        let Some(((timestamp, mut place), last)) = self.first.take().zip(last_timestamp) else { return };
+        if timestamp >= last {
+            return self.report.times.step(timestamp - last);
         }
+        place.line += lines;
+        // It is before any other step of this piece.
+        self.report.first_backward = None;
+        self.report.backward(last - timestamp, || place);
     }
 }
 
@@ -78,7 +77,8 @@ fn lines_stand_alone<F: LineFormat>() -> bool {
     F::LINES_STAND_ALONE
 }
 
-/// Clears `frames` and fills it with the frames of the lines that begin within `range`, of a log of `log_bytes` bytes.
+/// Clears `frames` and fills it with the frames of the lines that begin within `range`, of a log of `log_bytes` bytes, with the settings
+/// `options`.
 ///
 /// # Errors
 /// When the log cannot be read, or its size is not `log_bytes`.
@@ -87,10 +87,11 @@ pub fn read_piece(
     format: Format,
     range: Range<u64>,
     log_bytes: u64,
+    options: &ReadOptions,
     frames: &mut Vec<Frame>,
 ) -> Result<Piece, CanError> {
     frames.clear();
-    let mut piece = with_line_format!(format, read(path, range, log_bytes, frames))?;
+    let mut piece = with_line_format!(format, read(path, range, log_bytes, options, frames))?;
     piece.last_timestamp = frames.last().map(|frame| frame.timestamp);
     Ok(piece)
 }
@@ -99,11 +100,12 @@ fn read<F: LineFormat>(
     path: &Path,
     range: Range<u64>,
     log_bytes: u64,
+    options: &ReadOptions,
     frames: &mut Vec<Frame>,
 ) -> Result<Piece, CanError> {
     let mut format = F::default();
     see_first_line(&mut format, path, 0..range.start, log_bytes)?;
-    let mut log = TextLog::new(Lines::within(path, range, log_bytes)?, format);
+    let mut log = TextLog::new(Lines::within(path, range, log_bytes)?, format, options);
     let mut piece = Piece::default();
     log.read(usize::MAX, frames, &mut piece.report)?;
     piece.first = log.take_first();

@@ -1,7 +1,7 @@
 //! Format detection from a log's first lines: the same rule for files and streams.
 
 use super::{Format, LineFormat, NoText, Row};
-use super::{asc, can_train_and_test, candump, candump_ascii, car_hacking, challenge_2020};
+use super::{asc, can_train_and_test, candump, candump_ascii, car_hacking, challenge_2020, python_can};
 
 /// Result of parsing a log's first lines in one format.
 struct Reading {

@@ -105,15 +105,16 @@ impl InjectionLabels {
         Ok(Some(InjectionLabels { from_seconds, to_seconds, can_id, mask, values, first_timestamp: None }))
     }
 
-    /// Labels the next frames of the log, and returns how many are attack frames.
+    /// Labels the next frames of the log, and returns how many become attack frames. A label of the row stays.
     pub fn apply(&mut self, frames: &mut [Frame]) -> u64 {
         let mut attack_frames = 0;
         for frame in frames {
             let elapsed = frame.timestamp - *self.first_timestamp.get_or_insert(frame.timestamp);
-            frame.attack = (self.from_seconds..=self.to_seconds).contains(&elapsed)
+            let is_attack = (self.from_seconds..=self.to_seconds).contains(&elapsed)
                 && self.can_id.is_none_or(|can_id| can_id == frame.can_id)
                 && (0..PAYLOAD_BYTES).all(|byte| frame.payload[byte] & self.mask[byte] == self.values[byte]);
-            attack_frames += u64::from(frame.attack);
+            attack_frames += u64::from(is_attack && !frame.attack);
+            frame.attack |= is_attack;
         }
         attack_frames
     }
@@ -141,6 +142,10 @@ mod tests {
         ];
         assert_eq!(labels(json).unwrap().unwrap().apply(&mut frames), 1);
         assert_eq!(frames.map(|frame| frame.attack), [false, true, false, false, false]);
+        // A row that is labelled as an attack already is counted when it is read.
+        let mut labelled = [frame(10.0, 0x6E0, &[1, 0xF0], true), frame(11.0, 0x6E0, &[1, 0xF0], true)];
+        assert_eq!(labels(json).unwrap().unwrap().apply(&mut labelled), 0);
+        assert!(labelled.iter().all(|frame| frame.attack));
     }
 
     #[test]

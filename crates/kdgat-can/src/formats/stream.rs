@@ -9,9 +9,12 @@ use std::path::{Path, PathBuf};
 
 use memchr::memchr;
 
+use super::intake::Intake;
+use super::options::ReadOptions;
 use super::recognise::{best_format, settled_format};
 use super::unreadable::unknown_format;
-use super::{Format, LineFormat, MAX_LINE_BYTES, Row, candump_ascii};
+use super::{Format, LineFormat, MAX_LINE_BYTES, NoText, Row};
+use super::{asc, can_train_and_test, candump, candump_ascii, car_hacking, challenge_2020, python_can};
 use crate::error::CanError;
 use crate::frame::Frame;
 use crate::report::{Place, ReadReport, RejectReason};
@@ -21,6 +24,9 @@ const READ_BYTES: usize = 64 << 10;
 /// Lines buffered while the format is unknown: enough for a header and a few comments.
 const LINES_HELD: usize = 64;
 
+/// First bytes that are kept.
+const HEAD_BYTES: usize = 64;
+
 /// Parses lines in a format chosen at run time.
 type Parser = Box<dyn AnyFormat>;
 
@@ -28,7 +34,11 @@ type Parser = Box<dyn AnyFormat>;
 trait AnyFormat: Send {
     fn parse_line(&mut self, line: &[u8]) -> Row;
 
+    fn interface<'a>(&self, line: &'a [u8]) -> Option<&'a [u8]>;
+
     fn has_labels(&self) -> bool;
+
+    fn require_labels(&mut self);
 }
 
 impl<F: LineFormat> AnyFormat for F {
@@ -36,8 +46,16 @@ impl<F: LineFormat> AnyFormat for F {
         LineFormat::parse_line(self, line)
     }
 
+    fn interface<'a>(&self, line: &'a [u8]) -> Option<&'a [u8]> {
+        LineFormat::interface(self, line)
+    }
+
     fn has_labels(&self) -> bool {
         LineFormat::has_labels(self)
+    }
+
+    fn require_labels(&mut self) {
+        LineFormat::require_labels(self);
     }
 }
 
@@ -51,25 +69,79 @@ pub struct StreamReader<R> {
     /// True while skipping the rest of a line that is longer than [`MAX_LINE_BYTES`].
     skipping: bool,
     parser: Option<(Format, Parser)>,
+    needs_labels: bool,
     held: Vec<Vec<u8>>,
+    /// The first bytes, which may show what the stream is if no format reads it.
+    head: Vec<u8>,
     line_number: u64,
-    last_timestamp: f64,
+    intake: Intake,
+    recent: RecentRows,
     report: ReadReport,
+}
+
+/// Rows among which [`StreamReader::recent`] counts the rejected ones.
+pub const RECENT_ROWS: u32 = 1000;
+
+/// The last [`RECENT_ROWS`] rows of a stream.
+#[derive(Debug, Clone, Default)]
+pub struct RecentRows {
+    /// A bit for each row: 1 for a rejected one.
+    bits: Vec<u64>,
+    next: u32,
+    rows: u32,
+    rejected: u32,
+}
+
+impl RecentRows {
+    /// Number of rows, at most [`RECENT_ROWS`].
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// Number of rejected rows among them.
+    pub fn rejected(&self) -> u32 {
+        self.rejected
+    }
+
+    /// Share of rejected rows, from 0 to 1; 0 before the first row.
+    pub fn reject_share(&self) -> f64 {
+        f64::from(self.rejected) / f64::from(self.rows.max(1))
+    }
+
+    fn add(&mut self, is_rejected: bool) {
+        if self.bits.is_empty() {
+            self.bits = vec![0; RECENT_ROWS.div_ceil(64) as usize];
+        }
+        let (word, bit) = (&mut self.bits[(self.next / 64) as usize], 1 << (self.next % 64));
+        // Before the ring is full, its bits are 0.
+        self.rejected -= u32::from(*word & bit != 0);
+        self.rejected += u32::from(is_rejected);
+        if is_rejected {
+            *word |= bit;
+        } else {
+            *word &= !bit;
+        }
+        self.rows = (self.rows + 1).min(RECENT_ROWS);
+        self.next = (self.next + 1) % RECENT_ROWS;
+    }
 }
 
 impl<R: Read> StreamReader<R> {
     /// A reader of `input`, which messages call `origin`; its format is detected unless one is forced.
-    pub fn new(input: R, origin: &Path, format: Option<Format>) -> Self {
+    pub fn new(input: R, origin: &Path, format: Option<Format>, options: &ReadOptions) -> Self {
         Self {
             input,
             origin: origin.to_path_buf(),
             rest: Vec::new(),
             block: vec![0; READ_BYTES],
             skipping: false,
-            parser: format.map(|format| (format, parser(format))),
+            parser: format.map(|format| (format, parser(format, options.needs_labels))),
+            needs_labels: options.needs_labels,
             held: Vec::new(),
+            head: Vec::new(),
             line_number: 0,
-            last_timestamp: f64::NEG_INFINITY,
+            intake: Intake::new(options),
+            recent: RecentRows::default(),
             report: ReadReport::default(),
         }
     }
@@ -81,6 +153,12 @@ impl<R: Read> StreamReader<R> {
     /// When the input cannot be read, or ended without a line that a known format reads.
     pub fn read_available(&mut self, frames: &mut Vec<Frame>) -> Result<bool, CanError> {
         frames.clear();
+        let more = self.read_once(frames);
+        self.intake.settle(&mut self.report);
+        more
+    }
+
+    fn read_once(&mut self, frames: &mut Vec<Frame>) -> Result<bool, CanError> {
         let count = loop {
             match self.input.read(&mut self.block) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -94,6 +172,8 @@ impl<R: Read> StreamReader<R> {
             return Ok(false);
         }
         let block = std::mem::take(&mut self.block);
+        let room = HEAD_BYTES.saturating_sub(self.head.len());
+        self.head.extend_from_slice(&block[..count.min(room)]);
         let mut bytes = &block[..count];
         while let Some(length) = memchr(b'\n', bytes) {
             self.end_line(&bytes[..length], frames);
@@ -103,7 +183,7 @@ impl<R: Read> StreamReader<R> {
         self.block = block;
         // `candump` without times: no other format will match, and a bus never ends.
         match self.held.iter().find(|line| candump_ascii::lacks_times(line)) {
-            Some(line) if self.parser.is_none() => Err(unknown_format(&self.origin, line)),
+            Some(line) if self.parser.is_none() => Err(unknown_format(&self.origin, line, line)),
             _ => Ok(true),
         }
     }
@@ -111,6 +191,16 @@ impl<R: Read> StreamReader<R> {
     /// Counts of all lines read so far, without lines still buffered for format detection.
     pub fn report(&self) -> &ReadReport {
         &self.report
+    }
+
+    /// The last rows, for the share of rejected ones.
+    pub fn recent(&self) -> &RecentRows {
+        &self.recent
+    }
+
+    /// Delivers frames of this interface alone from now on.
+    pub fn keep_interface(&mut self, name: &str) {
+        self.intake.keep_interface(name);
     }
 
     /// The format, once it is known.
@@ -171,7 +261,7 @@ impl<R: Read> StreamReader<R> {
         // Rejected lines are in the report.
         let given_up = self.report.rejected.values().flat_map(|found| &found.first).min_by_key(|place| place.line);
         let first = given_up.map(|place| place.text.as_bytes()).or(self.held.first().map(Vec::as_slice));
-        Err(unknown_format(&self.origin, first.unwrap_or_default()))
+        Err(unknown_format(&self.origin, &self.head, first.unwrap_or_default()))
     }
 
     fn line(&mut self, bytes: &[u8], frames: &mut Vec<Frame>) {
@@ -197,7 +287,7 @@ impl<R: Read> StreamReader<R> {
 
     /// Sets the format of the buffered lines and parses them; with `None` they are rejected.
     fn decide(&mut self, format: Option<Format>, frames: &mut Vec<Frame>) {
-        self.parser = format.map(|format| (format, parser(format)));
+        self.parser = format.map(|format| (format, parser(format, self.needs_labels)));
         for line in std::mem::take(&mut self.held) {
             match self.parser.is_some() {
                 true => self.parse(&line, frames),
@@ -216,22 +306,19 @@ impl<R: Read> StreamReader<R> {
             Some((_, parser)) => parser.parse_line(line),
             None => Row::Rejected(RejectReason::NotARow),
         };
+        let interface = self.parser.as_ref().and_then(|(_, parser)| parser.interface(line));
         match row {
             Row::Rejected(reason) => return self.reject(reason, line),
             Row::ErrorFrame => {
-                self.report.rows += 1;
-                self.report.error_frames += 1;
+                self.intake.error_frame(interface, &mut self.report);
+                self.recent.add(false);
             }
             Row::Skipped => self.report.skipped_lines += 1,
             Row::Frame(frame, kind) => {
-                self.report.accept(&frame, kind);
-                if frame.timestamp < self.last_timestamp {
-                    let (number, origin) = (self.line_number + 1, &self.origin);
-                    let step_seconds = self.last_timestamp - frame.timestamp;
-                    self.report.backward(step_seconds, || Place::new(origin, number, line));
-                }
-                self.last_timestamp = frame.timestamp;
-                frames.push(frame);
+                let (number, origin) = (self.line_number + 1, &self.origin);
+                let place = || Place::new(origin, number, line);
+                frames.extend(self.intake.frame(frame, kind, interface, &mut self.report, place));
+                self.recent.add(false);
             }
         }
         self.line_number += 1;
@@ -241,20 +328,16 @@ impl<R: Read> StreamReader<R> {
         self.line_number += 1;
         let (number, origin) = (self.line_number, &self.origin);
         self.report.reject(reason, || Place::new(origin, number, line));
+        self.recent.add(true);
     }
 }
 
-fn parser(format: Format) -> Parser {
-    use super::{asc, can_train_and_test, candump, candump_ascii, car_hacking, challenge_2020};
-    match format {
-        Format::CanTrainAndTest => boxed::<can_train_and_test::CanTrainAndTest>(),
-        Format::Candump => boxed::<candump::Candump>(),
-        Format::CandumpAscii => boxed::<candump_ascii::CandumpAscii>(),
-        Format::CarHacking => boxed::<car_hacking::CarHacking>(),
-        Format::Challenge2020 => boxed::<challenge_2020::Challenge2020>(),
-        Format::Asc => boxed::<asc::Asc>(),
-        Format::Parquet => boxed::<super::NoText>(),
+fn parser(format: Format, needs_labels: bool) -> Parser {
+    let mut parser: Parser = with_line_format!(format, boxed());
+    if needs_labels {
+        parser.require_labels();
     }
+    parser
 }
 
 fn boxed<F: LineFormat + 'static>() -> Parser {
@@ -278,7 +361,8 @@ mod tests {
     }
 
     fn read_all(text: &[u8], step: usize) -> (Vec<u32>, ReadReport, Option<Format>) {
-        let mut reader = StreamReader::new(Drip(text, step), Path::new("standard input"), None);
+        let mut reader =
+            StreamReader::new(Drip(text, step), Path::new("standard input"), None, &ReadOptions::default());
         let (mut frames, mut ids) = (Vec::new(), Vec::new());
         while reader.read_available(&mut frames).unwrap() {
             ids.extend(frames.iter().map(|frame| frame.can_id));
@@ -312,7 +396,7 @@ mod tests {
 
     #[test]
     fn a_bus_without_times_is_refused_at_its_first_line() {
-        let mut reader = StreamReader::new(Bus, Path::new("standard input"), None);
+        let mut reader = StreamReader::new(Bus, Path::new("standard input"), None, &ReadOptions::default());
         let error = reader.read_available(&mut Vec::new()).unwrap_err().to_string();
         assert!(error.contains("without times: record with `candump -L can0`"), "{error}");
     }
@@ -348,11 +432,33 @@ mod tests {
     }
 
     #[test]
+    fn the_share_of_rejected_rows_is_that_of_the_last_thousand() {
+        let mut recent = RecentRows::default();
+        assert_eq!(recent.reject_share(), 0.0);
+        let is_rejected = |row: u32| row % 7 == 3 || (2000..2500).contains(&row);
+        for row in 0..4321u32 {
+            recent.add(is_rejected(row));
+            let first = (row + 1).saturating_sub(RECENT_ROWS);
+            let expected = (first..=row).filter(|&row| is_rejected(row)).count() as u32;
+            assert_eq!((recent.rows(), recent.rejected()), (row + 1 - first, expected), "after row {row}");
+        }
+        let text = [&b"(1.0) can0 111#00\n"[..], &b"xyz\n".repeat(3)].concat();
+        let mut reader = StreamReader::new(&text[..], Path::new("standard input"), None, &ReadOptions::default());
+        while reader.read_available(&mut Vec::new()).unwrap() {}
+        assert_eq!(reader.recent().reject_share(), 0.75);
+    }
+
+    #[test]
     fn a_stream_of_no_format_says_how_it_begins() {
-        let mut reader = StreamReader::new(&b"hello\nworld\n"[..], Path::new("standard input"), None);
+        let mut reader =
+            StreamReader::new(&b"hello\nworld\n"[..], Path::new("standard input"), None, &ReadOptions::default());
         let mut frames = Vec::new();
         assert!(reader.read_available(&mut frames).unwrap());
         let error = reader.read_available(&mut frames).unwrap_err().to_string();
         assert!(error.contains("hello") && error.contains("standard input"), "{error}");
+        let wide: Vec<u8> = b"\xFF\xFE".iter().copied().chain("hello\n".bytes().flat_map(|byte| [byte, 0])).collect();
+        let mut reader = StreamReader::new(&wide[..], Path::new("standard input"), None, &ReadOptions::default());
+        assert!(reader.read_available(&mut frames).unwrap());
+        assert!(reader.read_available(&mut frames).unwrap_err().to_string().contains("UTF-16"));
     }
 }

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::intake::Intake;
 use super::lines::{Line, Lines};
+use super::options::ReadOptions;
 use super::{FrameSource, LineFormat, Row};
 use crate::error::CanError;
 use crate::frame::Frame;
@@ -14,16 +16,16 @@ pub struct TextLog<F> {
     path: PathBuf,
     lines: Lines,
     format: F,
-    /// Timestamp of the last frame; infinite before the first, so that the first takes the cold path, too.
-    last_timestamp: f64,
-    /// Timestamp and place of the first frame.
-    first: Option<(f64, Place)>,
+    intake: Intake,
 }
 
 impl<F: LineFormat> TextLog<F> {
     /// A reader of the frames of `lines`.
-    pub fn new(lines: Lines, format: F) -> Self {
-        Self { path: lines.input().path().to_path_buf(), lines, format, last_timestamp: f64::INFINITY, first: None }
+    pub fn new(lines: Lines, mut format: F, options: &ReadOptions) -> Self {
+        if options.needs_labels {
+            format.require_labels();
+        }
+        Self { path: lines.input().path().to_path_buf(), lines, format, intake: Intake::new(options) }
     }
 }
 
@@ -35,7 +37,7 @@ impl<F: LineFormat> TextLog<F> {
 
     /// Takes timestamp and place of the first frame.
     pub fn take_first(&mut self) -> Option<(f64, Place)> {
-        self.first.take()
+        self.intake.take_first()
     }
 }
 
@@ -49,6 +51,14 @@ impl<F: LineFormat> FrameSource for TextLog<F> {
     }
 
     fn read(&mut self, limit: usize, frames: &mut Vec<Frame>, report: &mut ReadReport) -> Result<(), CanError> {
+        let result = self.read_rows(limit, frames, report);
+        self.intake.settle(report);
+        result
+    }
+}
+
+impl<F: LineFormat> TextLog<F> {
+    fn read_rows(&mut self, limit: usize, frames: &mut Vec<Frame>, report: &mut ReadReport) -> Result<(), CanError> {
         while frames.len() < limit {
             let Some(line) = self.lines.next_line()? else { break };
             let Line { number, bytes, too_long } = line;
@@ -57,26 +67,18 @@ impl<F: LineFormat> FrameSource for TextLog<F> {
                 _ if bytes.first().is_none_or(u8::is_ascii_whitespace) && bytes.trim_ascii().is_empty() => continue,
                 _ => self.format.parse_line(bytes),
             };
+            let place = || Place::new(&self.path, number, bytes);
             match row {
                 Row::Frame(frame, kind) => {
-                    report.accept(&frame, kind);
-                    if frame.timestamp < self.last_timestamp {
-                        let step_seconds = self.last_timestamp - frame.timestamp;
-                        let place = || Place::new(&self.path, number, bytes);
-                        match self.last_timestamp.is_finite() {
-                            true => report.backward(step_seconds, place),
-                            false => self.first = Some((frame.timestamp, place())),
-                        }
+                    let interface = self.format.interface(bytes);
+                    // Not `extend`, which is slower for an option.
+                    if let Some(frame) = self.intake.frame(frame, kind, interface, report, place) {
+                        frames.push(frame);
                     }
-                    self.last_timestamp = frame.timestamp;
-                    frames.push(frame);
                 }
-                Row::ErrorFrame => {
-                    report.rows += 1;
-                    report.error_frames += 1;
-                }
+                Row::ErrorFrame => self.intake.error_frame(self.format.interface(bytes), report),
                 Row::Skipped => report.skipped_lines += 1,
-                Row::Rejected(reason) => report.reject(reason, || Place::new(&self.path, number, bytes)),
+                Row::Rejected(reason) => report.reject(reason, place),
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Format, can_train_and_test, candump_ascii};
+use super::{Format, can_train_and_test, candump_ascii, foreign};
 use crate::error::CanError;
 use crate::report::{Place, ReadReport, RejectReason, Rejections};
 
@@ -15,22 +15,14 @@ pub fn known_formats() -> String {
     Format::ALL.into_iter().filter(is_read).map(Format::name).collect::<Vec<_>>().join(", ")
 }
 
-/// The error for a log that begins with `first_line` and is in no known format.
-pub fn unknown_format(path: &Path, first_line: &[u8]) -> CanError {
-    let head = &first_line[..first_line.len().min(4 * TEXT_KEPT)];
-    // A header with known column names gives a better reason than "no format fits".
-    let missing = can_train_and_test::missing_columns(first_line);
-    let reason = match missing {
-        Some(columns) => format!(", which is a header of {} that lacks a column {columns}", Format::CanTrainAndTest),
-        None if candump_ascii::lacks_times(first_line) => {
-            ", which is candump's output without times: record with `candump -L can0` or `candump -ta can0`".to_owned()
-        }
-        None => String::new(),
-    };
+/// The error for a log that begins with the bytes `head` and with `first_line`, and is in no known format.
+pub fn unknown_format(path: &Path, head: &[u8], first_line: &[u8]) -> CanError {
+    let quoted = &first_line[..first_line.len().min(4 * TEXT_KEPT)];
+    let reason = foreign::of_first_bytes(head).or_else(|| foreign::of_first_line(first_line));
     CanError::UnknownFormat {
         path: path.to_path_buf(),
-        first_line: String::from_utf8_lossy(head).chars().take(TEXT_KEPT).collect(),
-        reason,
+        first_line: String::from_utf8_lossy(quoted).chars().take(TEXT_KEPT).collect(),
+        reason: reason.map_or(String::new(), |reason| format!(", {reason}")),
         known: known_formats(),
     }
 }
@@ -59,6 +51,7 @@ pub fn nothing_read(path: &Path, report: &ReadReport, format: Option<Format>, fo
         }
         None => format!("repair the log, or force its format with --format; known formats: {}", known_formats()),
     };
+    let advice = advice + &foreign::of_rejected(report, format);
     let format = format.map_or("a known format", Format::name);
     let place = place_of(most);
     let first = place.map_or(String::new(), |place| format!(", the first at line {}: {:?}", place.line, place.text));
@@ -77,9 +70,9 @@ mod tests {
 
     #[test]
     fn a_header_is_told_what_it_lacks() {
-        let error = unknown_format(Path::new("a.csv"), b"timestamp,arbitration_id,foo").to_string();
+        let error = unknown_format(Path::new("a.csv"), b"", b"timestamp,arbitration_id,foo").to_string();
         assert!(error.contains("lacks a column data_field (or data, payload)"), "{error}");
-        let error = unknown_format(Path::new("a.csv"), b"hello").to_string();
+        let error = unknown_format(Path::new("a.csv"), b"hello", b"hello").to_string();
         assert!(!error.contains("lacks") && error.contains("\"hello\""), "{error}");
         assert_eq!(error.contains("parquet"), cfg!(feature = "parquet"), "{error}");
     }
@@ -87,7 +80,7 @@ mod tests {
     #[test]
     fn candump_without_times_is_told_the_option_that_writes_them() {
         let row = b"  vcan0  044   [5]  2A 36 6C 2B BA";
-        let error = unknown_format(Path::new("a.log"), row).to_string();
+        let error = unknown_format(Path::new("a.log"), row, row).to_string();
         assert!(error.contains("without times: record with `candump -L can0`"), "{error}");
         let mut report = ReadReport::default();
         report.reject(RejectReason::NotARow, || Place::new(Path::new("a.log"), 1, row));

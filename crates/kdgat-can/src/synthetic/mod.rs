@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dataset::{Dataset, Role, SourceFile};
 use super::error::CanError;
-use super::formats::Format;
+use super::formats::{Format, ReadOptions};
 
 pub use attacks::SyntheticKind;
 pub use record::{
@@ -88,20 +88,21 @@ impl SyntheticOptions {
 /// Divides an attack-free log with this number of frames into blocks for training and validation, in ascending order and without overlap.
 pub type Divide<'a> = &'a (dyn Fn(&SourceFile, u64) -> Vec<SourceBlock> + Sync);
 
-/// Makes sure that `target` holds the synthetic attacks of these logs and options; writes them if `target` does not exist or holds
+/// Makes sure that `target` holds the synthetic attacks of these logs, read in this format and with these settings, and options; writes them if `target` does not exist or holds
 /// those of other logs, options or versions. Returns true if they were written.
 ///
 /// # Errors
-/// When an option is invalid, the dataset has no attack-free training log or too few frames in them, a log cannot be read, `target`
-/// holds something else, or the disk is full or read-only.
+/// When an option is invalid, the dataset has no attack-free training log or too few frames in them, a log cannot be read or has times
+/// that cannot be, `target` holds something else, or the disk is full or read-only.
 pub fn ensure_synthetic(
     dataset: &Dataset,
     options: &SyntheticOptions,
     format: Option<Format>,
+    read: &ReadOptions,
     divide: Divide<'_>,
     target: &Path,
 ) -> Result<bool, CanError> {
-    let wanted = Wanted::new(dataset, options, format, divide)?;
+    let wanted = Wanted::new(dataset, options, format, read, divide)?;
     if record::holds(&wanted, target)? {
         return Ok(false);
     }
@@ -116,10 +117,11 @@ pub fn has_synthetic(
     dataset: &Dataset,
     options: &SyntheticOptions,
     format: Option<Format>,
+    read: &ReadOptions,
     divide: Divide<'_>,
     target: &Path,
 ) -> Result<bool, CanError> {
-    record::holds(&Wanted::new(dataset, options, format, divide)?, target)
+    record::holds(&Wanted::new(dataset, options, format, read, divide)?, target)
 }
 
 /// The synthetic attacks that a caller asks for.
@@ -129,6 +131,7 @@ struct Wanted<'a> {
     logs: Vec<&'a SourceFile>,
     options: &'a SyntheticOptions,
     format: Option<Format>,
+    read: &'a ReadOptions,
     divide: Divide<'a>,
 }
 
@@ -137,6 +140,7 @@ impl<'a> Wanted<'a> {
         dataset: &'a Dataset,
         options: &'a SyntheticOptions,
         format: Option<Format>,
+        read: &'a ReadOptions,
         divide: Divide<'a>,
     ) -> Result<Self, CanError> {
         options.check()?;
@@ -145,6 +149,6 @@ impl<'a> Wanted<'a> {
             let detail = "has no attack-free training log".to_owned();
             return Err(CanError::NoSourceOfAttacks { root: dataset.root.clone(), detail });
         }
-        Ok(Self { dataset, logs, options, format, divide })
+        Ok(Self { dataset, logs, options, format, read, divide })
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{FOLDER, SYNTHETIC_VERSION, SyntheticKind, SyntheticOptions, Wanted};
 use crate::dataset::{Dataset, Role, SourceFile, file_name};
 use crate::error::CanError;
-use crate::formats::Format;
+use crate::formats::{Format, TimeUnit};
 
 /// Name of the file that records how synthetic logs were made.
 pub const RECORD_NAME: &str = "synthetic.json";
@@ -27,6 +27,10 @@ pub struct SyntheticRecord {
     pub options: SyntheticOptions,
     /// Format that was set for the source logs; `None` if it was detected.
     pub format: Option<Format>,
+    /// Interface whose frames were read, if one was set.
+    pub interface: Option<String>,
+    /// Unit of the times of the source logs, if one was set.
+    pub time_unit: Option<TimeUnit>,
     /// The attack-free logs, in the dataset's order.
     pub sources: Vec<SourceLog>,
     /// The synthetic logs.
@@ -215,8 +219,11 @@ pub(super) fn holds(wanted: &Wanted<'_>, target: &Path) -> Result<bool, CanError
         Err(CanError::Read { source, .. }) if source.kind() == io::ErrorKind::InvalidData => return Ok(false),
         Err(error) => return Err(error),
     };
-    let is_asked_for =
-        record.version == SYNTHETIC_VERSION && record.options == *wanted.options && record.format == wanted.format;
+    let is_asked_for = record.version == SYNTHETIC_VERSION
+        && record.options == *wanted.options
+        && record.format == wanted.format
+        && record.interface == wanted.read.interface
+        && record.time_unit == wanted.read.time_unit;
     Ok(is_asked_for && has_files(&record, target) && has_sources(record, wanted, target)?)
 }
 

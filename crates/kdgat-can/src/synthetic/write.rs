@@ -17,8 +17,9 @@ use super::stretches::{self, Stretch};
 use super::{BlockSet, SYNTHETIC_VERSION, SyntheticKind, SyntheticOptions, Wanted};
 use crate::dataset::{SourceFile, file_name, log_stem};
 use crate::error::CanError;
-use crate::formats::{can_train_and_test, open_log};
+use crate::formats::{can_train_and_test, open_log_with};
 use crate::frame::{Frame, PAYLOAD_BYTES};
+use crate::plausible;
 use crate::simulator::random::Stream;
 use crate::whole_folder::{Unfinished, cannot_write, compressor, parent_of, refuse_existing, write_file};
 
@@ -50,7 +51,8 @@ pub(super) fn write(wanted: &Wanted<'_>, target: &Path) -> Result<bool, CanError
         return Err(CanError::NoSourceOfAttacks { root: wanted.dataset.root.clone(), detail });
     }
     let (options, format) = (wanted.options.clone(), wanted.format);
-    let record = SyntheticRecord { version: SYNTHETIC_VERSION, options, format, sources, files };
+    let (interface, time_unit) = (wanted.read.interface.clone(), wanted.read.time_unit);
+    let record = SyntheticRecord { version: SYNTHETIC_VERSION, options, format, interface, time_unit, sources, files };
     let path = folder.path().join(RECORD_NAME);
     let text = serde_json::to_vec_pretty(&record).map_err(io::Error::from).map_err(cannot_write(&path))?;
     write_file(&path, &text)?;
@@ -75,9 +77,12 @@ fn lock(target: &Path) -> Result<File, CanError> {
 /// Counts the frames of a source log and divides them into blocks.
 fn survey(wanted: &Wanted<'_>, log: &SourceFile) -> Result<SourceLog, CanError> {
     let (bytes, modified_nanoseconds) = state_of(&log.path)?;
-    let mut reader = open_log(&log.path, wanted.format)?;
+    let options = log.read_options(wanted.read);
+    let mut reader = open_log_with(&log.path, wanted.format, &options)?;
     let mut frames = Vec::with_capacity(BLOCK_FRAMES);
     while reader.read_block(BLOCK_FRAMES, &mut frames)? > 0 {}
+    plausible::check_interfaces(&log.path, reader.report(), &options)?;
+    plausible::check_times(&log.path, reader.report(), &options)?;
     let frames = reader.report().frames;
     let blocks = (wanted.divide)(log, frames);
     let ends: Vec<u64> =
@@ -132,7 +137,7 @@ fn write_copies(
     mut copies: Vec<CopyWriter>,
 ) -> Result<Vec<SyntheticFile>, CanError> {
     let path = &wanted.logs[log].path;
-    let mut reader = open_log(path, wanted.format)?;
+    let mut reader = open_log_with(path, wanted.format, &wanted.logs[log].read_options(wanted.read))?;
     let mut frames = Vec::with_capacity(BLOCK_FRAMES);
     let mut first = 0;
     while copies.iter().any(|copy| !copy.pieces.is_empty()) && reader.read_block(BLOCK_FRAMES, &mut frames)? > 0 {

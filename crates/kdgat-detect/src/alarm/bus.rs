@@ -86,18 +86,19 @@ impl Bus {
             events.push(Event::SilenceEnd(SilenceEnd { time, seconds }));
         }
         if now.is_none() && self.beats(self.clock.seconds()) {
-            self.heartbeat(self.clock.seconds(), frames_at_beat, counts, events);
+            self.heartbeat(self.clock.seconds(), frames_at_beat, counts, None, events);
         }
     }
 
-    /// Takes the machine's clock of a live stream; appends the events that it causes.
-    pub fn tick(&mut self, now: f64, counts: Counts, events: &mut Vec<Event>) {
+    /// Takes the machine's clock of a live stream, and the share of its last rows that could not be read; appends the events that they
+    /// cause.
+    pub fn tick(&mut self, now: f64, reject_share: f64, counts: Counts, events: &mut Vec<Event>) {
         let limit = self.limits.silence_seconds;
         if !self.silent && limit.is_some_and(|limit| now - self.arrived >= limit) {
             self.begin_silence(events);
         }
         if self.beats(now) {
-            self.heartbeat(now, self.frames, counts, events);
+            self.heartbeat(now, self.frames, counts, Some(reject_share), events);
         }
     }
 
@@ -125,7 +126,14 @@ impl Bus {
         }
     }
 
-    fn heartbeat(&mut self, clock: f64, frames: u64, counts: Counts, events: &mut Vec<Event>) {
+    fn heartbeat(
+        &mut self,
+        clock: f64,
+        frames: u64,
+        counts: Counts,
+        reject_share: Option<f64>,
+        events: &mut Vec<Event>,
+    ) {
         events.push(Event::Heartbeat(Heartbeat {
             time: self.clock.last(),
             frames: frames - self.frames_at_beat,
@@ -133,6 +141,7 @@ impl Bus {
             alarms: counts.alarms - self.at_beat.alarms,
             suppressed: counts.suppressed - self.at_beat.suppressed,
             silent: self.silent,
+            reject_share,
         }));
         (self.beat, self.at_beat, self.frames_at_beat) = (clock, counts, frames);
     }
@@ -187,14 +196,14 @@ mod tests {
     #[test]
     fn a_live_bus_is_silent_by_the_clock() {
         let (mut bus, mut events) = (Bus::new(LIMITS), Vec::new());
-        bus.tick(0.4, Counts::default(), &mut events);
+        bus.tick(0.4, 0.0, Counts::default(), &mut events);
         assert!(events.is_empty());
         // No frame has come at all.
-        bus.tick(0.5, Counts::default(), &mut events);
-        bus.tick(0.6, Counts::default(), &mut events);
+        bus.tick(0.5, 0.0, Counts::default(), &mut events);
+        bus.tick(0.6, 0.0, Counts::default(), &mut events);
         bus.frame(100.0, Some(0.7), Counts::default(), &mut events);
         bus.frame(100.1, Some(0.7), Counts::default(), &mut events);
-        bus.tick(1.25, Counts::default(), &mut events);
+        bus.tick(1.25, 0.0, Counts::default(), &mut events);
         bus.frame(103.1, Some(3.0), Counts::default(), &mut events);
         assert_eq!(
             named(&events),
@@ -221,14 +230,24 @@ mod tests {
         // The times of frames make no heartbeat.
         bus.frame(0.0, Some(0.1), Counts::default(), &mut events);
         bus.frame(0.1, Some(0.2), Counts::default(), &mut events);
-        bus.tick(10.0, Counts { windows: 5, alarms: 1, suppressed: 2 }, &mut events);
-        bus.tick(19.9, Counts { windows: 5, alarms: 1, suppressed: 2 }, &mut events);
-        bus.tick(55.0, Counts { windows: 7, alarms: 1, suppressed: 5 }, &mut events);
+        bus.tick(10.0, 0.0, Counts { windows: 5, alarms: 1, suppressed: 2 }, &mut events);
+        bus.tick(19.9, 0.0, Counts { windows: 5, alarms: 1, suppressed: 2 }, &mut events);
+        bus.tick(55.0, 0.25, Counts { windows: 7, alarms: 1, suppressed: 5 }, &mut events);
         let beats: Vec<&Heartbeat> = events
             .iter()
             .filter_map(|event| if let Event::Heartbeat(beat) = event { Some(beat) } else { None })
             .collect();
-        let first = Heartbeat { time: Some(0.1), frames: 2, windows: 5, alarms: 1, suppressed: 2, silent: true };
-        assert_eq!(beats, [&first, &Heartbeat { frames: 0, windows: 2, alarms: 0, suppressed: 3, ..first.clone() }]);
+        let first = Heartbeat {
+            time: Some(0.1),
+            frames: 2,
+            windows: 5,
+            alarms: 1,
+            suppressed: 2,
+            silent: true,
+            reject_share: Some(0.0),
+        };
+        let second =
+            Heartbeat { frames: 0, windows: 2, alarms: 0, suppressed: 3, reject_share: Some(0.25), ..first.clone() };
+        assert_eq!(beats, [&first, &second]);
     }
 }

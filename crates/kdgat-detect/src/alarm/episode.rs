@@ -515,7 +515,11 @@ mod tests {
         let rule = AlarmRule { cooldown_seconds: 100.0, ..RULE };
         assert_eq!(drawn_with_news(rule, "l..l...h.."), ("+.-....+.-".to_owned(), 1), "more severe");
         assert_eq!(drawn_with_news(rule, "h..l...L.."), ("+.-....+.-".to_owned(), 1), "other culprits");
-        assert_eq!(drawn_with_news(rule, "lL..l.L..h"), ("+c.-.....+".to_owned(), 1), "both IDs were named, and then it is more severe");
+        assert_eq!(
+            drawn_with_news(rule, "lL..l.L..h"),
+            ("+c.-.....+".to_owned(), 1),
+            "both IDs were named, and then it is more severe"
+        );
         // As many windows as raise an alarm have to agree.
         let rule = AlarmRule { needed: 2, among: 3, ..rule };
         assert_eq!(drawn_with_news(rule, "ll..lh..lhh.."), (".+.-......+.-".to_owned(), 1));
@@ -534,7 +538,8 @@ mod tests {
         let mut alarms = Alarms::new(AlarmRule { cooldown_seconds: 2.0, ..RULE });
         let mut suppressed = Vec::new();
         for (window, letter) in "A..A..A........A..".chars().enumerate() {
-            if let Some(Event::Alarm(alarm)) = alarms.push(verdict(window as u64, 0.25 * window as f64, letter == 'A')) {
+            if let Some(Event::Alarm(alarm)) = alarms.push(verdict(window as u64, 0.25 * window as f64, letter == 'A'))
+            {
                 suppressed.push(alarm.suppressed);
             }
         }

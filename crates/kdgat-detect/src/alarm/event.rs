@@ -164,6 +164,9 @@ pub struct Heartbeat {
     pub suppressed: u64,
     /// True during a silence.
     pub silent: bool,
+    /// Share of the last 1,000 rows of a live stream that could not be read, from 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reject_share: Option<f64>,
 }
 
 impl Event {
@@ -201,7 +204,24 @@ mod tests {
         let events = [
             Event::Silence(Silence { time: None, limit_seconds: 0.5 }),
             Event::SilenceEnd(SilenceEnd { time: 1.0, seconds: f64::INFINITY }),
-            Event::Heartbeat(Heartbeat { time: Some(1.0), frames: 1, windows: 2, alarms: 3, suppressed: 4, silent: false }),
+            Event::Heartbeat(Heartbeat {
+                time: Some(1.0),
+                frames: 1,
+                windows: 2,
+                alarms: 3,
+                suppressed: 4,
+                silent: false,
+                reject_share: None,
+            }),
+            Event::Heartbeat(Heartbeat {
+                time: None,
+                frames: 0,
+                windows: 0,
+                alarms: 0,
+                suppressed: 0,
+                silent: true,
+                reject_share: Some(0.25),
+            }),
         ];
         let lines = events.each_ref().map(|event| serde_json::to_string(event).unwrap());
         assert_eq!(
@@ -210,6 +230,7 @@ mod tests {
                 r#"{"event":"silence","time":null,"limit_seconds":0.5}"#,
                 r#"{"event":"silence-end","time":1.0,"seconds":null}"#,
                 r#"{"event":"heartbeat","time":1.0,"frames":1,"windows":2,"alarms":3,"suppressed":4,"silent":false}"#,
+                r#"{"event":"heartbeat","time":null,"frames":0,"windows":0,"alarms":0,"suppressed":0,"silent":true,"reject_share":0.25}"#,
             ]
         );
         for (event, line) in events.iter().zip(&lines) {

@@ -10,15 +10,20 @@ use kdgat_can::Frame;
 pub enum Pace {
     /// A log: only its own times count.
     Log,
-    /// A live stream, with the machine's clock at the arrival of the frames, in seconds since the start.
-    Live(f64),
+    /// A live stream.
+    Live {
+        /// The machine's clock at the arrival of the frames, in seconds since the start.
+        now: f64,
+        /// Share of its last rows that could not be read, from 0 to 1.
+        reject_share: f64,
+    },
 }
 
 impl Pace {
     fn now(self) -> Option<f64> {
         match self {
             Self::Log => None,
-            Self::Live(now) => Some(now),
+            Self::Live { now, .. } => Some(now),
         }
     }
 }
@@ -71,8 +76,8 @@ impl Monitor {
             }
         }
         pass(alarms, &frames[begin..], &mut each)?;
-        if let Pace::Live(now) = pace {
-            bus.tick(now, counts(alarms), events);
+        if let Pace::Live { now, reject_share } = pace {
+            bus.tick(now, reject_share, counts(alarms), events);
             events.drain(..).try_for_each(|event| each(&event))?;
         }
         Ok(())

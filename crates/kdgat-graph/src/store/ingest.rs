@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use kdgat_can::formats::{METADATA_NAME, metadata_digest};
-use kdgat_can::{Dataset, Format, Frame, LogReader, ReadReport, open_log, read_piece};
+use kdgat_can::plausible::{check_interfaces, check_rejects, check_times};
+use kdgat_can::{Dataset, Format, Frame, LogReader, ReadOptions, ReadReport, open_log_with, read_piece};
 use parking_lot::Mutex;
 
 use super::chain::Chain;
@@ -18,7 +19,7 @@ use super::parallel::in_parallel;
 use super::plan::{Plan, Unit};
 use super::progress::{Event, Progress, StageTimes};
 use super::shard;
-use super::sources::{check_rejects, digest_of, file_state, with_short_names};
+use super::sources::{digest_of, file_state, with_short_names};
 use crate::StoreError;
 use crate::columns::Columns;
 use crate::graph_stream::{GraphStream, ReadyWindow};
@@ -98,7 +99,8 @@ fn check_logs_in_pieces(
     Ok(())
 }
 
-/// Checks a log after it was read to its end: that it has not changed, and that few enough rows were rejected.
+/// Checks a log after it was read to its end: that few enough rows were rejected, that its frames are of one interface and its times
+/// plausible, and that it has not changed.
 fn finish_log(
     dataset: &Dataset,
     plan: &Plan,
@@ -107,7 +109,13 @@ fn finish_log(
     progress: &dyn Progress,
 ) -> Result<(), StoreError> {
     let (path, planned) = (&dataset.files[log].path, &plan.logs[log]);
-    check_rejects(path, report, plan.options.max_reject_share)?;
+    let source = &dataset.files[log];
+    check_rejects(path, report, source.format(plan.options.format), plan.options.max_reject_share)?;
+    if source.synthetic.is_none() {
+        let options = source.read_options(&plan.options.read_options());
+        check_interfaces(path, report, &options)?;
+        check_times(path, report, &options)?;
+    }
     // The blocks of a synthetic log cover all its frames.
     let blocks = planned.synthetic.as_ref().and_then(|origin| origin.blocks.last());
     let lacks_frames = blocks.is_some_and(|last| last.frames.end != report.frames);
@@ -180,7 +188,7 @@ impl Worker {
         let mut record = UnitRecord { unit: number, logs: Vec::new(), shards: Vec::new(), carry: None };
         match unit {
             Unit::Checksum { log } => {
-                warn_of_labels(build.plan, *log, &open_log(&build.dataset.files[*log].path, build.format(*log))?);
+                warn_of_labels(build.plan, *log, &build.open(*log)?);
                 record.logs.push(checksum(build, *log, &mut output)?);
             }
             Unit::Logs(logs) => {
@@ -204,8 +212,7 @@ impl Worker {
     /// Reads a whole log, block by block.
     fn build_log(&mut self, log: usize, output: &mut Output<'_>) -> Result<LogRecord, StoreError> {
         let Build { dataset, plan, progress, .. } = output.build;
-        let path = &dataset.files[log].path;
-        let mut reader = open_log(path, output.build.format(log))?;
+        let mut reader = output.build.open(log)?;
         warn_of_labels(plan, log, &reader);
         let mut found = Found::new(log);
         let mut parsed = Duration::ZERO;
@@ -236,7 +243,8 @@ impl Worker {
         let link = chains[log].begin(*number);
         let begin = Instant::now();
         let path = &dataset.files[*log].path;
-        let mut piece = read_piece(path, *format, bytes.clone(), plan.logs[*log].bytes, &mut self.frames)?;
+        let options = output.build.read_options(*log);
+        let mut piece = read_piece(path, *format, bytes.clone(), plan.logs[*log].bytes, &options, &mut self.frames)?;
         output.times.read += piece.read_time;
         output.times.parse += begin.elapsed().saturating_sub(piece.read_time);
         let Some(before) = link.wait() else {
@@ -375,6 +383,16 @@ impl Build<'_> {
     /// The format to read a log in, if it is set.
     fn format(&self, log: usize) -> Option<Format> {
         self.dataset.files[log].format(self.plan.options.format)
+    }
+
+    /// The settings to read a log with.
+    fn read_options(&self, log: usize) -> ReadOptions {
+        self.dataset.files[log].read_options(&self.plan.options.read_options())
+    }
+
+    /// Opens a log.
+    fn open(&self, log: usize) -> Result<LogReader, StoreError> {
+        Ok(open_log_with(&self.dataset.files[log].path, self.format(log), &self.read_options(log))?)
     }
 
     fn send(&self, task: Task, path: &Path) -> Result<(), StoreError> {

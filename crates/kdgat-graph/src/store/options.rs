@@ -1,6 +1,6 @@
 //! Options of building a store from a dataset.
 
-use kdgat_can::Format;
+use kdgat_can::{Format, ReadOptions, TimeUnit};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -23,6 +23,10 @@ pub struct BuildOptions {
     pub max_reject_share: f64,
     /// Format of all logs; detected for each log if `None`.
     pub format: Option<Format>,
+    /// Interface whose frames are read; `None` for logs of one interface.
+    pub interface: Option<String>,
+    /// Unit of the logs' times; `None` for seconds that must be plausible.
+    pub time_unit: Option<TimeUnit>,
     /// Size in bytes at which a shard is complete. Each thread holds one in memory while building.
     pub shard_bytes: u64,
     /// Target size of pieces in bytes: logs of at least twice this size are read in pieces, if their format allows it.
@@ -52,6 +56,8 @@ impl Default for BuildOptions {
             validation: Validation::Blocks,
             max_reject_share: 0.01,
             format: None,
+            interface: None,
+            time_unit: None,
             shard_bytes: 16 << 20,
             piece_bytes: DEFAULT_PIECE_BYTES,
             keep_duplicates: false,
@@ -90,10 +96,15 @@ impl BuildOptions {
         Ok(())
     }
 
+    /// The settings for reading the logs.
+    pub fn read_options(&self) -> ReadOptions {
+        ReadOptions { interface: self.interface.clone(), time_unit: self.time_unit, needs_labels: false }
+    }
+
     /// The values that determine the content, with shares as integers, so that they compare equal after a JSON round trip.
     pub(super) fn canonical(&self) -> serde_json::Value {
         let billionths = |share: f64| (share * 1e9).round() as u64;
-        json!({
+        let mut canonical = json!({
             "window": self.window,
             "stride": self.stride,
             "validation_fraction": billionths(self.validation_fraction),
@@ -103,7 +114,15 @@ impl BuildOptions {
             "piece_bytes": self.piece_bytes,
             "validation": self.validation,
             "keep_duplicates": self.keep_duplicates,
-        })
+        });
+        // Without these settings, names and digests of stores do not depend on them.
+        if let Some(interface) = &self.interface {
+            canonical["interface"] = json!(interface);
+        }
+        if let Some(unit) = self.time_unit {
+            canonical["time_unit"] = json!(unit);
+        }
+        canonical
     }
 
     pub(super) fn num_threads(&self) -> usize {

@@ -1,4 +1,4 @@
-//! Logs as sources of a store: their state, their checksum, and the limit on rejected rows.
+//! Logs as sources of a store: their state and their checksum.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,9 +7,6 @@ use std::time::UNIX_EPOCH;
 use kdgat_can::ReadReport;
 
 use crate::StoreError;
-
-/// Places named per reason when too many rows of a file are rejected.
-const PLACES_NAMED: usize = 2;
 
 /// Size in bytes, and time of the last change in nanoseconds since 1970.
 pub fn file_state(path: &Path) -> Result<(u64, u64), StoreError> {
@@ -26,29 +23,6 @@ pub fn digest_of(path: &Path) -> Result<String, StoreError> {
     let file = File::open(path).map_err(StoreError::io("open", path))?;
     hash.update_reader(file).map_err(StoreError::io("read", path))?;
     Ok(hash.finalize().to_hex().to_string())
-}
-
-/// Rejects a log with more than the allowed share of unreadable rows.
-pub fn check_rejects(path: &Path, report: &ReadReport, allowed: f64) -> Result<(), StoreError> {
-    if report.reject_share() <= allowed {
-        return Ok(());
-    }
-    let reasons = report.rejected.iter().map(|(reason, rejections)| {
-        let places: Vec<String> = rejections
-            .first
-            .iter()
-            .take(PLACES_NAMED)
-            .map(|place| format!("line {}: {:?}", place.line, place.text))
-            .collect();
-        format!("{} × {reason} ({})", rejections.count, places.join(", "))
-    });
-    Err(StoreError::Rejected {
-        path: path.to_path_buf(),
-        rejected: report.rejected_rows(),
-        rows: report.rows,
-        allowed,
-        places: reasons.collect::<Vec<_>>().join("; "),
-    })
 }
 
 /// Shortens the paths in a report to file names: a store does not depend on the dataset's location.
