@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use kdgat::can::formats::{StreamReader, format_of_pieces};
-use kdgat::can::{Format, Frame, ReadReport, open_log, read_piece};
+use kdgat::can::{Format, Frame, ReadOptions, ReadReport, open_log, read_piece};
 use kdgat::distill::Weights;
 use kdgat::graph::Store;
 use zip::write::SimpleFileOptions;
@@ -25,7 +25,7 @@ pub fn stream(bytes: &[u8]) {
 
 fn read_stream(bytes: &[u8], format: Option<Format>) -> Option<Vec<Frame>> {
     let step = 1 + bytes.len() % 61;
-    let mut reader = StreamReader::new(Drip(bytes, step), Path::new("fuzz"), format);
+    let mut reader = StreamReader::new(Drip(bytes, step), Path::new("fuzz"), format, &ReadOptions::default());
     let (mut frames, mut all) = (Vec::new(), Vec::new());
     let ended = loop {
         match reader.read_available(&mut frames) {
@@ -87,7 +87,8 @@ pub fn pieces(bytes: &[u8]) {
         let (mut found, mut report, mut lines, mut last) = (Vec::new(), ReadReport::default(), 0, None);
         for begin in (0..length).step_by(step as usize) {
             let range = begin..length.min(begin + step);
-            let mut piece = read_piece(&path, format, range, length, &mut block).expect("a piece of a readable log");
+            let mut piece = read_piece(&path, format, range, length, &ReadOptions::default(), &mut block)
+                .expect("a piece of a readable log");
             piece.follow(lines, last);
             (lines, last) = (lines + piece.lines, piece.last_timestamp.or(last));
             report.merge(&piece.report);

@@ -4,14 +4,15 @@ use std::fs;
 use std::path::Path;
 
 use kdgat::can::check::{CheckOptions, CheckReport, Severity, check};
-use kdgat::can::{Dataset, Frame};
+use kdgat::can::{Dataset, Frame, ReadOptions};
 use kdgat::graph::{BuildOptions, Split, Store, open_or_build};
 use support::cli::{Workplace, said};
 use support::graph::{traffic, write_log};
 use support::real_data::candata;
 
 fn report_of(root: &Path) -> CheckReport {
-    let options = CheckOptions { format: None, window: 100, max_reject_share: 0.01, threads: 2 };
+    let options =
+        CheckOptions { format: None, read: ReadOptions::default(), window: 100, max_reject_share: 0.01, threads: 2 };
     check(&Dataset::open(root).unwrap(), &options)
 }
 
@@ -266,7 +267,13 @@ fn logs_in_another_format_than_the_published_one_are_noted() {
     let root = folder.path().join("set_01");
     write_log(&root, "train_01_attack_free", "drive.csv", &traffic(3000, 12, 1, 0..0));
     let checked = |data: &Path| {
-        let options = CheckOptions { format: None, window: 100, max_reject_share: 0.01, threads: 2 };
+        let options = CheckOptions {
+            format: None,
+            read: ReadOptions::default(),
+            window: 100,
+            max_reject_share: 0.01,
+            threads: 2,
+        };
         check(&kdgat::can::catalogue::open(data, Some(folder.path())).unwrap(), &options)
     };
     let noted = |report: &CheckReport| report.findings.iter().any(|finding| finding.text.contains("is published as"));

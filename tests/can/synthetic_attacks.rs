@@ -11,7 +11,7 @@ use kdgat::can::synthetic::{
     BlockSet, CopiedBlock, Divide, FOLDER, SourceBlock, SyntheticKind, SyntheticOptions, SyntheticRecord,
     ensure_synthetic, has_synthetic,
 };
-use kdgat::can::{CanError, Dataset, Format, Frame, Role, open_log};
+use kdgat::can::{CanError, Dataset, Format, Frame, ReadOptions, Role, open_log};
 use kdgat::graph::split::{frames_of, source_blocks};
 use kdgat::graph::store::manifest::{FileEntry, Manifest};
 use kdgat::graph::{BuildOptions, Share, Split, Store, build_part, merge, open_or_build};
@@ -39,7 +39,7 @@ fn frames_in(path: &Path) -> Vec<Frame> {
 fn synthetic(folder: &Path, options: &SyntheticOptions) -> (Dataset, PathBuf) {
     let dataset = Dataset::open(small_dataset()).unwrap();
     let target = folder.join("attacks");
-    ensure_synthetic(&dataset, options, None, DIVIDE, &target).unwrap();
+    ensure_synthetic(&dataset, options, None, &ReadOptions::default(), DIVIDE, &target).unwrap();
     (dataset, target)
 }
 
@@ -131,9 +131,9 @@ fn attacks_are_made_again_when_their_logs_or_options_change() {
     let target = folder.path().join("new/attacks");
     let options = SyntheticOptions::default();
     let ensure = |options: &SyntheticOptions, divide: Divide<'_>| {
-        ensure_synthetic(&dataset, options, None, divide, &target).unwrap()
+        ensure_synthetic(&dataset, options, None, &ReadOptions::default(), divide, &target).unwrap()
     };
-    assert!(!has_synthetic(&dataset, &options, None, DIVIDE, &target).unwrap());
+    assert!(!has_synthetic(&dataset, &options, None, &ReadOptions::default(), DIVIDE, &target).unwrap());
     assert!(ensure(&options, DIVIDE) && !ensure(&options, DIVIDE));
     // Only the time of a log has changed.
     let bytes = fs::read(target.join("drive-1-replay.csv.gz")).unwrap();
@@ -143,7 +143,7 @@ fn attacks_are_made_again_when_their_logs_or_options_change() {
     // A log of the same size with other content.
     let old = fs::read_to_string(&log).unwrap();
     fs::write(&log, old.replacen("1000.000500", "1000.000501", 1)).unwrap();
-    assert!(!has_synthetic(&dataset, &options, None, DIVIDE, &target).unwrap());
+    assert!(!has_synthetic(&dataset, &options, None, &ReadOptions::default(), DIVIDE, &target).unwrap());
     assert!(ensure(&options, DIVIDE) && !ensure(&options, DIVIDE));
     assert_ne!(record_of(&target).sources[0].blake3, blake3::hash(old.as_bytes()).to_hex().to_string());
     // Other options, other blocks, a damaged log, a damaged record.
@@ -170,7 +170,7 @@ fn what_cannot_be_attacked_is_refused_with_advice() {
     let dataset = write_dataset(&folder.path().join("car"), 3_000);
     let target = folder.path().join("attacks");
     let refused = |dataset: &Dataset, options: &SyntheticOptions| {
-        ensure_synthetic(dataset, options, None, DIVIDE, &target).unwrap_err().to_string()
+        ensure_synthetic(dataset, options, None, &ReadOptions::default(), DIVIDE, &target).unwrap_err().to_string()
     };
     let default = SyntheticOptions::default;
     for (options, message) in [
@@ -193,7 +193,9 @@ fn what_cannot_be_attacked_is_refused_with_advice() {
         let block = |frames| SourceBlock { set: BlockSet::Training, frames };
         vec![block(0..frames), block(frames - 1..frames)]
     };
-    let said = ensure_synthetic(&dataset, &default(), None, overlapping, &target).unwrap_err().to_string();
+    let said = ensure_synthetic(&dataset, &default(), None, &ReadOptions::default(), overlapping, &target)
+        .unwrap_err()
+        .to_string();
     assert!(said.contains("option divide") && said.contains("without overlap"), "{said}");
     let mut without = dataset.clone();
     without.files.retain(|file| file.role != Role::TrainAttackFree);
@@ -228,7 +230,7 @@ fn logs_of_the_same_name_get_names_of_their_own() {
     }
     let (dataset, target) = (Dataset::open(&root).unwrap(), folder.path().join("attacks"));
     let options = SyntheticOptions { kinds: vec![SyntheticKind::Replay], ..SyntheticOptions::default() };
-    ensure_synthetic(&dataset, &options, None, DIVIDE, &target).unwrap();
+    ensure_synthetic(&dataset, &options, None, &ReadOptions::default(), DIVIDE, &target).unwrap();
     let names: Vec<String> = record_of(&target).files.into_iter().map(|file| file.name).collect();
     assert_eq!(names, ["a-replay.csv.gz", "a-2-replay.csv.gz"]);
     let origins: Vec<String> = dataset
@@ -307,7 +309,7 @@ fn nothing_leaks_between_training_and_validation() {
             SyntheticOptions { most_frames: [2_000_000, 25_000][case as usize % 2], seed: case, ..Default::default() };
         let target = folder.path().join("attacks");
         let divide = |_: &_, frames| source_blocks(frames, window, stride, validation_fraction);
-        ensure_synthetic(&dataset, &attacks, None, &divide, &target).unwrap();
+        ensure_synthetic(&dataset, &attacks, None, &ReadOptions::default(), &divide, &target).unwrap();
         let dataset = dataset.with_synthetic(&target).unwrap();
         let store = open_or_build(&dataset, &options, &folder.path().join("stores"), &()).unwrap();
         let of = |split: Split| sources_in(&dataset, &store, &known, |entry| entry.split.stretches(split).to_vec());
@@ -358,7 +360,7 @@ fn a_store_with_synthetic_attacks_is_built_alike_in_parts_and_with_any_format_of
     let dataset = Dataset::open(&root).unwrap();
     let target = folder.path().join("attacks");
     let format = Some(Format::Candump);
-    ensure_synthetic(&dataset, &SyntheticOptions::default(), format, DIVIDE, &target).unwrap();
+    ensure_synthetic(&dataset, &SyntheticOptions::default(), format, &ReadOptions::default(), DIVIDE, &target).unwrap();
     let dataset = dataset.with_synthetic(&target).unwrap();
     let options = BuildOptions { format, piece_bytes: 20_000, ..BuildOptions::default() };
     let single = open_or_build(&dataset, &options, &folder.path().join("single"), &()).unwrap();
@@ -372,7 +374,7 @@ fn a_store_with_synthetic_attacks_is_built_alike_in_parts_and_with_any_format_of
     // Other attacks under the same names are noticed.
     let other = SyntheticOptions { seed: 9, ..SyntheticOptions::default() };
     let recorded = Dataset::open(&root).unwrap();
-    ensure_synthetic(&recorded, &other, format, DIVIDE, &target).unwrap();
+    ensure_synthetic(&recorded, &other, format, &ReadOptions::default(), DIVIDE, &target).unwrap();
     let again = recorded.with_synthetic(&target).unwrap();
     let again = open_or_build(&again, &options, &folder.path().join("single"), &()).unwrap();
     assert_ne!(again.digest(), single.digest());

@@ -399,3 +399,142 @@ fn a_rule_is_a_threshold_where_it_is_recorded() {
     assert_eq!(output.stdout, detect(&["--calibration", "car"]).stdout);
     refused(&detect(&["--calibration", "car", "--threshold", "fpr:0.05"]), "car.json was made with fpr:0.001");
 }
+
+/// Garbage must not switch a detector off: a stream goes on, says so once, and heartbeats have the share of the last 1,000 rows.
+#[test]
+fn a_live_stream_of_garbage_is_told_and_goes_on() {
+    let bench = Bench::new();
+    let run = model(&bench.gat("gat_student_normal", 1, 1));
+    let text = candump(&frames_of(&bench.log(KNOWN, "fuzzing.csv"))[..1500]);
+    let lines: Vec<&str> = text.lines().collect();
+    let arguments = ["detect", "--model", &run, "--threshold", "2", "-", "--alarms", "--heartbeat", "20ms"];
+    let mut command = bench.command(&arguments);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut wait_for_share = |share: f64| loop {
+        let mut line = String::new();
+        assert!(output.read_line(&mut line).unwrap() > 0, "no heartbeat with the share {share}");
+        let event: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(event["event"], "heartbeat", "{event}");
+        if event["reject_share"] == share {
+            return;
+        }
+    };
+    write!(input, "{}\n{}", lines[..500].join("\n"), "garbage\n".repeat(400)).unwrap();
+    wait_for_share(400.0 / 900.0);
+    write!(input, "{}", "garbage\n".repeat(350)).unwrap();
+    wait_for_share(0.75);
+    writeln!(input, "{}", lines[500..].join("\n")).unwrap();
+    wait_for_share(0.0);
+    drop(input);
+    let ended = child.wait_with_output().unwrap();
+    let said = stderr(&ended);
+    assert_eq!(ended.status.code(), Some(0), "{said}");
+    assert_eq!(said.matches("of the last 1000 rows could not be read").count(), 1, "{said}");
+    assert!(said.contains("750 lines skipped") && said.contains("14 windows"), "{said}");
+    assert!(said.contains("warning: standard input: 750 of 2250 rows rejected (33.3 %"), "{said}");
+    // With another limit, the same rows are nothing to tell.
+    let all = [&lines[..1000], &["garbage"; 100], &lines[1000..]].concat().join("\n");
+    let few = feed(
+        bench.command(&["detect", "--model", &run, "--threshold", "2", "-", "--max-reject-share", "0.2"]),
+        all.as_bytes(),
+    );
+    assert!(!stderr(&few).contains("warning") && stderr(&few).contains("100 lines skipped"), "{}", stderr(&few));
+}
+
+/// Interfaces are buses of their own: a log or a stream of several needs a choice, and gives what the log of that interface gives.
+#[test]
+fn one_interface_is_read_where_there_are_several() {
+    let bench = Bench::new();
+    let run = model(&bench.gat("gat_student_normal", 1, 1));
+    let alone = candump(&frames_of(&bench.log(KNOWN, "fuzzing.csv"))[..1500]);
+    let other = alone.replace("can0 ", "vcan1 ");
+    let merged: String = alone.lines().zip(other.lines()).map(|(one, other)| format!("{other}\n{one}\n")).collect();
+    let detect =
+        |arguments: &[&str]| bench.command(&[&["detect", "--model", &run, "--threshold", "0.5"], arguments].concat());
+    let expected = feed(detect(&["-"]), alone.as_bytes());
+    std::fs::write(bench.path().join("both.log"), &merged).unwrap();
+    for (file, listed) in [("both.log", "can0 (1500 frames), vcan1 (1500 frames)"), ("-", "")] {
+        let refused = fed(detect(&[file]), merged.as_bytes());
+        let said = stderr(&refused);
+        assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{said}");
+        assert!(said.contains(&format!("has frames of several interfaces: {listed}")), "{said}");
+        assert!(said.contains(" can0 (") && said.contains(" vcan1 ("), "{said}");
+        assert!(said.contains("choose one with --interface NAME"), "{said}");
+        let chosen = feed(detect(&[file, "--interface", "can0"]), merged.as_bytes());
+        assert_eq!(stdout(&chosen), stdout(&expected), "{file}");
+        let wrong = fed(detect(&[file, "--interface", "can7"]), merged.as_bytes());
+        assert_eq!(wrong.status.code(), Some(2), "{}", stderr(&wrong));
+        assert!(
+            stderr(&wrong).contains("no frame is of this interface; the log has can0 (1500 frames)"),
+            "{}",
+            stderr(&wrong)
+        );
+    }
+    // Another interface that comes up later does not end a detector, and is not merged.
+    let later: String = alone
+        .lines()
+        .zip(other.lines())
+        .enumerate()
+        .map(|(row, (one, other))| if row < 1200 { format!("{one}\n") } else { format!("{one}\n{other}\n") })
+        .collect();
+    let mut child = detect(&["-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let begin = later.match_indices('\n').nth(1199).unwrap().0 + 1;
+    input.write_all(&later.as_bytes()[..begin]).unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut printed = String::new();
+    // The eleventh window ends within the rows that were sent, so that they have been read.
+    while printed.lines().count() < 11 {
+        output.read_line(&mut printed).unwrap();
+    }
+    input.write_all(&later.as_bytes()[begin..]).unwrap();
+    drop(input);
+    std::io::Read::read_to_string(&mut output, &mut printed).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), printed), (Some(0), stdout(&expected)), "{}", stderr(&ended));
+    let said = stderr(&ended);
+    assert!(said.contains("frames of another interface have come") && said.contains("are left out"), "{said}");
+}
+
+/// Times in other units are refused in a file, told of in a stream, and read with `--time-unit`.
+#[test]
+fn times_that_cannot_be_are_refused_or_read_in_their_unit() {
+    let bench = Bench::new();
+    let run = model(&bench.gat("gat_student_normal", 1, 1));
+    let frames = &frames_of(&bench.log(KNOWN, "fuzzing.csv"))[..1500];
+    let scaled = |factor: f64| {
+        let frame = |frame: &kdgat::can::Frame| kdgat::can::Frame { timestamp: frame.timestamp * factor, ..*frame };
+        candump(&frames.iter().map(frame).collect::<Vec<_>>())
+    };
+    let detect =
+        |arguments: &[&str]| bench.command(&[&["detect", "--model", &run, "--threshold", "0.5"], arguments].concat());
+    let expected = feed(detect(&["-"]), scaled(1.0).as_bytes());
+    let labels =
+        |output: &Output| -> Vec<Value> { detections(output).iter().map(|one| one["label"].clone()).collect() };
+    for (unit, factor) in [("ms", 1e3), ("us", 1e6)] {
+        std::fs::write(bench.path().join("drive.log"), scaled(factor)).unwrap();
+        let refused = bench.kdgat(&["detect", "--model", &run, "--threshold", "0.5", "drive.log"]);
+        assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{}", stderr(&refused));
+        assert!(stderr(&refused).contains(&format!("give --time-unit {unit}")), "{}", stderr(&refused));
+        let calibrate = ["calibrate", "--model", &run, "--benign", "drive.log", "--output", "car.json"];
+        let refused = bench.kdgat(&calibrate);
+        assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+        assert!(stderr(&refused).contains(&format!("give --time-unit {unit}")), "{}", stderr(&refused));
+        let read = bench.kdgat(&["detect", "--model", &run, "--threshold", "0.5", "drive.log", "--time-unit", unit]);
+        assert!(read.status.success(), "{}", stderr(&read));
+        assert_eq!(labels(&read), labels(&expected));
+        let (time, right) =
+            (detections(&read)[3]["time"].as_f64().unwrap(), detections(&expected)[3]["time"].as_f64().unwrap());
+        assert!((time - right).abs() < 2e-6, "{time} {right}");
+        // What the user says wins.
+        let slow = bench.kdgat(&["detect", "--model", &run, "--threshold", "0.5", "drive.log", "--time-unit", "s"]);
+        assert!(slow.status.success(), "{}", stderr(&slow));
+        let live = feed(detect(&["-"]), scaled(factor).as_bytes());
+        assert!(
+            stderr(&live).contains("warning: standard input: ")
+                && stderr(&live).contains(&format!("--time-unit {unit}"))
+        );
+    }
+}

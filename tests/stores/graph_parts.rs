@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kdgat::can::{Dataset, Format, Frame, ReadReport, open_log, read_piece};
+use kdgat::can::{Dataset, Format, Frame, ReadOptions, ReadReport, open_log, read_piece};
 use kdgat::graph::{BuildOptions, FeatureSet, Share, StoreError, build_part, merge, open_or_build};
 use proptest::prelude::*;
 use support::cli::{Workplace, contents, said};
@@ -203,7 +203,7 @@ proptest! {
         let (mut lines, mut last_timestamp) = (0, None);
         for range in cuts.windows(2) {
             let format = Format::CanTrainAndTest;
-            let mut piece = read_piece(&path, format, range[0]..range[1], length, &mut block).unwrap();
+            let mut piece = read_piece(&path, format, range[0]..range[1], length, &ReadOptions::default(), &mut block).unwrap();
             piece.follow(lines, last_timestamp);
             lines += piece.lines;
             last_timestamp = piece.last_timestamp.or(last_timestamp);

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use kdgat::can::{Dataset, Role};
+use kdgat::can::{CanError, Dataset, Role};
 use kdgat::graph::split::FileSplit;
 use kdgat::graph::store::shard::{self, Shard};
 use kdgat::graph::{BuildOptions, FeatureSet, Share, Split, Store, StoreError, Vocabulary, build_part, open_or_build};
@@ -313,7 +313,7 @@ fn a_file_of_bad_rows_is_named() {
     fs::write(path, &text).unwrap();
     let error = open_or_build(&fixture.dataset, &small(), &fixture.stores, &()).unwrap_err();
     let message = error.to_string();
-    assert!(matches!(error, StoreError::Rejected { rejected: 23, rows: 1023, .. }), "{message}");
+    assert!(matches!(error, StoreError::Can(CanError::Rejected { rejected: 23, rows: 1023, .. })), "{message}");
     assert!(error.is_input());
     for part in ["drive-1.csv", "line 1002", "not hexadecimal", "--max-reject-share"] {
         assert!(message.contains(part), "{part} is not in: {message}");
