@@ -397,6 +397,7 @@ fn heavy_tailed(nodes: usize, edges: usize) -> NodeGraph {
         labels: Section::from(vec![0; nodes]),
         task: NodeTask { classes: 1 },
         given_split: None,
+        node_hashes: Section::from(Vec::new()),
         original: None,
     })
 }

@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::output;
 use super::settings::Settings;
-use crate::config::{self, Threshold, reads};
+use crate::config::{self, Config, ConfigError, Loaded, Problem, Threshold, reads};
 use crate::evaluate::bootstrap::MOST_RESAMPLES;
 use crate::evaluate::calibration::is_unknown_vehicle;
 use crate::evaluate::judge::NOT_CALIBRATED;
@@ -23,14 +23,14 @@ pub struct EvaluateArgs {
     /// Run folders or weight files (default: all finished runs of the dataset and its registered teachers)
     #[arg(value_name = "RUN")]
     pub runs: Vec<PathBuf>,
-    /// Write a CSV file with one row per test graph and model: score, threshold, decision
+    /// Write a CSV file with one row per model and test graph or node: its name, target and prediction (CAN windows: score, threshold, decision)
     #[arg(long, value_name = "FILE")]
     pub predictions: Option<PathBuf>,
-    /// Also evaluate unknown cars (test folders named *unknown_vehicle*) after calibration on this many seconds of their attack-free
+    /// CAN windows: also evaluate unknown cars (test folders named *unknown_vehicle*) after calibration on this many seconds of their attack-free
     /// traffic
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub calibrate_seconds: Option<f64>,
-    /// Calibrate on this test file (FOLDER/FILE) and test on the other drives of its car: those of its folder, or of all folders named
+    /// CAN windows: calibrate on this test file (FOLDER/FILE) and test on the other drives of its car: those of its folder, or of all folders named
     /// *unknown_vehicle* if it is in one. Without it, each file of an unknown car calibrates itself
     #[arg(long, value_name = "FOLDER/FILE")]
     pub calibrate_from: Option<String>,
@@ -40,7 +40,7 @@ pub struct EvaluateArgs {
     /// Bootstrap resamples for the 95 % confidence intervals; 0 computes none. More give steadier intervals and take longer
     #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=MOST_RESAMPLES))]
     pub resamples: u64,
-    /// Also judge simple rules (unknown ID, early frame, byte jump, ...) as baselines (default: true, if the attack-free
+    /// CAN windows: also judge simple rules (unknown ID, early frame, byte jump, ...) as baselines (default: true, if the attack-free
     /// traffic has a profile)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub rules: Option<bool>,
@@ -50,7 +50,13 @@ pub struct EvaluateArgs {
 
 /// Scores the models, writes the results and prints them.
 pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
-    let loaded = args.settings.load_reading_of(&reads::EVALUATE, &args.runs)?;
+    let loaded = args.settings.load_reading_by(&args.runs, |config| match kind_of(config) {
+        Kind::Windows => &reads::EVALUATE,
+        Kind::Graphs => &reads::EVALUATE_GRAPHS,
+        Kind::Nodes => &reads::EVALUATE_NODES,
+    })?;
+    let kind = kind_of(&loaded.config);
+    args.refuse_ignored(&kind)?;
     let options = EvaluateOptions {
         runs: args.runs,
         predictions: args.predictions,
@@ -60,14 +66,59 @@ pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
         resamples: args.resamples,
         rules: args.rules,
     };
-    let is_one_graph = config::is_one_graph(&loaded.config);
-    if is_one_graph || stage::is_graph_dataset(&loaded.config) {
-        let evaluate = if is_one_graph { stage::evaluate_nodes } else { stage::evaluate_graphs };
-        let (text, folder) = evaluate(&loaded.config, &options)?;
-        output::write(&format!("{text}\nwritten: {}\n", folder.join("graph_metrics.{json,csv}").display()))?;
-        return Ok(ExitCode::SUCCESS);
+    let evaluate = match kind {
+        Kind::Windows => return evaluate_windows(&loaded, &options),
+        Kind::Graphs => stage::evaluate_graphs,
+        Kind::Nodes => stage::evaluate_nodes,
+    };
+    let (text, folder) = evaluate(&loaded.config, &options)?;
+    output::write(&format!("{text}\nwritten: {}\n", folder.join("graph_metrics.{json,csv}").display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The kind of data that models are tested on.
+enum Kind {
+    /// Windows of CAN traffic.
+    Windows,
+    /// Graphs of other kinds.
+    Graphs,
+    /// The nodes of one large graph.
+    Nodes,
+}
+
+fn kind_of(config: &Config) -> Kind {
+    match config::is_one_graph(config) {
+        true => Kind::Nodes,
+        false if stage::is_graph_dataset(config) => Kind::Graphs,
+        false => Kind::Windows,
     }
-    let (report, folder) = stage::evaluate(&loaded.config, &options)?;
+}
+
+impl EvaluateArgs {
+    /// Refuses options that would be ignored.
+    fn refuse_ignored(&self, kind: &Kind) -> Result<(), ConfigError> {
+        let data = match kind {
+            Kind::Windows => return Ok(()),
+            Kind::Graphs => "graphs",
+            Kind::Nodes => "the nodes of one graph",
+        };
+        let given = [
+            ("--calibrate-seconds", self.calibrate_seconds.is_some()),
+            ("--calibrate-from", self.calibrate_from.is_some()),
+            ("--rules", self.rules.is_some()),
+        ];
+        let ignored = given.into_iter().filter(|(_, is_given)| *is_given).map(|(flag, _)| Problem::Ignored {
+            flag: flag.to_owned(),
+            because: format!("it is for CAN windows, and the data are {data}"),
+            remedy: "drop it".to_owned(),
+        });
+        ConfigError::unless_empty(ignored.collect())
+    }
+}
+
+/// Scores models of CAN windows.
+fn evaluate_windows(loaded: &Loaded, options: &EvaluateOptions) -> Result<ExitCode> {
+    let (report, folder) = stage::evaluate(&loaded.config, options)?;
     let is_calibrated = |row: &Row| row.calibration != NOT_CALIBRATED;
     if options.calibrate_seconds.is_some() && !report.models.iter().any(|model| model.rows.iter().any(is_calibrated)) {
         eprintln!(

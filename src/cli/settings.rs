@@ -61,6 +61,13 @@ impl Settings {
         Ok(loaded)
     }
 
+    /// Like [`Settings::load_reading_of`], if the fields that the command reads depend on the data.
+    pub fn load_reading_by(&self, runs: &[PathBuf], reads_of: impl Fn(&Config) -> &'static Reads) -> Result<Loaded> {
+        let loaded = self.merge_of(runs)?;
+        config::check_reads(&loaded, reads_of(&loaded.config))?;
+        Ok(loaded)
+    }
+
     /// Like [`Settings::load_for`], for `kdgat fusion`: the dataset of the named models is the default.
     pub fn load_for_fusion(&self) -> Result<Loaded> {
         let models = self.merge()?.config.fusion;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tch::Device;
 
 use super::evaluated_models::{self, ModelStores};
-use super::predictions::{Predictions, write_predictions};
+use super::predictions::{PREDICTION_COLUMNS, Predictions, write_predictions};
 use super::run_data::warn_of_other;
 use super::validation::{self, Validated, only, validation_graphs};
 use super::{StageError, setup, training};
@@ -42,7 +42,7 @@ use crate::nn::attention::Backend;
 pub struct EvaluateOptions {
     /// Run folders or weight files; empty: all models of the dataset.
     pub runs: Vec<PathBuf>,
-    /// File for predictions, one row per graph and model; none: not written.
+    /// File for predictions, one row per model and tested graph or node; none: not written.
     pub predictions: Option<PathBuf>,
     /// Calibrate unknown cars on this many seconds of their attack-free traffic; none: no calibration.
     pub calibrate_seconds: Option<f64>,
@@ -82,7 +82,8 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
     let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
     let action = "write to";
     files::expect_writable(&folder).map_err(|source| StageError::File { path: folder.clone(), action, source })?;
-    let mut predictions = options.predictions.as_deref().map(Predictions::create).transpose()?;
+    let predictions = options.predictions.as_deref();
+    let mut predictions = predictions.map(|path| Predictions::create(path, &PREDICTION_COLUMNS)).transpose()?;
 
     // Scores.
     let method = config.evaluation.threshold;

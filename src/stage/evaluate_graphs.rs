@@ -2,32 +2,30 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fmt::Write;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
+use super::graph_results::write_results;
 use super::recorded_runs::{Subject, recorded_runs, sections_of};
+use super::teacher::{data_flag, recorded_split};
+use super::tested_rows::{ModelRows, TestedRows};
 use super::train::schema;
 use super::{EvaluateOptions, StageError, foreign, setup, training};
 use crate::config::Config;
 use crate::distill::TargetName;
 use crate::distill::foreign::ForeignTargets;
-use crate::evaluate::graph_runs::{self, BASELINE, Comparison, Group, LINEAR, Mean, PROPAGATED, RunResult};
+use crate::evaluate::graph_runs::RunResult;
 use crate::evaluate::graphs::{Metric, Tested, baseline};
 use crate::evaluate::{EvaluateError, TrainedModel, retrieval};
-use crate::files;
-use crate::graph::dataset::{FoldOptions, GraphSplit};
-use crate::graph::{AssembleOptions, Batch, Level, Loader, LoaderOptions, Schema, Store, Task, Vocabulary};
+use crate::graph::dataset::{self, FoldOptions, GraphSplit};
+use crate::graph::{AssembleOptions, Batch, Level, Loader, LoaderOptions, Schema, Store, StoreError, Task, Vocabulary};
 use crate::memory::{Meter, by_halves};
 use crate::nn::layers::Mode;
 use crate::nn::target_scale;
-use crate::nn::{Architecture, GivenTensors, Gnn, ModelError, Scope, weights};
+use crate::nn::{Architecture, GivenTensors, Gnn, GnnConfig, ModelError, Scope, weights};
 
 /// Graphs per batch.
 const BATCH_GRAPHS: usize = 512;
@@ -41,30 +39,22 @@ pub fn evaluate_graphs(config: &Config, options: &EvaluateOptions) -> Result<(St
     let subject = Subject { dataset: &dataset, unit: "graphs", preset: "gin" };
     let runs = recorded_runs(config, options, &subject, records_of)?;
     let schema = schema(&store)?.clone();
-    let mut scorer = Scorer { config, options, store, schema, device, linear: Vec::new(), taught: BTreeMap::new() };
+    let predictions =
+        options.predictions.as_deref().map(|path| GraphRows::create(path, config, &schema)).transpose()?;
+    let (linear, taught) = (Vec::new(), BTreeMap::new());
+    let mut scorer = Scorer { config, options, store, schema, device, linear, taught, predictions };
+    // All are checked before the first one is scored.
+    let splits =
+        runs.iter().map(|(model, recorded)| scorer.split_of(model, recorded)).collect::<Result<Vec<_>, _>>()?;
     let mut evaluated = Vec::new();
-    for (model, recorded) in &runs {
+    for ((model, recorded), split) in runs.iter().zip(splits) {
         eprintln!("scoring with {}", model.name);
-        evaluated.push(scorer.score(model, recorded)?);
+        evaluated.push(scorer.score(model, recorded, split)?);
     }
+    scorer.predictions.take().map(GraphRows::finish).transpose()?;
     let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
     let text = write_results(&folder, &subject, scorer.schema.task, &evaluated)?;
     Ok((text, folder))
-}
-
-/// Writes the results of runs to a folder. Returns the tables for the user.
-pub(super) fn write_results(
-    folder: &Path,
-    of: &Subject,
-    task: Task,
-    evaluated: &[RunResult],
-) -> Result<String, StageError> {
-    let groups = graph_runs::groups(evaluated);
-    let comparisons = graph_runs::comparisons(&groups);
-    fs::create_dir_all(folder).map_err(file_error(folder))?;
-    write_json(folder, of.dataset, task, evaluated, &groups, &comparisons)?;
-    write_csv(folder, evaluated)?;
-    Ok(text(of, evaluated, &groups, &comparisons))
 }
 
 /// Sections of a run's configuration that record its division and its targets.
@@ -120,6 +110,48 @@ struct Truth {
     targets: Vec<Vec<f64>>,
     /// First row of each graph, followed by the number of rows; only for targets of nodes.
     pointers: Option<Vec<usize>>,
+    /// The graph of each row, and its node if nodes have the targets.
+    places: Vec<Place>,
+}
+
+/// A graph of the store, or one of its nodes.
+struct Place {
+    graph: u64,
+    node: Option<usize>,
+}
+
+/// The file of predictions, and the names of graphs and nodes in the source.
+struct GraphRows {
+    rows: TestedRows,
+    graph_ids: Vec<String>,
+    /// Of each graph; empty if graphs have the targets.
+    node_ids: Vec<Vec<String>>,
+}
+
+impl GraphRows {
+    fn create(path: &Path, config: &Config, schema: &Schema) -> Result<Self, StageError> {
+        let places = if schema.level.is_graph() { &["graph"][..] } else { &["graph", "node"] };
+        let rows = TestedRows::create(path, places, schema)?;
+        // The store does not keep the names.
+        let source = config.data.data.as_deref().unwrap_or(Path::new(""));
+        let set = dataset::read(source).map_err(StoreError::from)?;
+        Ok(Self { rows, graph_ids: set.graph_ids, node_ids: set.node_ids })
+    }
+
+    fn add(&mut self, model: &str, fold: &str, places: &[Place], tested: &Tested) -> Result<(), StageError> {
+        let cells = |place: &Place| {
+            // The store was built from the same files.
+            let graph = self.graph_ids.get(place.graph as usize).cloned().unwrap_or_default();
+            let node = |node: usize| self.node_ids.get(place.graph as usize)?.get(node).cloned();
+            [graph].into_iter().chain(place.node.map(|number| node(number).unwrap_or_default())).collect()
+        };
+        let places = places.iter().map(cells).collect();
+        self.rows.add(ModelRows { model, fold, places, tested })
+    }
+
+    fn finish(self) -> Result<(), StageError> {
+        self.rows.finish()
+    }
 }
 
 /// Scores runs on one dataset; keeps what several of them need.
@@ -133,38 +165,75 @@ struct Scorer<'a> {
     linear: Vec<(FoldOptions, Vec<Metric>)>,
     /// Files with a teacher's outputs.
     taught: BTreeMap<PathBuf, ForeignTargets>,
+    predictions: Option<GraphRows>,
+}
+
+/// The graph network of a model.
+fn graph_network<'a>(model: &'a TrainedModel, dataset: &str) -> Result<&'a GnnConfig, StageError> {
+    match &model.description.architecture {
+        Architecture::Graph(architecture) => Ok(architecture),
+        _ => Err(StageError::Input(format!("{} is a model of CAN windows, not of {dataset}", model.name))),
+    }
 }
 
 impl Scorer<'_> {
-    fn score(&mut self, model: &TrainedModel, recorded: &Recorded) -> Result<RunResult, StageError> {
-        let Architecture::Graph(architecture) = &model.description.architecture else {
-            return Err(StageError::Input(format!(
-                "{} is a model of CAN windows, not of {}",
-                model.name,
-                self.store.manifest().dataset
-            )));
-        };
+    /// The division of a model's graphs.
+    ///
+    /// # Errors
+    /// A model of another kind, or one that was trained on other graphs than the dataset has now.
+    fn split_of(&self, model: &TrainedModel, recorded: &Recorded) -> Result<GraphSplit, StageError> {
+        let dataset = &self.store.manifest().dataset;
+        let architecture = graph_network(model, dataset)?;
         if architecture.level != self.schema.level {
             let [own, found] = [self.schema.level, architecture.level].map(Level::units);
-            let dataset = &self.store.manifest().dataset;
             return Err(StageError::Input(format!("{} predicts {found}, {dataset} has targets of {own}", model.name)));
-        }
-        if model.description.dataset.digest != self.store.digest() {
-            let dataset = &self.store.manifest().dataset;
-            tracing::warn!("{} was trained on other graphs than {dataset} has now", model.name);
         }
         let split = GraphSplit::of(&self.store, &recorded.division)?;
         if split.test.is_empty() {
             return Err(StageError::Input(format!("{}: no graph is left for testing ({})", model.name, split.origin)));
         }
+        self.expect_same_graphs(model, &split)?;
+        Ok(split)
+    }
+
+    /// Refuses a model that was trained on other graphs: today's test graphs may be among them.
+    fn expect_same_graphs(&self, model: &TrainedModel, split: &GraphSplit) -> Result<(), StageError> {
+        let found = split.test_digest(&self.store)?;
+        let recorded = recorded_split(&model.path)?;
+        let differs = match &recorded {
+            Some(recorded) if recorded.test_digest != found => format!(
+                "its test graphs ({}, digest {}) are not those of this division now (digest {found}), so that it may have been trained on these",
+                recorded.origin, recorded.test_digest
+            ),
+            _ if model.description.dataset.digest != self.store.digest() => {
+                "its test graphs are the same, but others, their edges or the options of reading have changed"
+                    .to_owned()
+            }
+            _ => return Ok(()),
+        };
+        Err(StageError::Input(format!(
+            "{} was trained on other graphs than {} has now: {differs}; restore the data, train it again with `kdgat train{}`, or leave it out \
+             by naming the runs to evaluate",
+            model.name,
+            self.store.manifest().dataset,
+            data_flag(self.config),
+        )))
+    }
+
+    fn score(&mut self, model: &TrainedModel, recorded: &Recorded, split: GraphSplit) -> Result<RunResult, StageError> {
+        let architecture = graph_network(model, &self.store.manifest().dataset)?;
+
         let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(self.device)?));
         let tensors = model.state.iter().map(on_device).collect::<Result<Vec<_>, ModelError>>()?;
         let mut given = GivenTensors::new(tensors);
         let network = Gnn::new(Scope::root(&mut given), architecture, training::attention_kernel(self.config))?;
         given.check_all_used(|_| false)?;
         let Answers { outputs, embedding } = answers(&network, &self.schema, &self.store, &split.test, self.device)?;
-        let Truth { targets, pointers } = self.truth(&split.test)?;
+        let Truth { targets, pointers, places } = self.truth(&split.test)?;
         let tested = Tested { outputs, targets, pointers };
+        if let Some(predictions) = &mut self.predictions {
+            predictions.add(&model.name, &split.origin, &places, &tested)?;
+        }
         let simplest = baseline(&self.schema, &self.truth(&split.training)?.targets, &tested.targets);
         let seed = self.config.training.seed;
         let mut metrics = tested.metrics(&self.schema, self.options.resamples, seed);
@@ -189,7 +258,7 @@ impl Scorer<'_> {
             baseline: of_simplest,
             linear: self.linear_metrics(&recorded.division, &split)?,
             propagated: Vec::new(),
-            test_digest: String::new(),
+            test_digest: split.test_digest(&self.store)?,
             fold: split.origin,
         })
     }
@@ -197,16 +266,24 @@ impl Scorer<'_> {
     fn truth(&self, graphs: &[u64]) -> Result<Truth, StageError> {
         let row = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<f64>>();
         let mut targets = Vec::with_capacity(graphs.len());
-        let mut pointers = vec![0];
+        let (mut pointers, mut places) = (vec![0], Vec::new());
         for &graph in graphs {
             let view = self.store.try_graph(graph)?;
             match self.schema.level {
-                Level::Graph => targets.push(row(view.targets_of_graph)),
-                Level::Node => targets.extend(view.node_targets().map(|(_, values)| row(values))),
+                Level::Graph => {
+                    targets.push(row(view.targets_of_graph));
+                    places.push(Place { graph, node: None });
+                }
+                Level::Node => {
+                    for (node, values) in view.node_targets() {
+                        targets.push(row(values));
+                        places.push(Place { graph, node: Some(node) });
+                    }
+                }
             }
             pointers.push(targets.len());
         }
-        Ok(Truth { targets, pointers: (self.schema.level == Level::Node).then_some(pointers) })
+        Ok(Truth { targets, pointers: (self.schema.level == Level::Node).then_some(pointers), places })
     }
 
     /// Metrics on the test graphs of a model that is linear in the sums of node features, for values; none for other tasks, or if there are
@@ -335,149 +412,4 @@ fn answers_of_batch(network: &Gnn, task: Task, batch: &Batch) -> Result<Vec<RowA
         Ok(RowAnswer { outputs: row.iter().map(|&value| f64::from(value)).collect(), embedding })
     };
     (0..).zip(values.chunks_exact(columns)).map(answer).collect()
-}
-
-/// Line of a printed table.
-struct Line {
-    name: String,
-    parameters: String,
-    /// Number of test graphs, or of runs.
-    count: String,
-    /// One for each metric.
-    cells: Vec<String>,
-}
-
-fn text(of: &Subject, runs: &[RunResult], groups: &[Group<'_>], comparisons: &[Comparison]) -> String {
-    let metrics = graph_runs::metric_names(runs);
-    let head = |count: &str| Line {
-        name: "model".to_owned(),
-        parameters: "parameters".to_owned(),
-        count: count.to_owned(),
-        cells: metrics.iter().map(|name| (*name).to_owned()).collect(),
-    };
-    let of_run = |run: &RunResult| Line {
-        name: run.model.clone(),
-        parameters: run.parameters.to_string(),
-        count: run.test_graphs.to_string(),
-        cells: metrics.iter().map(|metric| run.metric(metric).map_or("–".to_owned(), cell)).collect(),
-    };
-    let of_group = |group: &Group| Line {
-        name: group.name.clone(),
-        parameters: group.runs[0].parameters.to_string(),
-        count: group.runs.len().to_string(),
-        cells: metrics.iter().map(|metric| group.mean(metric).text()).collect(),
-    };
-    let baseline = |name: &str, mean: fn(&[RunResult], &str) -> Mean| Line {
-        name: name.to_owned(),
-        parameters: "0".to_owned(),
-        count: String::new(),
-        cells: metrics.iter().map(|metric| mean(runs, metric).text()).collect(),
-    };
-    let has_linear = runs.iter().any(|run| !run.linear.is_empty());
-    let linear = has_linear.then(|| baseline(LINEAR, graph_runs::linear));
-    let has_propagated = runs.iter().any(|run| !run.propagated.is_empty());
-    let propagated = has_propagated.then(|| baseline(PROPAGATED, graph_runs::propagated));
-    let baselines = [baseline(BASELINE, graph_runs::baseline)].into_iter().chain(linear).chain(propagated);
-    let every: Vec<Line> = [head(of.unit)].into_iter().chain(runs.iter().map(of_run)).collect();
-    let means = groups.iter().map(of_group).chain(baselines);
-    let means: Vec<Line> = [head("runs")].into_iter().chain(means).collect();
-    let width = every.iter().chain(&means).map(|line| line.name.chars().count()).max().unwrap_or(0);
-    let mut text = format!("{}\n\n{}", of.dataset, aligned(&every, width));
-    text += &format!("\nmeans over runs that differ by fold or seed\n\n{}", aligned(&means, width));
-    let of_first: Vec<&Comparison> =
-        comparisons.iter().filter(|found| metrics.first() == Some(&found.metric.as_str())).collect();
-    if !of_first.is_empty() {
-        text += &format!("\nstudent with teacher − student alone, on the same test {}\n\n", of.unit);
-    }
-    for found in of_first {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{} − {}: {} {}", found.distilled, found.alone, found.metric, found.text());
-    }
-    text
-}
-
-fn aligned(lines: &[Line], width: usize) -> String {
-    let mut text = String::new();
-    for Line { name, parameters, count, cells } in lines {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{name:<width$}  {parameters:>10}  {count:>6}");
-        for cell in cells {
-            let _ = write!(text, "  {cell:>22}");
-        }
-        text.push('\n');
-    }
-    text
-}
-
-fn cell(metric: &Metric) -> String {
-    match metric.interval {
-        Some([low, high]) => format!("{:.4} ({low:.3}–{high:.3})", metric.value),
-        None => format!("{:.4}", metric.value),
-    }
-}
-
-fn write_json(
-    folder: &Path,
-    dataset: &str,
-    task: Task,
-    runs: &[RunResult],
-    groups: &[Group<'_>],
-    comparisons: &[Comparison],
-) -> Result<(), StageError> {
-    let metrics = graph_runs::metric_names(runs);
-    let means = |of: &dyn Fn(&str) -> Mean| -> Value {
-        metrics.iter().map(|metric| ((*metric).to_owned(), json!(of(metric)))).collect()
-    };
-    let of_group = |group: &Group| {
-        json!({
-            "group": group.name,
-            "distilled": group.runs[0].distilled,
-            "parameters": group.runs[0].parameters,
-            "runs": group.runs.len(),
-            "folds": group.folds(),
-            "metrics": means(&|metric| group.mean(metric)),
-        })
-    };
-    let content = json!({
-        "format_version": 1,
-        "dataset": dataset,
-        "task": task,
-        "models": runs,
-        "groups": groups.iter().map(of_group).collect::<Vec<_>>(),
-        "baseline": means(&|metric| graph_runs::baseline(runs, metric)),
-        "linear": means(&|metric| graph_runs::linear(runs, metric)),
-        "propagated": means(&|metric| graph_runs::propagated(runs, metric)),
-        "comparisons": comparisons,
-    });
-    let path = folder.join("graph_metrics.json");
-    let text = serde_json::to_vec_pretty(&content).map_err(|problem| file_error(&path)(problem.into()))?;
-    save(&path, &text)
-}
-
-fn write_csv(folder: &Path, runs: &[RunResult]) -> Result<(), StageError> {
-    let path = folder.join("graph_metrics.csv");
-    let mut csv = csv::Writer::from_writer(Vec::new());
-    let mut row = |cells: &[String]| csv.write_record(cells).map_err(io::Error::other);
-    row(&["model", "group", "fold", "seed", "graphs", "metric", "value", "low", "high"].map(str::to_owned))
-        .map_err(file_error(&path))?;
-    for run in runs {
-        for metric in &run.metrics {
-            let end = |at: usize| metric.interval.map_or(String::new(), |interval| interval[at].to_string());
-            let seed = run.seed.map_or(String::new(), |seed| seed.to_string());
-            let cells = [run.model.clone(), run.group.clone(), run.fold.clone(), seed, run.test_graphs.to_string()];
-            let values = [metric.name.clone(), metric.value.to_string(), end(0), end(1)];
-            row(&cells.into_iter().chain(values).collect::<Vec<_>>()).map_err(file_error(&path))?;
-        }
-    }
-    let text = csv.into_inner().map_err(|failed| file_error(&path)(io::Error::other(failed.to_string())))?;
-    save(&path, &text)
-}
-
-fn save(path: &Path, content: &[u8]) -> Result<(), StageError> {
-    files::write_atomically(path, content).map_err(file_error(path))
-}
-
-fn file_error(path: &Path) -> impl Fn(io::Error) -> StageError {
-    let path = path.to_owned();
-    move |source| StageError::File { path: path.clone(), action: "write", source }
 }

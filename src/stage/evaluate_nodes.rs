@@ -1,16 +1,17 @@
 //! Scores models of `kdgat train` on the test nodes of their own division of one large graph, by exact inference.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
 use tch::{Device, Tensor};
 
-use super::evaluate_graphs::write_results;
+use super::graph_results::write_results;
 use super::node_data::{self, NodeData};
 use super::node_teacher::activation_place;
 use super::recorded_runs::{Subject, recorded_runs, sections_of};
+use super::tested_rows::{ModelRows, TestedRows};
 use super::{EvaluateOptions, StageError, training};
 use crate::config::{Config, NodesConfig};
 use crate::distill::frozen::{ActivationPlace, outputs_of_all_nodes};
@@ -20,6 +21,7 @@ use crate::evaluate::{TrainedModel, expected_accuracy, label_propagation};
 use crate::graph::dataset::Target;
 use crate::graph::{Level, Schema, Task};
 use crate::nn::{Architecture, GivenTensors, ModelError, NodeGnnConfig, weights};
+use crate::nodes::sources::node_names;
 use crate::nodes::{ActivationRows, NodeGraph, NodeSplit, SplitOptions, with_positions};
 
 /// Runs `kdgat evaluate` on one large graph. Returns the tables and the folder of the results.
@@ -31,11 +33,14 @@ pub fn evaluate_nodes(config: &Config, options: &EvaluateOptions) -> Result<(Str
     let corrects_shares = |model: &TrainedModel| {
         model.settings.iter().any(|(name, value)| name == "kd_class_shares" && value.as_bool() == Some(true))
     };
+    let schema = schema(&data);
+    let predictions = options.predictions.as_deref().map(|path| NodeRows::create(path, &data, &schema)).transpose()?;
     let mut scorer = Scorer {
         config,
         options,
-        schema: schema(&data.graph),
+        schema,
         data,
+        predictions,
         compares_mixtures: runs.iter().any(|(model, _)| corrects_shares(model)),
         propagated: BTreeMap::new(),
     };
@@ -44,6 +49,7 @@ pub fn evaluate_nodes(config: &Config, options: &EvaluateOptions) -> Result<(Str
         eprintln!("scoring with {}", model.name);
         evaluated.push(scorer.score(model, split)?);
     }
+    scorer.predictions.take().map(NodeRows::finish).transpose()?;
     let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
     let text = write_results(&folder, &subject, Task::Classification, &evaluated)?;
     Ok((text, folder))
@@ -98,7 +104,8 @@ pub(super) fn expect_graph(model: &TrainedModel, graph: &NodeGraph) -> Result<()
     }
     Err(StageError::Input(format!(
         "{} was trained on another graph than {} is now, with other nodes or options; give the options of that run \
-         (--largest-component, --undirected, --row-normalized)",
+         (--largest-component, --undirected, --row-normalized); if the data have changed, restore them, train again, or leave the run out by \
+         naming the runs to evaluate",
         model.name, graph.name
     )))
 }
@@ -127,8 +134,10 @@ pub(super) fn outputs_of(
 }
 
 /// The task as that of many graphs is described.
-fn schema(graph: &NodeGraph) -> Schema {
-    let classes = (0..graph.task.classes).map(|class| class.to_string()).collect();
+fn schema(data: &NodeData) -> Schema {
+    let classes = data.graph.task.classes;
+    let names = data.class_names.clone().filter(|names| names.len() == classes);
+    let classes = names.unwrap_or_else(|| (0..classes).map(|class| class.to_string()).collect());
     Schema {
         task: Task::Classification,
         level: Level::Node,
@@ -138,16 +147,48 @@ fn schema(graph: &NodeGraph) -> Schema {
     }
 }
 
+/// The file of predictions, and the names of nodes in the source.
+struct NodeRows {
+    rows: TestedRows,
+    names: Option<Vec<String>>,
+}
+
+impl NodeRows {
+    fn create(path: &Path, data: &NodeData, schema: &Schema) -> Result<Self, StageError> {
+        let rows = TestedRows::create(path, &["node", "hidden"], schema)?;
+        // The store does not keep the names.
+        Ok(Self { rows, names: node_names(&data.source)? })
+    }
+
+    /// Adds the test nodes of a model, the visible ones first.
+    fn add(&mut self, model: &str, graph: &NodeGraph, split: &NodeSplit, tested: &Tested) -> Result<(), StageError> {
+        let cells = |node: u32, hidden: &str| {
+            let number = graph.original_number(node);
+            // The store was built from the same file.
+            let name = self.names.as_ref().map(|names| names.get(number as usize).cloned().unwrap_or_default());
+            vec![name.unwrap_or_else(|| number.to_string()), hidden.to_owned()]
+        };
+        let visible = split.test.iter().map(|&node| cells(node, "0"));
+        let places = visible.chain(split.hidden.iter().map(|&node| cells(node, "1"))).collect();
+        self.rows.add(ModelRows { model, fold: &split.origin, places, tested })
+    }
+
+    fn finish(self) -> Result<(), StageError> {
+        self.rows.finish()
+    }
+}
+
 /// Scores runs on one graph; keeps what several of them need.
 struct Scorer<'a> {
     config: &'a Config,
     options: &'a EvaluateOptions,
     data: NodeData,
+    predictions: Option<NodeRows>,
     schema: Schema,
     /// True if one of the models is meant for the mixture of classes that the test nodes have, and another for that of the labelled ones:
     /// plain validation accuracy cannot compare these.
     compares_mixtures: bool,
-    /// Metrics of label propagation by digest of the test nodes.
+    /// Metrics of label propagation by division and digest of the test nodes.
     propagated: BTreeMap<String, Vec<Metric>>,
 }
 
@@ -174,6 +215,9 @@ impl Scorer<'_> {
         let test: Vec<u32> = split.test.iter().chain(&split.hidden).copied().collect();
         let truth = |nodes: &[u32]| nodes.iter().map(|&node| vec![f64::from(graph.labels[node as usize])]).collect();
         let tested = Tested { outputs, targets: truth(&test), pointers: None };
+        if let Some(predictions) = &mut self.predictions {
+            predictions.add(&model.name, &graph, &split, &tested)?;
+        }
         let training: Vec<Vec<f64>> = truth(&split.training);
         let seed = self.config.training.seed;
         let mut metrics = tested.metrics(&self.schema, self.options.resamples, seed);
@@ -188,7 +232,8 @@ impl Scorer<'_> {
             let value = expected_accuracy(&known, &labels, &tested.outputs[..split.test.len()]);
             metrics.push(Metric { name: "accuracy_from_validation".to_owned(), value, interval: None });
         }
-        let propagated = self.propagated_metrics(&split, &visible, &test, &tested.targets);
+        let test_digest = split.test_digest(&graph)?;
+        let propagated = self.propagated_metrics(&test_digest, &split, &visible, &tested.targets);
         Ok(RunResult {
             model: model.name.clone(),
             group: model.group.clone(),
@@ -197,7 +242,7 @@ impl Scorer<'_> {
             seed: model.seed,
             seen_graphs: split.training.len() + split.validation.len(),
             test_graphs: test.len(),
-            test_digest: split.test_digest(),
+            test_digest,
             settings: model.settings.iter().cloned().collect(),
             metrics,
             baseline: baseline(&self.schema, &training, &tested.targets).metrics(&self.schema, 0, seed),
@@ -210,12 +255,12 @@ impl Scorer<'_> {
     /// Metrics of label propagation from the training nodes over the visible edges. A hidden node is alone, so every class is as likely.
     fn propagated_metrics(
         &mut self,
+        test_digest: &str,
         split: &NodeSplit,
         visible: &NodeGraph,
-        test: &[u32],
         targets: &[Vec<f64>],
     ) -> Vec<Metric> {
-        let key = format!("{}{}", split.test_digest(), split.hidden_digest());
+        let key = format!("{test_digest} {}", split.origin);
         let (schema, seed) = (&self.schema, self.config.training.seed);
         let metrics = self.propagated.entry(key).or_insert_with(|| {
             let scores = label_propagation::propagated(visible, &split.training);
@@ -223,8 +268,8 @@ impl Scorer<'_> {
             let row = |&node: &u32| {
                 scores[node as usize * classes..][..classes].iter().map(|&score| f64::from(score)).collect()
             };
-            Tested { outputs: test.iter().map(row).collect(), targets: targets.to_vec(), pointers: None }
-                .metrics(schema, 0, seed)
+            let outputs = split.test.iter().chain(&split.hidden).map(row).collect();
+            Tested { outputs, targets: targets.to_vec(), pointers: None }.metrics(schema, 0, seed)
         });
         metrics.clone()
     }

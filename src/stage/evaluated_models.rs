@@ -116,7 +116,7 @@ fn all_that_fit(config: &Config) -> Result<Vec<TrainedModel>, StageError> {
 }
 
 /// Reads the models at these paths, each only once: a run's folder and its weight file are the same model.
-fn read_each_once(runs: &[PathBuf]) -> Result<Vec<TrainedModel>, StageError> {
+pub fn read_each_once(runs: &[PathBuf]) -> Result<Vec<TrainedModel>, StageError> {
     let mut seen = Vec::new();
     let mut models = Vec::new();
     for run in runs {

@@ -27,6 +27,8 @@ const LINE_INTERVAL: Duration = Duration::from_secs(10);
 pub struct NodeData {
     pub device: Device,
     pub graph: Arc<NodeGraph>,
+    /// Names of the classes, if the source names them.
+    pub class_names: Option<Vec<String>>,
     /// The file or folder that the graph comes from.
     pub source: PathBuf,
 }
@@ -49,8 +51,8 @@ pub fn open(config: &Config) -> Result<NodeData, StageError> {
     let Some(source) = &config.data.data else {
         return Err(StageError::Input("one large graph is named with --data; see docs/nodes.md".into()));
     };
-    let OpenStore { graph, .. } = open_store(config, source)?;
-    Ok(NodeData { device, graph: Arc::new(graph), source: source.clone() })
+    let OpenStore { graph, notes, .. } = open_store(config, source)?;
+    Ok(NodeData { device, graph: Arc::new(graph), class_names: notes.class_names, source: source.clone() })
 }
 
 /// Builds the store of the configured graph unless it exists; returns its path as well.

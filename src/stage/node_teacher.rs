@@ -8,8 +8,8 @@ use tch::Device;
 use super::cache_settings::cache_memory_bytes;
 use super::node_data::NodeData;
 use super::teacher::{
-    FoundTeacher, FurtherNetwork, ModelRole, TEACHER, TeacherUse, by_path_or_registered, data_flag, division_flags,
-    expect_same_division, open, teacher_options,
+    FoundTeacher, FurtherNetwork, ModelRole, RecordedSplit, TEACHER, TeacherUse, by_path_or_registered, data_flag,
+    division_flags, expect_same_division, open, teacher_options,
 };
 use super::train_nodes::labels_of;
 use super::{StageError, training};
@@ -65,8 +65,9 @@ pub fn find_for_nodes(
         models.push((open(path)?, &FURTHER_TEACHER));
     }
     let (mut architectures, mut weights) = (Vec::new(), Vec::new());
+    let division = RecordedSplit { test_digest: split.test_digest(&data.graph)?, origin: split.origin.clone() };
     for (found, role) in models {
-        architectures.push(fitting_teacher(&found, role, student, split, &command)?);
+        architectures.push(fitting_teacher(&found, role, student, &division, &command)?);
         weights.push(found.weights);
     }
     let further = architectures.split_off(1).into_iter().map(Architecture::Nodes);
@@ -105,7 +106,7 @@ fn fitting_teacher(
     found: &LoadedModel,
     role: &ModelRole,
     student: &NodeGnnConfig,
-    split: &NodeSplit,
+    division: &RecordedSplit,
     command: &str,
 ) -> Result<NodeGnnConfig, StageError> {
     let path = found.path.display();
@@ -124,7 +125,7 @@ fn fitting_teacher(
             text(sizes(student))
         )));
     }
-    expect_same_division(&found.path, role, "nodes", &split.origin, &split.test_digest(), command)?;
+    expect_same_division(&found.path, role, "nodes", division, command)?;
     Ok(architecture.clone())
 }
 

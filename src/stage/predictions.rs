@@ -1,4 +1,5 @@
-//! The file of `kdgat evaluate --predictions`: one row per test graph and model.
+//! The file of `kdgat evaluate --predictions`: one row per test graph and model. [`super::tested_rows`] has the rows of graphs and nodes that are no
+//! CAN windows.
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
@@ -17,8 +18,8 @@ pub struct Predictions {
     rows: csv::Writer<File>,
 }
 
-/// Columns of the predictions file.
-const PREDICTION_COLUMNS: [&str; 11] = [
+/// Columns of the predictions file for CAN windows.
+pub const PREDICTION_COLUMNS: [&str; 11] = [
     "model",
     "folder",
     "file",
@@ -33,11 +34,11 @@ const PREDICTION_COLUMNS: [&str; 11] = [
 ];
 
 impl Predictions {
-    /// Starts a file.
+    /// Starts a file with these columns.
     ///
     /// # Errors
     /// If `path` cannot be written: this fails before anything is computed.
-    pub fn create(path: &Path) -> Result<Self, StageError> {
+    pub fn create(path: &Path, columns: &[impl AsRef<[u8]>]) -> Result<Self, StageError> {
         let error = |source| StageError::File { path: path.to_owned(), action: "write", source };
         let behind = files::behind_links(path);
         let parent = behind.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -48,11 +49,15 @@ impl Predictions {
         };
         let rows = csv::Writer::from_writer(unnamed.map_err(error)?);
         let mut predictions = Self { path: path.to_owned(), rows };
-        predictions.row(&PREDICTION_COLUMNS.map(str::to_owned))?;
+        predictions.row(columns)?;
         Ok(predictions)
     }
 
-    fn row(&mut self, cells: &[String]) -> Result<(), StageError> {
+    /// Adds a row.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub fn row(&mut self, cells: &[impl AsRef<[u8]>]) -> Result<(), StageError> {
         let error =
             |error: csv::Error| StageError::File { path: self.path.clone(), action: "write", source: io_error(error) };
         self.rows.write_record(cells).map_err(error)
@@ -123,7 +128,7 @@ mod tests {
     fn the_file_appears_only_when_it_is_complete() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("predictions.csv");
-        let begun = Predictions::create(&path).unwrap();
+        let begun = Predictions::create(&path, &PREDICTION_COLUMNS).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         begun.finish().unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), PREDICTION_COLUMNS.join(",") + "\n");
@@ -131,6 +136,9 @@ mod tests {
         fs::write(&usual, "").unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(mode(&path), mode(&usual), "others may read it as any file");
-        assert!(Predictions::create(folder.path()).is_err(), "a folder is refused before anything is computed");
+        assert!(
+            Predictions::create(folder.path(), &PREDICTION_COLUMNS).is_err(),
+            "a folder is refused before anything is computed"
+        );
     }
 }

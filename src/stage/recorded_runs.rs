@@ -6,6 +6,7 @@ use std::io;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::evaluated_models::read_each_once;
 use super::{EvaluateOptions, StageError};
 use crate::config::Config;
 use crate::evaluate::{TrainedModel, models};
@@ -32,7 +33,7 @@ pub fn recorded_runs<R>(
     let Subject { dataset, unit, preset } = subject;
     let found = match options.runs.as_slice() {
         [] => models::all_of_dataset(&config.output.runs_dir, &config.distillation.teachers_dir, dataset)?,
-        runs => runs.iter().map(|run| TrainedModel::read(run)).collect::<Result<Vec<_>, _>>()?,
+        runs => read_each_once(runs)?,
     };
     let mut runs = Vec::new();
     for model in found {

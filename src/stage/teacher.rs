@@ -251,7 +251,8 @@ fn expect_fitting(
             columns(student)
         )));
     }
-    expect_same_division(&found.path, role, "graphs", &split.origin, &split.test_digest(), &command)
+    let division = RecordedSplit { test_digest: split.test_digest(&data.store)?, origin: split.origin.clone() };
+    expect_same_division(&found.path, role, "graphs", &division, &command)
 }
 
 /// Fields that decide on a graph's nodes and their division.
@@ -297,36 +298,51 @@ pub(super) fn by_path_or_registered(
     retry_on_oom(Meter::new(Device::Cpu), || Ok::<_, StageError>(LoadedModel::registered(&found)?))
 }
 
-/// Refuses a model that was trained on another division of the graphs or nodes (`of`) than this run's: `origin`, with the digest of its
-/// test set.
+/// A division of graphs or nodes as a run records it.
+pub(super) struct RecordedSplit {
+    /// Digest of the test set: of identifiers, targets and source rows.
+    pub test_digest: String,
+    /// Description of the division.
+    pub origin: String,
+}
+
+/// Refuses a model that was trained on another division of the graphs or nodes (`of`) than this run's, or on other data.
 pub(super) fn expect_same_division(
     model: &Path,
     role: &ModelRole,
     of: &str,
-    origin: &str,
-    test_digest: &str,
+    own: &RecordedSplit,
     command: &str,
 ) -> Result<(), StageError> {
-    let Some((found, found_origin)) = recorded_split(model)?.filter(|(found, _)| found != test_digest) else {
+    let Some(found) = recorded_split(model)?.filter(|found| found.test_digest != own.test_digest) else {
         return Ok(());
     };
+    let (path, test_digest) = (model.display(), &own.test_digest);
+    let RecordedSplit { test_digest: found_digest, origin: found_origin } = &found;
+    let differs = match *found_origin == own.origin {
+        true => format!(
+            "other data with the same division of the {of} ({found_origin}): the identifiers, targets or rows of the test {of} were others \
+             (digest {found_digest}; this run: {test_digest})"
+        ),
+        false => format!(
+            "another division of the {of} ({found_origin}, test {of} {found_digest}; this run: {}, {test_digest})",
+            own.origin
+        ),
+    };
     Err(StageError::Input(format!(
-        "the {} {} was trained on another division of the {of} ({found_origin}, test {of} {found}; this run: {origin}, {test_digest}), so \
-         that it may have been trained on {of} that this run tests on; train one with {command}, or name one with {}",
-        role.name,
-        model.display(),
-        role.flag
+        "the {} {path} was trained on {differs}, so that it may have been trained on {of} that this run tests on; train one with {command}, \
+         or name one with {}",
+        role.name, role.flag
     )))
 }
 
-/// Digest of the test graphs and origin of the division that a model was trained with, from the `config.json` beside its weights; `None` if
-/// it records none.
-fn recorded_split(weights: &Path) -> Result<Option<(String, String)>, StageError> {
+/// The division that a model was trained with, from the `config.json` beside its weights; `None` if it records none.
+pub(super) fn recorded_split(weights: &Path) -> Result<Option<RecordedSplit>, StageError> {
     let Some(config) = recorded_config(weights)? else { return Ok(None) };
     let in_section = |name: &str| config.get(name).and_then(|section| section.get("split"));
     let split = in_section("inputs").or_else(|| in_section("metrics"));
     let text = |name: &str| split.and_then(|split| split.get(name)?.as_str()).map(str::to_owned);
-    Ok(text("test_digest").zip(text("origin")))
+    Ok(text("test_digest").zip(text("origin")).map(|(test_digest, origin)| RecordedSplit { test_digest, origin }))
 }
 
 /// The `config.json` beside a model's weights, if there is one.

@@ -113,7 +113,7 @@ pub fn train(config: &Config) -> Result<Outcome, StageError> {
         "split".into(),
         json!({
             "origin": split.origin,
-            "test_digest": split.test_digest(),
+            "test_digest": split.test_digest(&data.store)?,
             "graphs": [split.training.len(), split.validation.len(), split.test.len()],
         }),
     );

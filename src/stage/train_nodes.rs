@@ -52,8 +52,8 @@ pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
         let targets = NodeTargets::new(config, &data, &visible, teacher, seeds.with_validation(&split))?;
         found = Some(filled(targets)?);
     }
-    let run =
-        Run::open(config, STAGE, data.origin(), found.as_ref().map(FoundTeacher::identity), split_inputs(&split))?;
+    let inputs = split_inputs(&split, &data.graph)?;
+    let run = Run::open(config, STAGE, data.origin(), found.as_ref().map(FoundTeacher::identity), inputs)?;
 
     let reach = reach(config, &architecture, &visible)?;
     let mut plan = NodePlan::new(config, &seeds, &split, &reach);
@@ -185,10 +185,10 @@ pub(super) fn consistency(config: &Config) -> Option<Consistency> {
 }
 
 /// The division into sets, for the run's file of inputs.
-fn split_inputs(split: &NodeSplit) -> Map<String, Value> {
+fn split_inputs(split: &NodeSplit, graph: &NodeGraph) -> Result<Map<String, Value>, StageError> {
     let sizes = [split.training.len(), split.validation.len(), split.test.len(), split.hidden.len()];
-    let entry = json!({ "origin": split.origin, "test_digest": split.test_digest(), "nodes": sizes });
-    Map::from_iter([("split".to_owned(), entry)])
+    let entry = json!({ "origin": split.origin, "test_digest": split.test_digest(graph)?, "nodes": sizes });
+    Ok(Map::from_iter([("split".to_owned(), entry)]))
 }
 
 /// A model with initial weights.

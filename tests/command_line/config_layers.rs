@@ -272,6 +272,8 @@ fn every_name_is_a_field_or_a_section() {
         reads::CACHE_NODES,
         reads::SCORE,
         reads::EVALUATE,
+        reads::EVALUATE_GRAPHS,
+        reads::EVALUATE_NODES,
         reads::EXPORT,
         reads::EXPORT_EXAMPLES,
         reads::PLAN,

@@ -322,6 +322,144 @@ fn a_teacher_and_its_student_are_trained_and_evaluated() {
     refused(&place, &[&named[..], &data].concat(), "does not record how its graphs were divided");
 }
 
+/// Rows of a table, the header aside, in the opposite order.
+fn reverse_rows(table: &Path) {
+    let text = fs::read_to_string(table).unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines[1..].reverse();
+    fs::write(table, lines.join("\n") + "\n").unwrap();
+}
+
+/// Made folds depend on the number of graphs alone. Rows in another order, or data drawn anew, put a teacher's training graphs into the test set.
+#[test]
+fn models_of_data_that_changed_are_refused() {
+    let place = Workplace::new();
+    write_tables(&place.path().join("paths"), 60);
+    let graphs = place.path().join("paths/graphs.csv");
+    // Without a split of their own.
+    let text = fs::read_to_string(&graphs)
+        .unwrap()
+        .lines()
+        .fold(String::new(), |text, line| text + line.rsplit_once(',').unwrap().0 + "\n");
+    fs::write(&graphs, &text).unwrap();
+    let quick = ["--data", "paths", "--device", "cpu", "--threads", "1", "--max-epochs", "1", "--hidden", "4"];
+    let train = |arguments: &[&'static str]| [&["train"], arguments, &quick[..]].concat();
+    let student = train(&["--preset", "gin,student", "--run-dir", "taught"]);
+    run(&place, &train(&["--preset", "gin,teacher", "--run-dir", "teacher"]));
+    let evaluate = ["evaluate", "teacher", "--data", "paths", "--resamples", "0", "--device", "cpu"];
+    run(&place, &evaluate);
+
+    reverse_rows(&graphs);
+    let said = place.refused(&student);
+    let differs = "was trained on other data with the same division of the graphs (fold 0 of 10): the identifiers, targets or rows of the test graphs were \
+                   others";
+    assert!(
+        said.contains(differs) && said.contains("train one with kdgat train --preset gin,teacher --data paths"),
+        "{said}"
+    );
+    let curriculum =
+        ["--preset", "gin,student", "--use-kd", "false", "--curriculum", "easiest", "--curriculum-start-share", "0.5"];
+    let model = ["--difficulty-model", "teacher", "--run-dir", "curriculum"];
+    refused(&place, &train(&[&curriculum[..], &model].concat()), "the difficulty model teacher");
+    let said = place.refused(&evaluate);
+    assert!(said.contains("teacher was trained on other graphs than paths has now: its test graphs"), "{said}");
+    assert!(said.contains("restore the data, train it again with `kdgat train --data paths`"), "{said}");
+
+    fs::write(&graphs, &text).unwrap();
+    fs::write(place.path().join("paths/README.md"), "another file").unwrap();
+    run(&place, &evaluate);
+    run(&place, &student);
+}
+
+/// Another cutoff makes other edges of the same graphs.
+#[test]
+fn a_teacher_with_another_cutoff_fits() {
+    let place = Workplace::new();
+    let frame = |number: usize| {
+        let x = 1.0 + number as f64 / 20.0;
+        format!("3\nenergy={x}\nH 0 0 0\nO {x} 0 0\nH 0 {x} 0.5\n")
+    };
+    let folder = place.path().join("molecules");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("frames.xyz"), (0..30).map(frame).collect::<String>()).unwrap();
+    let quick = ["--data", "molecules", "--device", "cpu", "--threads", "1", "--max-epochs", "1", "--hidden", "4"];
+    let train = |arguments: &[&str]| run(&place, &[&["train"], arguments, &quick[..]].concat());
+    train(&["--preset", "gin,teacher", "--run-dir", "teacher"]);
+    fs::write(folder.join("kdgat-graphs.toml"), "cutoff = 1.9\n").unwrap();
+    train(&["--preset", "gin,student", "--run-dir", "student"]);
+    let said = place.refused(&["evaluate", "teacher", "--data", "molecules", "--device", "cpu"]);
+    assert!(
+        said.contains("its test graphs are the same, but others, their edges or the options of reading have changed"),
+        "{said}"
+    );
+}
+
+/// Rows of a file of predictions.
+fn rows_of(path: &Path) -> Vec<std::collections::HashMap<String, String>> {
+    csv::Reader::from_path(path).unwrap().deserialize().map(Result::unwrap).collect()
+}
+
+#[test]
+fn predictions_name_graphs_and_options_of_windows_are_refused() {
+    let place = Workplace::new();
+    write_tables(&place.path().join("paths"), 50);
+    let quick = ["--data", "paths", "--device", "cpu", "--threads", "1"];
+    let student = ["train", "--preset", "gin,student", "--use-kd", "false", "--max-epochs", "1", "--hidden", "4"];
+    for _ in 0..2 {
+        run(&place, &[&student[..], &quick].concat());
+    }
+    let [one, other] = ["gin_student_train/1", "gin_student_train/2"];
+    let folders = [one, one, other].map(|name| format!("runs/paths/{name}"));
+    let weights = format!("{}/best.safetensors", folders[0]);
+    let evaluate = ["evaluate", &folders[0], &weights, &folders[2], "--resamples", "0", "--predictions", "rows.csv"];
+    let said = run(&place, &[&evaluate[..], &quick].concat());
+    // A run that is named twice is scored once, and a run with equal settings, fold and seed is no further evidence.
+    assert!(said.contains(&format!("{one} is already in the list")), "{said}");
+    assert!(
+        said.contains(&format!("counted once, with equal settings, fold and seed: {other} repeats {one}")),
+        "{said}"
+    );
+    assert!(!said.contains("± 0.0000"), "{said}");
+    let rows = rows_of(&place.path().join("rows.csv"));
+    assert_eq!(rows.len(), 20, "10 test graphs for each of two models");
+    // Test graphs are g4, g9, …
+    let targets = fs::read_to_string(place.path().join("paths/graphs.csv")).unwrap();
+    let (mut errors, of_one) = (0.0, rows.iter().filter(|row| row["model"] == one).collect::<Vec<_>>());
+    for (row, graph) in of_one.iter().zip((4..).step_by(5)) {
+        let number = |name: &str| row[name].parse::<f64>().unwrap();
+        assert_eq!(
+            (row["graph"].as_str(), row["fold"].as_str()),
+            (format!("g{graph}").as_str(), "split of the dataset")
+        );
+        let line = targets.lines().find(|line| line.starts_with(&format!("g{graph},"))).unwrap();
+        let target: f64 = line.split(',').nth(1).unwrap().parse().unwrap();
+        assert!((number("target_y") - target).abs() < 1e-5, "{row:?}");
+        errors += (number("predicted_y") - number("target_y")).abs() / of_one.len() as f64;
+    }
+    let metrics = fs::read(place.path().join("runs/paths/evaluation/graph_metrics.json")).unwrap();
+    let metrics: serde_json::Value = serde_json::from_slice(&metrics).unwrap();
+    let mean_error = metrics["models"][0]["metrics"][0]["value"].as_f64().unwrap();
+    assert!((errors - mean_error).abs() < 1e-6, "{errors} and y MAE {mean_error}");
+    assert_eq!(metrics["groups"][0]["runs"], 1);
+    assert_eq!(metrics["repeats"], serde_json::json!([{ "model": other, "of": one }]));
+
+    for ignored in
+        [&["--calibrate-seconds", "5"][..], &["--calibrate-from", "a/b.csv"], &["--rules"], &["--rules", "false"]]
+    {
+        let said = place.refused(&[&["evaluate", &folders[0]], &quick[..], ignored].concat());
+        let expected =
+            format!("{} would be ignored: it is for CAN windows, and the data are graphs; drop it", ignored[0]);
+        assert!(said.contains(&expected), "{said}");
+    }
+    for ignored in
+        [["--threshold", "youden"], ["--window", "50"], ["--validation-fraction", "0.3"], ["--undirected", "true"]]
+    {
+        let said = place.refused(&[&["evaluate", &folders[0]], &quick[..], &ignored].concat());
+        let expected = format!("{} {} would be ignored", ignored[0], ignored[1]);
+        assert!(said.contains(ignored[0]) && said.contains("would be ignored"), "{expected}: {said}");
+    }
+}
+
 /// A regression: its errors are in the units of the target, and a resumed run goes on to the same losses.
 #[test]
 fn values_are_learned_and_a_resumed_run_is_the_same() {

@@ -64,7 +64,7 @@ fn a_generated_graph_is_a_dataset() {
     damaged[last] ^= 1;
     fs::write(place.path().join("graph.kdgat-nodes"), damaged).unwrap();
     let text = place.refused(&["data", "check", "--data", "graph.kdgat-nodes"]);
-    assert!(text.contains("graph.kdgat-nodes is damaged (the checksum of array split is wrong)"), "{text}");
+    assert!(text.contains("graph.kdgat-nodes is damaged (the checksum of array node_hashes is wrong)"), "{text}");
 }
 
 #[test]

@@ -259,6 +259,84 @@ fn samples_do_not_depend_on_the_number_of_workers() {
     assert_eq!(run("first"), run("second"));
 }
 
+/// A random division depends on the number of labelled nodes and the seed alone: rows in another order put nodes that a teacher was trained on
+/// into the test set. Options of reading change no node.
+#[test]
+fn a_teacher_of_data_that_changed_is_refused_and_one_of_other_options_is_not() {
+    let place = place();
+    let random = ["train", "--data", "net", "--threads", "1", "--max-epochs", "1", "--node-split", "random"];
+    let with = |arguments: &[&'static str]| [&random[..], arguments].concat();
+    let student = |options: &[&'static str]| {
+        with(&[&["--preset", "mlp,student", "--largest-component", "false"], options].concat())
+    };
+    place.success(&with(&["--preset", "sage,teacher", "--largest-component", "false"]));
+    for options in [&["--row-normalized", "true"][..], &["--half-features", "true"], &["--undirected", "false"], &[]] {
+        place.success(&student(options));
+    }
+    let path = place.path().join("net/nodes.csv");
+    let sound = fs::read_to_string(&path).unwrap();
+    let mut rows: Vec<&str> = sound.lines().collect();
+    rows[1..].reverse();
+    fs::write(&path, rows.join("\n") + "\n").unwrap();
+    let said = place.refused(&student(&[]));
+    assert!(said.contains("was trained on other data with the same division of the nodes"), "{said}");
+    assert!(
+        said.contains("train one with kdgat train --preset sage,teacher --data net --largest-component false"),
+        "{said}"
+    );
+    // The same rows with other labels.
+    fs::write(&path, sound.replace("class1", "moved").replace("class2", "class1").replace("moved", "class2")).unwrap();
+    let said = place.refused(&student(&[]));
+    assert!(said.contains("the identifiers, targets or rows of the test nodes were others"), "{said}");
+    fs::write(&path, &sound).unwrap();
+    place.success(&student(&[]));
+}
+
+#[test]
+fn predictions_name_nodes_and_options_of_windows_are_refused() {
+    let place = place();
+    let quick = ["--preset", "mlp,student", "--use-kd", "false", "--max-epochs", "2", "--hidden-fraction", "0.2"];
+    train(&place, &[&quick[..], &["--run-dir", "one"]].concat());
+    place.success(&["evaluate", "one", "--data", "net", "--resamples", "0", "--predictions", "rows.csv"]);
+    let rows: Vec<std::collections::HashMap<String, String>> =
+        csv::Reader::from_path(place.path().join("rows.csv")).unwrap().deserialize().map(Result::unwrap).collect();
+    assert_eq!((rows.len(), rows.iter().filter(|row| row["hidden"] == "1").count()), (171, 34));
+    let nodes = fs::read_to_string(place.path().join("net/nodes.csv")).unwrap();
+    for row in &rows {
+        assert!(nodes.contains(&format!("\n{},{},", row["node"], row["target"])), "{row:?}");
+        let of_class = |class: &str| row[&format!("probability_{class}")].parse::<f64>().unwrap();
+        let classes = ["class0", "class1", "class2"];
+        assert!((classes.iter().map(|class| of_class(class)).sum::<f64>() - 1.0).abs() < 1e-6, "{row:?}");
+        assert!(classes.iter().all(|class| of_class(class) <= of_class(&row["predicted"])), "{row:?}");
+    }
+    let right = rows.iter().filter(|row| row["target"] == row["predicted"]).count() as f64 / 171.0;
+    let text = fs::read(place.path().join("runs/net/evaluation/graph_metrics.json")).unwrap();
+    let metrics: Value = serde_json::from_slice(&text).unwrap();
+    assert!((metrics["models"][0]["metrics"][0]["value"].as_f64().unwrap() - right).abs() < 1e-9);
+    for ignored in
+        [&["--calibrate-seconds", "5"][..], &["--calibrate-from", "a/b.csv"], &["--rules"], &["--threshold", "youden"]]
+    {
+        let said = place.refused(&[&["evaluate", "one", "--data", "net"], ignored].concat());
+        assert!(said.contains(ignored[0]) && said.contains("would be ignored"), "{said}");
+    }
+}
+
+/// Runs of two split seeds have equal settings, but other test nodes.
+#[test]
+fn students_on_other_test_nodes_are_not_compared() {
+    let place = place();
+    let quick = ["--max-epochs", "2", "--split-seed", "3"];
+    train(&place, &[&["--preset", "sage,teacher"], &quick[..]].concat());
+    train(&place, &[&["--preset", "mlp,student", "--run-dir", "taught"], &quick[..]].concat());
+    train(&place, &["--preset", "mlp,student", "--use-kd", "false", "--run-dir", "alone", "--max-epochs", "2"]);
+    let said = place.success(&["evaluate", "taught", "alone", "--data", "net", "--resamples", "0"]);
+    assert!(
+        said.contains("not compared: taught and alone have equal settings, fold and seed, but other test nodes"),
+        "{said}"
+    );
+    assert!(!said.contains("student with teacher − student alone"), "{said}");
+}
+
 #[test]
 fn hidden_nodes_appear_in_the_evaluation() {
     let place = place();

@@ -1,11 +1,13 @@
-//! Small tools shared by all crates of kdgat: atomic files ([`files`]), exit codes ([`exit`]), seeded random numbers ([`random`]), shell
-//! quoting ([`shell`]), spelling suggestions ([`nearest`]), and an `eprintln!` that survives a closed standard error.
+//! Small tools shared by all crates of kdgat: atomic files ([`files`]), exit codes ([`exit`]), seeded random numbers ([`random`]), digests of
+//! sets ([`set_digest`]), shell quoting ([`shell`]), spelling suggestions ([`nearest`]), and an `eprintln!` that survives a closed standard
+//! error.
 
 #![warn(missing_docs)]
 
 pub mod exit;
 pub mod files;
 pub mod random;
+pub mod set_digest;
 pub mod shell;
 
 /// The name in `known` most similar to `name`, ignoring case; the first one on a tie. Empty if `known` is empty.

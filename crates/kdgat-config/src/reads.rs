@@ -142,11 +142,35 @@ pub const SCORE: Reads = Reads {
         "gpu_memory_limit",
     ],
 };
-/// `kdgat evaluate`.
+/// `kdgat evaluate` on CAN windows.
 pub const EVALUATE: Reads = Reads {
     command: "evaluate",
     sections: &["data", "evaluation"],
+    fields: &["attention", "seed", "threads", "device", "teachers_dir", "memory_limit", "runs_dir"],
+};
+/// `kdgat evaluate` on a dataset of graphs, whose division is that of each run.
+pub const EVALUATE_GRAPHS: Reads = Reads {
+    command: "evaluate --data GRAPHS",
+    sections: &[],
     fields: &[
+        "data",
+        "stores_dir",
+        "attention",
+        "seed",
+        "threads",
+        "device",
+        "teachers_dir",
+        "memory_limit",
+        "runs_dir",
+    ],
+};
+/// `kdgat evaluate` on one large graph.
+pub const EVALUATE_NODES: Reads = Reads {
+    command: "evaluate --data GRAPH",
+    sections: &[],
+    fields: &[
+        "data",
+        "stores_dir",
         "attention",
         "seed",
         "threads",

@@ -1,12 +1,13 @@
-//! Results of runs of `kdgat train`: their means over folds and seeds, and what a teacher adds to a student.
+//! Results of runs of `kdgat train`, and their means over folds and seeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use super::graph_comparisons::{Comparison, Mismatch, Over, Verdict, comparisons, mismatches};
 use super::graphs::Metric;
-use kdgat_train::run_settings::{Setting, describe, distinguishing, is_learned_from, is_of_teacher};
+use kdgat_train::run_settings::{Setting, describe, distinguishing, is_learned_from};
 
 /// A run and its metrics on the test graphs of its fold.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,7 +28,7 @@ pub struct RunResult {
     pub seen_graphs: usize,
     /// Number of test graphs.
     pub test_graphs: usize,
-    /// Digest of the test nodes of one large graph, whose division depends on the seed; empty for many graphs.
+    /// Digest of the test graphs or nodes. On one large graph, it may depend on the seed.
     pub test_digest: String,
     /// Settings that influence its losses, without the seed.
     pub settings: serde_json::Map<String, Value>,
@@ -52,7 +53,16 @@ impl RunResult {
         value(&self.metrics, metric)
     }
 
-    fn settings_without(&self, is_left_out: impl Fn(&str) -> bool) -> Vec<Setting> {
+    /// True if another run has the same settings, teacher, test set and seed. A run of unknown settings or seed repeats none.
+    fn is_repeated_by(&self, other: &Self) -> bool {
+        let identity = |run: &Self| (run.fold.clone(), run.test_digest.clone(), run.seed);
+        !self.settings.is_empty()
+            && self.seed.is_some()
+            && identity(self) == identity(other)
+            && self.settings == other.settings
+    }
+
+    pub(crate) fn settings_without(&self, is_left_out: impl Fn(&str) -> bool) -> Vec<Setting> {
         let kept = self.settings.iter().filter(|(name, _)| !is_left_out(name));
         kept.map(|(name, value)| (name.clone(), value.clone())).collect()
     }
@@ -115,11 +125,36 @@ impl Mean {
 pub struct Group<'a> {
     /// Name of the runs without their numbers, with the settings in which groups of that name differ.
     pub name: String,
-    /// The runs, at least one.
+    /// The runs, at least one, without those that repeat another.
     pub runs: Vec<&'a RunResult>,
+    /// Runs that repeat one of `runs`, which are no further evidence.
+    pub repeats: Vec<Repeat<'a>>,
 }
 
-impl Group<'_> {
+/// A run with the settings, the test set and the seed of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Repeat<'a> {
+    /// Name of the run.
+    pub model: &'a str,
+    /// Name of the run that it repeats.
+    pub of: &'a str,
+}
+
+impl Repeat<'_> {
+    /// Formats `gin/2 repeats gin/1`.
+    pub fn text(&self) -> String {
+        format!("{} repeats {}", self.model, self.of)
+    }
+}
+
+impl<'a> Group<'a> {
+    fn add(&mut self, run: &'a RunResult) {
+        match self.runs.iter().find(|known| known.is_repeated_by(run)) {
+            Some(known) => self.repeats.push(Repeat { model: &run.model, of: &known.model }),
+            None => self.runs.push(run),
+        }
+    }
+
     /// Mean of a metric over the runs.
     pub fn mean(&self, metric: &str) -> Mean {
         Mean::of(&self.runs.iter().map(|run| run.value(metric)).collect::<Vec<_>>())
@@ -143,8 +178,8 @@ pub fn groups(runs: &[RunResult]) -> Vec<Group<'_>> {
                 && settings(group.runs[0]) == settings(run)
         };
         match groups.iter_mut().find(is_alike) {
-            Some(group) => group.runs.push(run),
-            None => groups.push(Group { name: run.group.clone(), runs: vec![run] }),
+            Some(group) => group.add(run),
+            None => groups.push(Group { name: run.group.clone(), runs: vec![run], repeats: Vec::new() }),
         }
     }
     let name = |group: &Group| {
@@ -190,259 +225,18 @@ pub const LINEAR: &str = "linear in node features";
 /// Name of label propagation.
 pub const PROPAGATED: &str = "label propagation";
 
-/// The unit of the differences of a comparison: folds, or the seeds of one fold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Over {
-    /// One difference per fold.
-    Folds,
-    /// One difference per seed of a single fold.
-    Seeds,
-}
-
-/// Result of a comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// The distilled students are better, and the interval of the difference excludes 0.
-    Better,
-    /// The distilled students are worse, and the interval of the difference excludes 0.
-    Worse,
-    /// The interval of the difference contains 0.
-    NoDifference,
-    /// A single difference has no interval.
-    Unknown,
-}
-
-/// A metric of students with a teacher minus that of the same students alone, on the same test graphs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Comparison {
-    /// Group of the distilled students.
-    pub distilled: String,
-    /// Group of the same students without a teacher.
-    pub alone: String,
-    /// Name of the metric.
-    pub metric: String,
-    /// Mean of the distilled students over the compared runs.
-    pub mean_distilled: f64,
-    /// Mean of the students alone over the compared runs.
-    pub mean_alone: f64,
-    /// The unit that each difference belongs to.
-    pub over: Over,
-    /// One difference per fold or seed.
-    pub differences: Vec<f64>,
-    /// Mean difference.
-    pub difference: f64,
-    /// Its 95 % confidence interval; `None` for a single difference.
-    pub interval: Option<[f64; 2]>,
-    /// Conclusion from the interval.
-    pub verdict: Verdict,
-}
-
-/// Values of a distilled student and of the same student alone, with one seed on one fold.
-struct Pair<'a> {
-    fold: &'a str,
-    distilled: f64,
-    alone: f64,
-}
-
-/// Compares each group of distilled students with the runs that have the same settings and no teacher, metric by metric. A group
-/// without such runs on one of its folds, with the same seed, has no comparison.
-pub fn comparisons(groups: &[Group<'_>]) -> Vec<Comparison> {
-    let base = |group: &Group| group.runs[0].settings_without(is_of_teacher);
-    let mut found = Vec::new();
-    for group in groups.iter().filter(|group| group.runs[0].distilled) {
-        let settings = base(group);
-        let is_alone = |other: &&Group| !other.runs[0].distilled && base(other) == settings;
-        let alone: Vec<&Group> = groups.iter().filter(is_alone).collect();
-        // Runs of unknown settings cannot be matched.
-        let Some(first) = alone.first().filter(|_| !settings.is_empty()) else { continue };
-        let runs: Vec<&RunResult> = alone.iter().flat_map(|group| group.runs.iter().copied()).collect();
-        for metric in &group.runs[0].metrics {
-            found.extend(compare(group, &first.name, &runs, &metric.name));
-        }
-    }
-    found
-}
-
-fn compare(group: &Group<'_>, alone: &str, runs: &[&RunResult], metric: &str) -> Option<Comparison> {
-    let pairs = pairs(&group.runs, runs, metric);
-    let mut of_fold: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    pairs.iter().for_each(|pair| of_fold.entry(pair.fold).or_default().push(pair.distilled - pair.alone));
-    // Seeds of one fold share their test graphs: they are no further evidence beside other folds.
-    let (over, differences) = match of_fold.len() {
-        0 => return None,
-        1 => (Over::Seeds, of_fold.into_values().flatten().collect::<Vec<_>>()),
-        _ => (Over::Folds, of_fold.values().map(|values| Mean::of(values).mean).collect()),
-    };
-    let overlap = match over {
-        Over::Folds => group.runs.iter().map(|run| run.test_graphs as f64 / run.seen_graphs.max(1) as f64).sum::<f64>(),
-        Over::Seeds => 0.0,
-    };
-    let interval = interval(&differences, overlap / group.runs.len() as f64);
-    let mean = |value: fn(&Pair) -> f64| Mean::of(&pairs.iter().map(value).collect::<Vec<_>>()).mean;
-    Some(Comparison {
-        distilled: group.name.clone(),
-        alone: alone.to_owned(),
-        metric: metric.to_owned(),
-        mean_distilled: mean(|pair| pair.distilled),
-        mean_alone: mean(|pair| pair.alone),
-        over,
-        difference: Mean::of(&differences).mean,
-        differences,
-        interval,
-        verdict: verdict(interval, lower_is_better(metric)),
-    })
-}
-
-/// Pairs of the same fold and seed in which the metric is defined; runs that repeat both are averaged.
-fn pairs<'a>(distilled: &[&'a RunResult], alone: &[&'a RunResult], metric: &str) -> Vec<Pair<'a>> {
-    let mut values: BTreeMap<(&str, Option<u64>), [Vec<f64>; 2]> = BTreeMap::new();
-    for (side, runs) in [distilled, alone].into_iter().enumerate() {
-        for run in runs {
-            values.entry((run.fold.as_str(), run.seed)).or_default()[side].push(run.value(metric));
-        }
-    }
-    let pair = |((fold, _), [distilled, alone]): ((&'a str, _), [Vec<f64>; 2])| {
-        let (distilled, alone) = (Mean::of(&distilled).mean, Mean::of(&alone).mean);
-        (distilled.is_finite() && alone.is_finite()).then_some(Pair { fold, distilled, alone })
-    };
-    values.into_iter().filter_map(pair).collect()
-}
-
-/// 95 % interval of the mean difference from Student's t. `overlap` is the number of test graphs for each graph seen in training:
-/// the training sets of folds overlap, so the variance of the mean is (1/n + overlap) s² (Nadeau & Bengio 2003) instead of s²/n.
-fn interval(differences: &[f64], overlap: f64) -> Option<[f64; 2]> {
-    let Mean { mean, deviation, count } = Mean::of(differences);
-    let half = t_quantile(count.checked_sub(1).filter(|degrees| *degrees > 0)?)
-        * deviation
-        * (1.0 / count as f64 + overlap).sqrt();
-    Some([mean - half, mean + half])
-}
-
-/// 97.5 % quantile of Student's t distribution.
-fn t_quantile(degrees: usize) -> f64 {
-    match degrees {
-        0 => f64::NAN,
-        1 => 12.7062,
-        2 => 4.3027,
-        3 => 3.1824,
-        4 => 2.7764,
-        // Expansion in 1/degrees (Abramowitz & Stegun, 26.7.5): right to 0.0003 from 5 on.
-        _ => {
-            let inverse = 1.0 / degrees as f64;
-            1.959_964 + inverse * (2.372_271 + inverse * (2.822_499 + inverse * (2.555_850 + inverse * 1.589_534)))
-        }
-    }
-}
-
-/// Conclusion from the 95 % interval of a difference.
-pub(crate) fn verdict(interval: Option<[f64; 2]>, lower_is_better: bool) -> Verdict {
-    match interval {
-        None => Verdict::Unknown,
-        Some([low, high]) if low <= 0.0 && high >= 0.0 => Verdict::NoDifference,
-        Some([low, _]) if (low > 0.0) != lower_is_better => Verdict::Better,
-        Some(_) => Verdict::Worse,
-    }
-}
-
-impl Comparison {
-    /// Formats `+0.0123 (95 %: -0.0161 to +0.0407) over 10 folds: no difference seen`.
-    pub fn text(&self) -> String {
-        let over = match self.over {
-            Over::Folds => "folds",
-            Over::Seeds => "seeds",
-        };
-        match self.interval {
-            Some([low, high]) => format!(
-                "{:+.4} (95 %: {low:+.4} to {high:+.4}) over {} {over}: {}",
-                self.difference,
-                self.differences.len(),
-                self.verdict.words()
-            ),
-            None => format!("{:+.4} on one fold: {}", self.difference, self.verdict.words()),
-        }
-    }
-}
-
-impl Verdict {
-    /// The result in words.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Better => "better with the teacher",
-            Self::Worse => "worse with the teacher",
-            Self::NoDifference => "no difference seen",
-            Self::Unknown => "an interval needs several folds or seeds",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
+    use super::super::test_runs::{run, with_setting};
     use super::*;
-
-    fn run(distilled: bool, fold: usize, seed: u64, accuracy: f64) -> RunResult {
-        let group = if distilled { "gin_student_train_kd" } else { "gin_student_train" };
-        let metric = |value| Metric { name: "accuracy".to_owned(), value, interval: None };
-        let mut settings = json!({ "model": "gin", "lr": 0.002 });
-        if distilled {
-            settings["kd_alpha"] = json!(0.5);
-            settings["teacher"] = json!(format!("digest of fold {fold}"));
-        }
-        RunResult {
-            model: format!("{group}/{}", fold + 1),
-            group: group.to_owned(),
-            distilled,
-            parameters: 100,
-            fold: format!("fold {fold} of 10"),
-            seed: Some(seed),
-            seen_graphs: 90,
-            test_graphs: 10,
-            settings: settings.as_object().unwrap().clone(),
-            metrics: vec![metric(accuracy)],
-            baseline: vec![metric(0.5 + fold as f64)],
-            linear: Vec::new(),
-            propagated: Vec::new(),
-            test_digest: String::new(),
-        }
-    }
-
-    fn with_setting(mut run: RunResult, name: &str, value: Value) -> RunResult {
-        run.settings.insert(name.to_owned(), value);
-        run
-    }
-
-    fn only(runs: &[RunResult]) -> Comparison {
-        let mut found = comparisons(&groups(runs));
-        assert_eq!(found.len(), 1, "{found:?}");
-        found.remove(0)
-    }
 
     #[test]
     fn means_skip_what_is_undefined() {
         assert_eq!(Mean::of(&[1.0, 3.0, f64::NAN]), Mean { mean: 2.0, deviation: 2.0f64.sqrt(), count: 2 });
         assert_eq!(Mean::of(&[0.5]).text(), "0.5000");
         assert_eq!(Mean::of(&[f64::NAN]).text(), "–");
-    }
-
-    /// Values of a table of Student's t distribution.
-    #[test]
-    fn quantiles_of_student_are_those_of_tables() {
-        let known = [
-            (1, 12.7062),
-            (2, 4.3027),
-            (3, 3.1824),
-            (4, 2.7764),
-            (5, 2.5706),
-            (9, 2.2622),
-            (29, 2.0452),
-            (1000, 1.9623),
-        ];
-        for (degrees, expected) in known {
-            assert!((t_quantile(degrees) - expected).abs() < 4e-4, "{degrees}: {}", t_quantile(degrees));
-        }
     }
 
     #[test]
@@ -465,57 +259,22 @@ mod tests {
         assert_eq!(baseline(&runs, "accuracy"), Mean::of(&[0.5, 1.5]), "another run of the fold has the metric");
     }
 
-    /// By hand: differences 0.1, 0.2 and 0.3 have the mean 0.2 and the deviation 0.1. With 10 test graphs for 90 others, the half
-    /// width is 4.3027 · 0.1 · √(1/3 + 1/9).
     #[test]
-    fn differences_are_paired_by_fold() {
-        let gains = [0.1, 0.2, 0.3];
-        let of_fold = |fold: usize| {
-            let alone = 0.3 * fold as f64;
-            [run(false, fold, 1, alone), run(true, fold, 1, alone + gains[fold])]
-        };
-        let mut runs: Vec<RunResult> = (0..3).flat_map(of_fold).collect();
-        // Without a partner on its fold, or with its seed.
-        runs.extend([run(true, 3, 1, 0.0), run(false, 0, 2, 0.0)]);
-        let found = only(&runs);
-        let half = 4.3027 * 0.1 * (1.0f64 / 3.0 + 1.0 / 9.0).sqrt();
-        let [low, high] = found.interval.unwrap();
-        assert!((found.difference - 0.2).abs() < 1e-9 && (found.mean_alone - 0.3).abs() < 1e-9, "{found:?}");
-        assert!((low - (0.2 - half)).abs() < 1e-9 && (high - (0.2 + half)).abs() < 1e-9, "{found:?}");
-        assert_eq!((found.over, found.differences.len(), found.verdict), (Over::Folds, 3, Verdict::NoDifference));
-        assert_eq!(found.text(), "+0.2000 (95 %: -0.0868 to +0.4868) over 3 folds: no difference seen");
-    }
-
-    #[test]
-    fn seeds_of_one_fold_count_only_without_other_folds() {
-        let pair = |fold, seed, gain| [run(false, fold, seed, 0.5), run(true, fold, seed, 0.5 + gain)];
-        let seeds = [pair(0, 1, 0.1), pair(0, 2, 0.2)].concat();
-        let found = only(&seeds);
-        assert_eq!((found.over, found.differences.len()), (Over::Seeds, 2));
-        let folds = [seeds, pair(1, 1, 0.45).to_vec()].concat();
-        let found = only(&folds);
-        assert_eq!((found.over, found.differences.len()), (Over::Folds, 2));
-        assert!((found.difference - 0.3).abs() < 1e-9, "the mean of fold 0 counts once: {found:?}");
-        let found = only(&pair(0, 1, 0.1));
-        assert_eq!((found.interval, found.verdict), (None, Verdict::Unknown));
-        assert_eq!(found.text(), "+0.1000 on one fold: an interval needs several folds or seeds");
-    }
-
-    #[test]
-    fn the_sign_that_is_better_depends_on_the_metric() {
-        let intervals = [Some([0.1, 0.2]), Some([-0.2, -0.1]), Some([-0.1, 0.1]), None];
-        let higher = [Verdict::Better, Verdict::Worse, Verdict::NoDifference, Verdict::Unknown];
-        assert_eq!(intervals.map(|interval| verdict(interval, false)), higher);
-        let lower = [Verdict::Worse, Verdict::Better, Verdict::NoDifference, Verdict::Unknown];
-        assert_eq!(intervals.map(|interval| verdict(interval, true)), lower);
-        assert!(lower_is_better("y MAE") && lower_is_better("y RMSE") && !lower_is_better("y R2"));
-    }
-
-    #[test]
-    fn other_settings_are_not_compared() {
-        let other = with_setting(run(true, 0, 1, 0.9), "lr", json!(0.01));
-        assert!(comparisons(&groups(&[run(false, 0, 1, 0.5), other])).is_empty());
-        let unknown = |distilled| RunResult { settings: serde_json::Map::new(), ..run(distilled, 0, 1, 0.5) };
-        assert!(comparisons(&groups(&[unknown(false), unknown(true)])).is_empty());
+    fn repeats_are_named_and_counted_once() {
+        let named = |name: &str, run: RunResult| RunResult { model: name.to_owned(), ..run };
+        let first = named("a/1", run(false, 0, 1, 0.5));
+        let runs = [first.clone(), named("a/2", run(false, 0, 2, 0.7)), named("a/3", run(false, 0, 1, 0.5))];
+        let found = groups(&runs);
+        assert_eq!((found.len(), found[0].mean("accuracy").text().as_str()), (1, "0.6000 ± 0.1414"));
+        assert_eq!(found[0].repeats, [Repeat { model: "a/3", of: "a/1" }]);
+        assert_eq!(found[0].repeats[0].text(), "a/3 repeats a/1");
+        let is_counted =
+            |other: RunResult| groups(&[first.clone(), other]).iter().all(|group| group.repeats.is_empty());
+        assert!(is_counted(run(false, 1, 1, 0.5)), "another fold");
+        assert!(is_counted(RunResult { test_digest: "other".to_owned(), ..first.clone() }), "another division");
+        assert!(is_counted(RunResult { seed: None, ..first.clone() }), "an unknown seed");
+        let taught = |teacher: &str| with_setting(run(true, 0, 1, 0.5), "teacher", json!(teacher));
+        assert!(groups(&[taught("one"), taught("other")])[0].repeats.is_empty(), "another teacher");
+        assert_eq!(groups(&[taught("one"), taught("one")])[0].repeats.len(), 1);
     }
 }

@@ -146,7 +146,7 @@ fn plain((name, value): (String, f64)) -> Metric {
 }
 
 /// The first of the largest values.
-pub(crate) fn argmax(values: &[f64]) -> usize {
+pub fn argmax(values: &[f64]) -> usize {
     (0..values.len()).max_by(|&one, &other| values[one].total_cmp(&values[other]).then(other.cmp(&one))).unwrap_or(0)
 }
 

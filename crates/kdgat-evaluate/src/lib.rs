@@ -18,6 +18,7 @@ pub mod curves;
 pub mod ensemble;
 pub mod error;
 pub mod expected_accuracy;
+pub mod graph_comparisons;
 pub mod graph_runs;
 pub mod graphs;
 pub mod held_out;
@@ -36,6 +37,8 @@ pub mod scores;
 pub mod speed;
 pub mod tables;
 pub mod teacher_worth;
+#[cfg(test)]
+mod test_runs;
 pub mod text_table;
 pub mod threshold;
 pub mod windows;

@@ -14,7 +14,8 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::bootstrap::{Bootstrap, Drawn, Interval, middle};
-use super::graph_runs::{Mean, Verdict, verdict};
+use super::graph_comparisons::{Verdict, verdict};
+use super::graph_runs::Mean;
 use super::judge::{CalibrateBy, JudgedFolder, NOT_CALIBRATED, Subject, TestFile};
 use super::metrics::{F1, METRICS, RECALL_AT_FPR_1, ROC_AUC, Sample};
 use super::tables::{ModelReport, groups, groups_by};

@@ -21,6 +21,8 @@ pub struct Columns {
     pub start_times: Vec<f64>,
     /// `[num_graphs]`: index of the file in the manifest.
     pub files: Vec<u32>,
+    /// `[num_graphs]`: hash of each graph in its source, for graphs that are no CAN windows; empty for others.
+    pub graph_hashes: Vec<u64>,
     /// `[num_nodes]`: CAN IDs, ascending within a graph.
     pub can_ids: Vec<u32>,
     /// `[num_nodes, features.node_features()]`: node features; empty for graphs of the profile set that hold frames.
@@ -80,6 +82,7 @@ impl Columns {
             first_frames: Vec::new(),
             start_times: Vec::new(),
             files: Vec::new(),
+            graph_hashes: Vec::new(),
             can_ids: Vec::new(),
             node_features: Vec::new(),
             edge_features: Vec::new(),
@@ -258,7 +261,8 @@ impl Columns {
         let per_node = 4 + 4 * node_values as u64 + 2 + 1 + of_node;
         let per_edge = 4 * self.features.edge_features() as u64 + 2 + 2;
         let frames = self.frame_gaps.len() as u64 * of_frame as u64;
-        let per_graph = 8 + 8 + 8 + 8 + 4 + 2 + 1 + 4 * self.features.targets() as u64;
+        let of_hash = if self.features.is_columns() { 8 } else { 0 };
+        let per_graph = 8 + 8 + 8 + 8 + 4 + 2 + 1 + of_hash + 4 * self.features.targets() as u64;
         16 + graphs * per_graph + nodes * per_node + edges * per_edge + frames
     }
 
@@ -279,6 +283,7 @@ impl Columns {
         self.first_frames.clear();
         self.start_times.clear();
         self.files.clear();
+        self.graph_hashes.clear();
         self.can_ids.clear();
         self.node_features.clear();
         self.edge_features.clear();

@@ -42,6 +42,21 @@ pub enum NodesError {
         detail: String,
     },
 
+    /// A store was written in another format version.
+    #[error(
+        "{} has format version {found}, this program reads version {expected}: build it again with `kdgat data build` from its source, or generate \
+         it again with `kdgat data simulate`",
+        path.display()
+    )]
+    Version {
+        /// The store.
+        path: PathBuf,
+        /// Format version of the store.
+        found: u32,
+        /// Format version that this program reads.
+        expected: u32,
+    },
+
     /// The disk has too little space for a store and the temporary files of its build.
     #[error(
         "{} has {:.1} GB free, and building the store needs {:.1} GB: free some space, or name another disk",
@@ -91,7 +106,7 @@ impl NodesError {
         match self {
             Self::Io { source, .. } => files::is_about_the_path(source),
             Self::Torch(_) | Self::Space { .. } | Self::Stopped => false,
-            Self::Invalid { .. } | Self::Damaged { .. } | Self::Options(_) => true,
+            Self::Invalid { .. } | Self::Damaged { .. } | Self::Version { .. } | Self::Options(_) => true,
         }
     }
 }

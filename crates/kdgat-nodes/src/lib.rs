@@ -19,6 +19,7 @@ pub mod gather;
 pub mod hot_rows;
 pub mod induced;
 pub mod node_graph;
+mod node_hash;
 mod npy;
 mod npz;
 mod pick;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytemuck::Pod;
+use kdgat_torch::mapped;
 use memmap2::{Advice, Mmap};
 use serde::{Deserialize, Serialize};
 
@@ -94,6 +95,17 @@ impl<T: Pod> Section<T> {
             if let Err(error) = map.advise_range(Advice::WillNeed, begin, range.len() * size_of::<T>()) {
                 tracing::debug!("reading ahead: {error}");
             }
+        }
+    }
+
+    /// Drops the pages of the whole mapped file from this process's memory; the next read maps them again. Does nothing for values in memory.
+    ///
+    /// # Errors
+    /// Any error of the system.
+    pub fn release_pages(&self) -> io::Result<()> {
+        match &self.source {
+            Source::Mapped(map, _) => mapped::release_pages(map),
+            Source::Owned(_) => Ok(()),
         }
     }
 
@@ -214,6 +226,8 @@ pub struct NodeGraph {
     pub task: NodeTask,
     /// `[num_nodes]`: the [`GivenSet`] of each node; `None` if the source gives no split.
     pub given_split: Option<Section<u8>>,
+    /// `[num_nodes]`: hash of each node's identifier and features in the source, before they were normalised or rounded.
+    pub node_hashes: Section<u64>,
     /// `[num_nodes]`: number of each node in its source; `None` if all nodes of the source are here, in its order.
     pub original: Option<Section<u64>>,
 }
@@ -258,6 +272,7 @@ impl NodeGraph {
             labels: vec![0; nodes].into(),
             task: NodeTask { classes },
             given_split: None,
+            node_hashes: (0..nodes as u64).collect::<Vec<_>>().into(),
             original: None,
         }
     }

@@ -13,7 +13,9 @@ const REMOVED: u32 = u32::MAX;
 
 /// Sorts the edges, and reduces the graph to its largest component if `options` ask for it.
 pub fn prepare(raw: RawGraph, options: &GraphOptions) -> (NodeGraph, SourceNotes) {
-    let RawGraph { name, edges, mut features, mut labels, mut split, class_names, ignored_columns } = raw;
+    let RawGraph { name, edges, features, mut labels, mut split, class_names, ignored_columns } = raw;
+    let mut node_hashes = features.node_hashes();
+    let mut features = features.features;
     let source_nodes = labels.len();
     let listed_edges = edges.sources.len() as u64;
     let named = class_names.as_ref().map_or(0, Vec::len);
@@ -29,6 +31,7 @@ pub fn prepare(raw: RawGraph, options: &GraphOptions) -> (NodeGraph, SourceNotes
         keep_edges(&mut rows, kept);
         keep_features(&mut features, kept);
         keep_rows(&mut labels, 1, kept);
+        keep_rows(&mut node_hashes, 1, kept);
         split.iter_mut().for_each(|split| keep_rows(split, 1, kept));
     }
     let notes = SourceNotes {
@@ -50,6 +53,7 @@ pub fn prepare(raw: RawGraph, options: &GraphOptions) -> (NodeGraph, SourceNotes
         labels: labels.into(),
         task: NodeTask { classes },
         given_split: split.map(Section::from),
+        node_hashes: node_hashes.into(),
         original: kept.map(|kept| kept.into_iter().map(u64::from).collect::<Vec<_>>().into()),
     };
     graph.digest = content_digest(&graph);
@@ -239,7 +243,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sources::SparseFeatures;
+    use crate::node_hash::RowHash;
+    use crate::sources::{HashedRows, SparseFeatures};
+
+    fn hashed(features: RawFeatures, nodes: usize) -> HashedRows {
+        HashedRows { features, hashes: vec![RowHash::default(); nodes], names: None }
+    }
 
     fn edge_list(edges: &[(u32, u32)]) -> EdgeList {
         let (sources, targets) = edges.iter().copied().unzip();
@@ -251,7 +260,10 @@ mod tests {
         RawGraph {
             name: "numbered".to_owned(),
             edges: edge_list(edges),
-            features: RawFeatures::Dense { columns: 1, values: (0..num_nodes).map(|node| node as f32).collect() },
+            features: hashed(
+                RawFeatures::Dense { columns: 1, values: (0..num_nodes).map(|node| node as f32).collect() },
+                num_nodes as usize,
+            ),
             labels: (0..num_nodes as i32).collect(),
             split: Some((0..num_nodes).map(|node| (node % 4) as u8).collect()),
             class_names: None,
@@ -305,7 +317,7 @@ mod tests {
             column_index: vec![0, 1, 2, 0, 2],
             values: vec![1.0, 2.0, 3.0, 4.0, 5.0],
         });
-        let raw = RawGraph { features, ..numbered(4, &[(3, 1), (1, 2)]) };
+        let raw = RawGraph { features: hashed(features, 4), ..numbered(4, &[(3, 1), (1, 2)]) };
         let (graph, _) = prepare(raw, &GraphOptions::default());
         let crate::Features::Sparse { columns: 3, row_pointers, column_index, values } = graph.features else {
             panic!("not sparse")
@@ -328,7 +340,7 @@ mod tests {
             numbered(3, &[(0, 1), (0, 2)]),
             RawGraph { labels: vec![0, 1, -1], ..numbered(3, &edges) },
             RawGraph { split: None, ..numbered(3, &edges) },
-            RawGraph { features, ..numbered(3, &edges) },
+            RawGraph { features: hashed(features, 3), ..numbered(3, &edges) },
             RawGraph { class_names: Some(vec![String::new(); 4]), ..numbered(3, &edges) },
         ] {
             assert!(others.insert(digest(raw)));

@@ -35,6 +35,7 @@ pub fn arrays(graph: &NodeGraph) -> Vec<Array<'_>> {
     if let Some(split) = &graph.given_split {
         arrays.push(array("split", "u8", split));
     }
+    arrays.push(array("node_hashes", "u64", bytemuck::cast_slice(&graph.node_hashes)));
     if let Some(original) = &graph.original {
         arrays.push(array("original", "u64", bytemuck::cast_slice(original)));
     }

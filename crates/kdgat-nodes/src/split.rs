@@ -8,6 +8,7 @@ use kdgat_base::random::{self, Purpose};
 
 use crate::error::NodesError;
 use crate::node_graph::{GivenSet, NO_LABEL, NodeGraph};
+use crate::node_hash::digest_of_sets;
 
 /// Division of the labelled nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -105,30 +106,15 @@ impl NodeSplit {
         Some(visible)
     }
 
-    /// Digest of the test nodes, and of which of them are hidden: models with the same digest were shown the same nodes, edges and labels.
-    pub fn test_digest(&self) -> String {
-        let mut nodes: Vec<u32> = self.test.iter().chain(&self.hidden).copied().collect();
-        nodes.sort_unstable();
-        if !self.hidden.is_empty() {
-            // No node has this number.
-            nodes.push(u32::MAX);
-            nodes.extend(&self.hidden);
-        }
-        digest(&nodes)
+    /// Digest of the test nodes, and of which of them are hidden: of their identifiers, labels and features in the source. Models with the same
+    /// digest were shown none of these labels. Neither the order of the nodes nor the options of reading change it.
+    ///
+    /// # Errors
+    /// Any error of the system, when pages of the graph's file are released.
+    pub fn test_digest(&self, graph: &NodeGraph) -> Result<String, NodesError> {
+        let file = graph.node_hashes.place().map(|place| place.path.to_path_buf()).unwrap_or_default();
+        digest_of_sets(graph, &[&self.test, &self.hidden]).map_err(NodesError::io("release pages of", &file))
     }
-
-    /// Digest of the hidden nodes.
-    pub fn hidden_digest(&self) -> String {
-        digest(&self.hidden)
-    }
-}
-
-fn digest(nodes: &[u32]) -> String {
-    let mut hash = blake3::Hasher::new();
-    nodes.iter().for_each(|node| {
-        hash.update(&node.to_le_bytes());
-    });
-    hash.finalize().to_hex()[..16].to_owned()
 }
 
 fn given(graph: &NodeGraph) -> Result<[Vec<u32>; 3], NodesError> {
@@ -213,6 +199,7 @@ mod tests {
             task: NodeTask { classes: labels.iter().max().map_or(0, |&label| label as usize + 1) },
             labels: labels.into(),
             given_split: given.map(Into::into),
+            node_hashes: (0..nodes as u64).collect::<Vec<_>>().into(),
             original: None,
         }
     }
@@ -255,14 +242,20 @@ mod tests {
         let of = |seed| {
             NodeSplit::of(&made, &options(Division::PerClass { training: 5, validation: 5 }, 0.2, seed)).unwrap()
         };
-        assert_ne!(of(1).test_digest(), of(2).test_digest());
+        let digest = |split: &NodeSplit, graph: &NodeGraph| split.test_digest(graph).unwrap();
+        assert_ne!(digest(&of(1), &made), digest(&of(2), &made));
         let all_visible = options(Division::PerClass { training: 5, validation: 5 }, 0.0, 1);
         let all_visible = NodeSplit::of(&made, &all_visible).unwrap();
         assert_ne!(
-            all_visible.test_digest(),
-            of(1).test_digest(),
+            digest(&all_visible, &made),
+            digest(&of(1), &made),
             "a teacher that has seen the hidden nodes is another one"
         );
+        let reversed = NodeGraph {
+            node_hashes: made.node_hashes.iter().rev().copied().collect::<Vec<_>>().into(),
+            ..made.clone()
+        };
+        assert_ne!(digest(&of(1), &made), digest(&of(1), &reversed), "other nodes at the same positions");
         let visible = of(1).visible(90).unwrap();
         assert_eq!(visible.iter().filter(|&&one| !one).count(), 12, "a fifth of 60 test nodes");
     }

@@ -7,6 +7,7 @@ pub(crate) mod header;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ pub const EXTENSION: &str = "kdgat-nodes";
 /// Size from which [`open`] trusts the arrays. Below it, reading all of a store takes a fraction of a second. Above it,
 /// reading would take minutes, and fill memory with pages that a run may never need; [`verify`] does it on demand.
 const CHECKED_BYTES: usize = 256 << 20;
+/// Versions of stores that earlier programs wrote. Another number is damage.
+const OLDER_VERSIONS: Range<u32> = 1..FORMAT_VERSION;
 /// Characters of a dataset's name in the name of its store.
 const NAME_CHARACTERS: usize = 80;
 /// Hexadecimal digits of the digest in the name of a store.
@@ -194,6 +197,9 @@ struct Opened {
 fn open_checked(path: &Path, checked_bytes: usize) -> Result<Opened, NodesError> {
     let file = File::open(path).map_err(NodesError::io("open", path))?;
     let map = Arc::new(mapped::map(&file).map_err(NodesError::io("map", path))?);
+    if let Some(found) = Header::version(&map).filter(|&found| OLDER_VERSIONS.contains(&found)) {
+        return Err(NodesError::Version { path: path.to_owned(), found, expected: FORMAT_VERSION });
+    }
     let opened = Header::parse(&map).and_then(|(header, header_bytes)| {
         if map.len() < checked_bytes {
             check_sections(&header, header_bytes, &map)?;
@@ -249,6 +255,7 @@ impl Mapped<'_> {
             labels: self.array("labels")?,
             task: NodeTask { classes: self.header.classes },
             given_split: self.optional("split")?,
+            node_hashes: self.array("node_hashes")?,
             original: self.optional("original")?,
         })
     }
@@ -381,6 +388,21 @@ mod tests {
         }
         fs::write(&path, [&whole[..], &[0; 4096]].concat()).unwrap();
         assert!(is_damaged(&open_checked(&path, 0).err().unwrap()), "an added page");
+    }
+
+    #[test]
+    fn a_store_of_an_earlier_version_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("graph.kdgat-nodes");
+        write(&example(Kind::Dense), provenance(), &path).unwrap();
+        File::options().write(true).open(&path).unwrap().write_all_at(&1u32.to_le_bytes(), 8).unwrap();
+        let error = open(&path).unwrap_err();
+        assert!(error.is_input());
+        let text = error.to_string();
+        assert!(
+            text.contains("has format version 1, this program reads version 2: build it again with `kdgat data build`"),
+            "{text}"
+        );
     }
 
     #[test]

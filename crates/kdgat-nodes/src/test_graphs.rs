@@ -35,6 +35,7 @@ pub(crate) fn graph_of(num_nodes: usize, edges: impl IntoIterator<Item = (u32, u
         labels: Section::from((0..num_nodes as i32).map(|node| node % 3).collect::<Vec<i32>>()),
         task: NodeTask { classes: 3 },
         given_split: None,
+        node_hashes: (0..num_nodes as u64).collect::<Vec<_>>().into(),
         original: None,
     }
 }

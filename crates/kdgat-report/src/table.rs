@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::figures::{bytes, folder_words};
 use super::files::{Evaluation, GraphEvaluation, Operator, Run, fold_words};
-use kdgat_evaluate::graph_runs::{self, BASELINE, Comparison, Group, LINEAR, Mean, Over, RunResult};
+use kdgat_evaluate::graph_runs::{self, BASELINE, Comparison, Group, LINEAR, Mean, Over, Repeat, RunResult};
 use kdgat_sweep::report::Table as SweepTable;
 
 /// A table that readers can sort.
@@ -214,12 +214,18 @@ fn of_graph_means(evaluation: &GraphEvaluation, groups: &[Group<'_>]) -> Table {
     let has_linear = evaluation.runs.iter().any(|run| !run.linear.is_empty());
     let linear = has_linear.then(|| baseline(LINEAR, graph_runs::linear));
     let baselines = [baseline(BASELINE, graph_runs::baseline)].into_iter().chain(linear);
+    let repeats: Vec<String> = groups.iter().flat_map(|group| &group.repeats).map(Repeat::text).collect();
+    let repeats = match repeats.is_empty() {
+        true => String::new(),
+        false => format!(" Counted once, with equal settings, fold and seed: {}.", repeats.join(", ")),
+    };
     Table {
         title: format!("Test results on {}", evaluation.dataset),
         note: "Mean \u{b1} standard deviation over runs that differ by fold or seed, each on the test graphs of its own fold. \
                Baselines: always the most frequent class, or the mean, of the training graphs; for values also least squares on the sums \
                of each graph's node features."
-            .to_owned(),
+            .to_owned()
+            + &repeats,
         header: [&header(&["model", "parameters", "runs", "folds"])[..], &header(&metrics)].concat(),
         rows: groups.iter().map(row).chain(baselines).collect(),
         sources: Vec::new(),
@@ -251,7 +257,8 @@ fn of_comparisons(comparisons: &[Comparison]) -> Table {
     Table {
         title: "Student with teacher \u{2212} student alone".to_owned(),
         note: "Over runs with the same settings and seed on the same folds. The interval is Student's t with the variance of Nadeau and \
-               Bengio (2003), because the training sets of folds overlap; for a single fold, it is over seeds."
+               Bengio (2003), because the training sets of folds overlap, and those of divisions of one large graph that seeds draw; for a single \
+               division, it is over seeds."
             .to_owned(),
         header: header(&[
             "with teacher",

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use kdgat_base::random;
+use kdgat_base::set_digest::SetDigest;
 use serde::Deserialize;
 
 use super::error::DatasetError;
@@ -52,10 +53,16 @@ struct PublishedSelection {
 }
 
 impl GraphSplit {
-    /// Digest of the test graphs: a teacher of another division may have been trained on them.
-    pub fn test_digest(&self) -> String {
-        let bytes: Vec<u8> = self.test.iter().flat_map(|graph| graph.to_le_bytes()).collect();
-        blake3::hash(&bytes).to_hex()[..16].to_owned()
+    /// Digest of the test graphs by what the source has of them: a teacher of another division, or of data that changed since, may have been
+    /// trained on them. Neither their order nor the cutoff of edges changes it.
+    ///
+    /// # Errors
+    /// A position beyond the store.
+    pub fn test_digest(&self, store: &Store) -> Result<String, StoreError> {
+        let hashes = self.test.iter().map(|&graph| store.graph_hash(graph)).collect::<Result<Vec<u64>, _>>()?;
+        let mut digest = SetDigest::default();
+        digest.add(hashes.into_iter());
+        Ok(digest.finish())
     }
 
     /// Divides the graphs of a store.

@@ -22,6 +22,8 @@ pub struct GraphSet {
     pub schema: Schema,
     /// `[num_graphs]`: the graphs' names in their source.
     pub graph_ids: Vec<String>,
+    /// `[num_graphs]`: the names of each graph's nodes in their source; empty unless nodes have the targets.
+    pub node_ids: Vec<Vec<String>>,
     /// `[num_graphs + 1]`: nodes of graph `g` are `node_pointers[g]..node_pointers[g + 1]`.
     pub node_pointers: Vec<u64>,
     /// `[num_nodes, schema.node_columns()]`: continuous features and one-hot categorical ones, in the order of the schema.
@@ -43,6 +45,8 @@ pub struct GraphSet {
     pub splits: Option<Vec<Split>>,
     /// Edges that were left out.
     pub left_out: LeftOut,
+    /// `[num_graphs]`: hash of the positions of each graph's nodes, if its edges were made from them.
+    pub position_hashes: Option<Vec<u64>>,
 }
 
 /// Edges of a source that are not in the graphs.
@@ -99,6 +103,8 @@ pub(super) struct Edges {
     pub sources: Vec<u32>,
     pub targets: Vec<u32>,
     pub left_out: LeftOut,
+    /// See [`GraphSet::position_hashes`].
+    pub position_hashes: Option<Vec<u64>>,
 }
 
 /// An edge of a source, in the numbering of its graph.

@@ -2,6 +2,7 @@
 
 mod error;
 mod folds;
+mod graph_hash;
 mod graph_set;
 mod node_target_table;
 #[cfg(feature = "parquet")]
@@ -27,6 +28,7 @@ pub use graph_set::{GraphSet, LeftOut, MOST_NODES};
 pub use schema::{Feature, Level, Schema, Target, Task};
 pub use summary::{Summary, TargetValues};
 
+pub(crate) use graph_hash::graph_hashes;
 use source_files::SourceFiles;
 
 /// File with the outputs of a teacher from elsewhere, in a dataset's folder. The dataset does not depend on it.

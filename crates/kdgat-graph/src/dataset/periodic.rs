@@ -76,6 +76,11 @@ impl Cell {
         }
     }
 
+    /// The vector of each axis.
+    pub fn vectors(&self) -> impl Iterator<Item = Vector> {
+        self.axes.iter().map(|axis| axis.vector)
+    }
+
     /// Position along each axis, in cells.
     fn coordinates(&self, position: Vector) -> Vec<f64> {
         self.axes.iter().map(|axis| dot(position, axis.reciprocal)).collect()

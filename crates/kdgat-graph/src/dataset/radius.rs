@@ -6,6 +6,7 @@
 use std::ops::RangeInclusive;
 
 use super::error::{DatasetError, Origin};
+use super::graph_hash::first_bytes;
 use super::graph_set::{Edges, LeftOut, MOST_EDGES};
 use super::periodic::{Cell, NoEdges};
 use super::schema::Feature;
@@ -44,6 +45,7 @@ impl Radius {
 pub(super) struct EdgeMaker {
     radius: Radius,
     edges: Edges,
+    position_hashes: Vec<u64>,
 }
 
 impl EdgeMaker {
@@ -56,8 +58,9 @@ impl EdgeMaker {
             sources: Vec::new(),
             targets: Vec::new(),
             left_out: LeftOut::default(),
+            position_hashes: None,
         };
-        Self { radius, edges }
+        Self { radius, edges, position_hashes: Vec::new() }
     }
 
     /// Adds a graph by the positions of its nodes. In a cell, the nearest image of a node makes its edge; further ones and those of the
@@ -102,13 +105,24 @@ impl EdgeMaker {
             self.edges.values.extend(self.radius.expand(length));
         }
         self.edges.pointers.push(self.edges.sources.len() as u64);
+        self.position_hashes.push(hash_of(positions, cell));
         Ok(())
     }
 
     /// The edges of all graphs.
     pub fn finish(self) -> Edges {
-        self.edges
+        Edges { position_hashes: Some(self.position_hashes), ..self.edges }
     }
+}
+
+/// Hash of the positions of a graph's nodes and of its cell.
+fn hash_of(positions: &[[f64; 3]], cell: Option<&Cell>) -> u64 {
+    let mut hash = blake3::Hasher::new();
+    hash.update(bytemuck::cast_slice(positions));
+    cell.into_iter().flat_map(Cell::vectors).for_each(|vector| {
+        hash.update(bytemuck::bytes_of(&vector));
+    });
+    first_bytes(&hash)
 }
 
 /// A node near another one.

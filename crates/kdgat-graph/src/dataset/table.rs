@@ -67,6 +67,7 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
             edge_features: edges.features,
         },
         graph_ids: graphs.ids,
+        node_ids: if level.is_graph() { Vec::new() } else { nodes.numbers.iter().map(names_of).collect() },
         node_features: nodes.rows.ordered(nodes.order.iter().copied()),
         node_pointers: nodes.pointers,
         edge_features: edges.values,
@@ -77,6 +78,7 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
         node_targets,
         splits: graphs.splits,
         left_out: edges.left_out,
+        position_hashes: edges.position_hashes,
     })
 }
 
@@ -243,6 +245,13 @@ impl Nodes {
     }
 }
 
+/// The names of a graph's nodes, by their numbers.
+fn names_of(numbers: &HashMap<String, u32>) -> Vec<String> {
+    let mut names = vec![String::new(); numbers.len()];
+    numbers.iter().for_each(|(name, &number)| names[number as usize].clone_from(name));
+    names
+}
+
 /// Columns of positions: all three, or none.
 fn position_columns(table: &TableFile) -> Result<Option<[usize; 3]>, DatasetError> {
     let found = POSITION.map(|name| table.find(name));
@@ -348,5 +357,6 @@ fn listed_edges(files: &SourceFiles, graphs: &Graphs, nodes: &Nodes, directed: b
         sources: sorted.sources,
         targets: sorted.targets,
         left_out: sorted.left_out,
+        position_hashes: None,
     })
 }

@@ -42,6 +42,7 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
             edge_features: edge_rows.features.clone(),
         },
         graph_ids: (1..=num_graphs).map(|graph| graph.to_string()).collect(),
+        node_ids: Vec::new(),
         node_features: node_rows.ordered(nodes.order.iter().copied()),
         node_pointers: nodes.pointers,
         edge_features: edge_rows.ordered(sorted.rows.iter().copied()),
@@ -52,6 +53,7 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
         node_targets: Vec::new(),
         splits: None,
         left_out: sorted.left_out,
+        position_hashes: None,
     })
 }
 

@@ -165,6 +165,7 @@ impl<'a> Reader<'a> {
                 edge_features: edges.features,
             },
             graph_ids: self.ids,
+            node_ids: Vec::new(),
             node_features,
             node_pointers: self.pointers,
             edge_features: edges.values,
@@ -175,6 +176,7 @@ impl<'a> Reader<'a> {
             node_targets: Vec::new(),
             splits: targets.splits,
             left_out: edges.left_out,
+            position_hashes: edges.position_hashes,
         })
     }
 }

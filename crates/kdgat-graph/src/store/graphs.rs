@@ -9,12 +9,12 @@ use super::place::{Place, UnfinishedFolder, sync_folder};
 use super::progress::{Event, Progress};
 use super::shard;
 use crate::columns::Columns;
-use crate::dataset::{self, GraphSet, source_digest};
+use crate::dataset::{self, GraphSet, graph_hashes, source_digest};
 use crate::split::FileSplit;
 use crate::{FeatureSet, Level, Split, StoreError, Vocabulary};
 
 /// Version of the readers and of the layout: raised whenever the same source gives another store.
-const READER_VERSION: u32 = 1;
+const READER_VERSION: u32 = 3;
 /// Largest degree with a column of its own, for graphs whose nodes have no feature; larger degrees share the last column.
 const MOST_DEGREES: usize = 64;
 
@@ -41,7 +41,8 @@ pub fn open_or_build_graphs(source: &Path, stores_dir: &Path, progress: &dyn Pro
         std::fs::remove_dir_all(&building.path).map_err(StoreError::io("remove", &building.path))?;
     }
     std::fs::create_dir_all(&building.path).map_err(StoreError::io("create", &building.path))?;
-    let manifest = write(with_node_features(set), digest, &building.path)?;
+    let hashes = graph_hashes(&set);
+    let manifest = write(with_node_features(set), &hashes, digest, &building.path)?;
     sync_folder(&building.path)?;
     place.replace_with(building)?;
     let bytes = manifest.shards.iter().map(|shard| shard.bytes).sum();
@@ -72,7 +73,7 @@ fn with_node_features(mut set: GraphSet) -> GraphSet {
     set
 }
 
-fn write(set: GraphSet, source_digest: String, folder: &Path) -> Result<Manifest, StoreError> {
+fn write(set: GraphSet, hashes: &[u64], source_digest: String, folder: &Path) -> Result<Manifest, StoreError> {
     let widths = [set.schema.node_columns(), set.schema.edge_columns(), set.schema.targets.len()];
     let [Ok(nodes), Ok(edges), Ok(targets)] = widths.map(u16::try_from) else {
         let [nodes, edges, targets] = widths;
@@ -89,6 +90,7 @@ fn write(set: GraphSet, source_digest: String, folder: &Path) -> Result<Manifest
     let mut columns = Columns::new(features);
     for graph in 0..set.num_graphs() {
         append(&mut columns, &set, graph);
+        columns.graph_hashes.push(hashes[graph]);
         if columns.bytes() >= options.shard_bytes || graph + 1 == set.num_graphs() {
             let path = folder.join(format!("shard-{:05}.safetensors", shards.len()));
             let (mut entry, file) = shard::write(&path, &columns)?;

@@ -241,9 +241,11 @@ impl Manifest {
 
     /// BLAKE3 digest of everything that a training run depends on: options, files, splits, vocabulary, and the shards' checksums.
     ///
-    /// Location, dataset name and time of writing do not count: a copy is the same data.
+    /// Location, dataset name and time of writing do not count: a copy is the same data. Of graphs that are no CAN windows, only the graphs
+    /// count, with their schema and sets.
     pub fn computed_digest(&self) -> String {
-        let files = self.files.iter().map(|file| {
+        // The only entry of graphs that are no CAN windows is the dataset's folder, whose other files do not count.
+        let files = self.files.iter().filter(|_| self.schema.is_none()).map(|file| {
             json!([file.folder, file.name, file.role, file.source.blake3, file.graphs, file.attack_graphs, file.split])
         });
         let shards = self.shards.iter().map(|shard| json!([shard.graphs, shard.nodes, shard.edges, shard.blake3]));

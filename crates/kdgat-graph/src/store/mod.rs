@@ -139,13 +139,28 @@ impl Store {
     /// # Errors
     /// When there is no such graph, or its shard is damaged.
     pub fn try_graph(&self, graph: u64) -> Result<GraphView<'_>, StoreError> {
+        let (shard, index) = self.place_of(graph)?;
+        self.shards[shard].graph(index)
+    }
+
+    /// Hash of a graph as its source has it; 0 for a CAN window.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchGraph`].
+    pub fn graph_hash(&self, graph: u64) -> Result<u64, StoreError> {
+        let (shard, index) = self.place_of(graph)?;
+        Ok(self.shards[shard].graph_hashes().get(index).copied().unwrap_or(0))
+    }
+
+    /// Shard of a graph, and its position there.
+    fn place_of(&self, graph: u64) -> Result<(usize, usize), StoreError> {
         if graph >= self.num_graphs() {
             let (store, num_graphs) = (self.path.clone(), self.num_graphs());
             return Err(StoreError::NoSuchGraph { store, graph, num_graphs });
         }
         let entries = &self.manifest.shards;
         let shard = entries.partition_point(|entry| entry.first_graph <= graph) - 1;
-        self.shards[shard].graph((graph - entries[shard].first_graph) as usize)
+        Ok((shard, (graph - entries[shard].first_graph) as usize))
     }
 
     /// The manifest's entry of the log that a graph comes from.

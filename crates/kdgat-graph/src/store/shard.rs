@@ -35,6 +35,7 @@ enum Column {
     FirstFrames,
     StartTimes,
     Files,
+    GraphHashes,
     CanIds,
     NodeFeatures,
     EdgeFeatures,
@@ -81,6 +82,7 @@ fn layout(features: FeatureSet) -> Layout {
         (EdgePointers, "edge_ptr", Dtype::U64, 1, Rows::GraphEnds),
         (FirstFrames, "first_frame", Dtype::U64, 1, Rows::Graphs),
         (StartTimes, "start_time", Dtype::F64, 1, Rows::Graphs),
+        (GraphHashes, "graph_hash", Dtype::U64, usize::from(features.is_columns()), Rows::Graphs),
         (Files, "file", Dtype::U32, 1, Rows::Graphs),
         (CanIds, "can_id", Dtype::U32, 1, Rows::Nodes),
         (NodeFeatures, "node_features", Dtype::F32, features.stored_node_features(), Rows::Nodes),
@@ -165,6 +167,7 @@ fn content(columns: &Columns, column: Column) -> &[u8] {
         Column::FirstFrames => bytemuck::cast_slice(&columns.first_frames),
         Column::StartTimes => bytemuck::cast_slice(&columns.start_times),
         Column::Files => bytemuck::cast_slice(&columns.files),
+        Column::GraphHashes => bytemuck::cast_slice(&columns.graph_hashes),
         Column::CanIds => bytemuck::cast_slice(&columns.can_ids),
         Column::NodeFeatures => bytemuck::cast_slice(&columns.node_features),
         Column::EdgeFeatures => bytemuck::cast_slice(&columns.edge_features),
@@ -347,6 +350,14 @@ impl Shard {
     /// `[num_graphs]`: 1 if any frame of the window is an attack frame.
     pub fn labels(&self) -> &[u8] {
         self.column(Column::Labels, 0..self.graphs)
+    }
+
+    /// `[num_graphs]`: hash of each graph in its source; empty for CAN windows.
+    pub fn graph_hashes(&self) -> &[u64] {
+        match self.features.is_columns() {
+            true => self.column(Column::GraphHashes, 0..self.graphs),
+            false => &[],
+        }
     }
 
     /// Releases the file's pages from this process's memory; they are mapped again when read.

@@ -4,7 +4,7 @@
 //! 2. A listed edge is put into the bucket of its target: a temporary file for a range of targets. Edges that can be drawn again at any
 //!    time need no buckets.
 //! 3. Each bucket is sorted and loses its repetitions; pointers and sources of its targets are appended to the store.
-//! 4. Rows of features are appended, then labels and split.
+//! 4. Rows of features are appended, with the hash of each node; then labels and split.
 //! 5. All arrays are read again for checksums and digest; the header is written, and the file renamed.
 //!
 //! The bytes are those of [`store::write`](crate::store::write) for the same graph, whatever the limits. A [`work::Work`] folder beside the
@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 
 use crate::NodesError;
 use crate::node_graph::NO_LABEL;
-use crate::sources::{GraphOptions, SourceNotes};
+use crate::sources::{GraphOptions, RowBlock, SourceNotes};
 use crate::store::header::{FeatureKind, Header, PAGE_BYTES, Section};
 use crate::store::{self, Provenance};
 
@@ -42,6 +42,9 @@ pub(crate) const EDGE_BLOCK: usize = 1 << 16;
 const ROWS_BETWEEN_ENTRIES: u64 = 1 << 30;
 /// Bytes of labels and sets handled together.
 const BLOCK_BYTES: usize = 1 << 20;
+
+/// Bytes of a node's hash.
+const HASH_BYTES: u64 = 8;
 
 const LABELS: &str = "labels";
 const SPLIT: &str = "split";
@@ -186,7 +189,8 @@ impl Sizes {
     fn needed(&self, header: u64, has_buckets: bool) -> u64 {
         let (nodes, edges) = (self.nodes as u64, self.edges * self.directions());
         let of_nodes = 5 * nodes;
-        let store = header + 8 * (nodes + 1) + 4 * edges + self.row_bytes() * nodes + of_nodes + 5 * PAGE_BYTES as u64;
+        let rows = (self.row_bytes() + HASH_BYTES) * nodes;
+        let store = header + 8 * (nodes + 1) + 4 * edges + rows + of_nodes + 6 * PAGE_BYTES as u64;
         let buckets = if has_buckets { 8 * edges } else { 0 };
         of_nodes + store.max(buckets + header + 8 * (nodes + 1))
     }
@@ -243,8 +247,8 @@ pub(crate) struct Drawn<'a> {
 
 /// Receives rows of features.
 pub(crate) trait Rows: Sync {
-    /// Writes whole rows from a node on. Different threads may write different rows.
-    fn put(&self, first: usize, bytes: &[u8]) -> Result<(), NodesError>;
+    /// Writes whole rows and the hashes of their nodes. Different threads may write different rows.
+    fn put(&self, block: &RowBlock) -> Result<(), NodesError>;
 
     /// Notes that all rows below `rows` are put.
     fn done(&self, rows: usize) -> Result<(), NodesError>;
@@ -357,16 +361,24 @@ struct StoreRows<'a> {
     store: fs::File,
     path: &'a Path,
     begin: u64,
+    /// First byte of the hashes.
+    hashes_begin: u64,
     row_bytes: u64,
     total: u64,
     build: &'a Build<'a>,
 }
 
 impl Rows for StoreRows<'_> {
-    fn put(&self, first: usize, bytes: &[u8]) -> Result<(), NodesError> {
+    fn put(&self, block: &RowBlock) -> Result<(), NodesError> {
         use std::os::unix::fs::FileExt;
-        let at = self.begin + first as u64 * self.row_bytes;
-        self.store.write_all_at(bytes, at).map_err(NodesError::io("write", self.path))
+        let first = block.first as u64;
+        let hashes: Vec<u64> = (first..).zip(&block.hashes).map(|(node, row)| row.of_node(node)).collect();
+        let rows = (&block.bytes[..], self.begin + first * self.row_bytes);
+        let hashes = (bytemuck::cast_slice(&hashes), self.hashes_begin + first * HASH_BYTES);
+        [rows, hashes]
+            .into_iter()
+            .try_for_each(|(bytes, at)| self.store.write_all_at(bytes, at))
+            .map_err(NodesError::io("write", self.path))
     }
 
     fn done(&self, rows: usize) -> Result<(), NodesError> {
@@ -392,7 +404,9 @@ fn features(stream: &dyn GraphStream, work: &mut Work, begin: u64, build: &Build
     }
     let (store, path) = (work.store()?, work.target().to_owned());
     let (row_bytes, total) = (sizes.row_bytes(), sizes.nodes as u64);
-    let rows = StoreRows { work: Mutex::new(work), store, path: &path, begin, row_bytes, total, build };
+    let of_split = if sizes.has_split { padded(total) } else { 0 };
+    let hashes_begin = begin + padded(row_bytes * total) + padded(4 * total) + of_split;
+    let rows = StoreRows { work: Mutex::new(work), store, path: &path, begin, hashes_begin, row_bytes, total, build };
     stream.features(from as usize, &rows)
 }
 
@@ -430,6 +444,7 @@ fn layout(sizes: &Sizes, edges: u64) -> Vec<(&'static str, &'static str, u64)> {
     if sizes.has_split {
         arrays.push((SPLIT, "u8", nodes));
     }
+    arrays.push(("node_hashes", "u64", HASH_BYTES * nodes));
     arrays
 }
 

@@ -13,7 +13,7 @@ use super::{Event, Progress};
 use crate::NodesError;
 
 /// Version of the temporary files.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const JOURNAL: &str = "journal.json";
 const STORE: &str = "store";
 const LOCK: &str = "lock";

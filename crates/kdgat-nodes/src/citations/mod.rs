@@ -25,7 +25,8 @@ use kdgat_base::random::{self, GOLDEN, Purpose};
 use crate::NodesError;
 use crate::build::{Build, Edges, GraphStream, Rows, Sizes, build};
 use crate::node_graph::{GivenSet, NO_LABEL};
-use crate::sources::{GraphOptions, MOST_CLASSES, MOST_NODES, name_of};
+use crate::node_hash::RowHash;
+use crate::sources::{GraphOptions, MOST_CLASSES, MOST_NODES, RowBlock, name_of};
 use crate::store;
 
 /// Probability that a paper cites one of its own class, besides chance.
@@ -228,9 +229,9 @@ impl Citations {
         random::to_unit(random::mix(self.keys.labels ^ node)) < self.labelled_share
     }
 
-    /// The rows of some nodes as the bytes of the store.
-    fn rows(&self, nodes: Range<usize>) -> Vec<u8> {
-        let columns = self.sizes.columns;
+    /// The rows of some nodes.
+    fn rows(&self, nodes: Range<usize>) -> RowBlock {
+        let (first, columns) = (nodes.start, self.sizes.columns);
         let mut values = vec![0f32; nodes.len() * columns];
         for (node, row) in nodes.zip(values.chunks_exact_mut(columns)) {
             let class = usize::from(self.classes.of(node as u64));
@@ -244,12 +245,16 @@ impl Citations {
                 }
             }
         }
-        if !self.sizes.options.half {
-            return bytemuck::cast_slice(&values).to_vec();
-        }
-        let mut halves = vec![f16::ZERO; values.len()];
-        halves.convert_from_f32_slice(&values);
-        bytemuck::cast_slice(&halves).to_vec()
+        let hashes = values.chunks_exact(columns).map(RowHash::of).collect();
+        let bytes = match self.sizes.options.half {
+            false => bytemuck::cast_slice(&values).to_vec(),
+            true => {
+                let mut halves = vec![f16::ZERO; values.len()];
+                halves.convert_from_f32_slice(&values);
+                bytemuck::cast_slice(&halves).to_vec()
+            }
+        };
+        RowBlock { first, bytes, hashes }
     }
 }
 
@@ -308,7 +313,7 @@ impl GraphStream for Citations {
         for begin in (from..nodes).step_by(block * self.threads) {
             let starts = (begin..nodes).step_by(block).take(self.threads);
             std::thread::scope(|scope| {
-                let put = |first: usize| rows.put(first, &self.rows(first..nodes.min(first + block)));
+                let put = |first: usize| rows.put(&self.rows(first..nodes.min(first + block)));
                 let threads: Vec<_> = starts.map(|first| scope.spawn(move || put(first))).collect();
                 // A panic of a thread is one of this function.
                 threads

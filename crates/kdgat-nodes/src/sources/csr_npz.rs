@@ -12,7 +12,7 @@
 use std::path::Path;
 
 use super::raw_graph::{
-    DenseRows, EdgeList, Mismatch, RawFeatures, RawGraph, RepeatedColumn, SparseFeatures, class_of, expect_nodes,
+    DenseRows, EdgeList, HashedRows, Mismatch, RawGraph, RepeatedColumn, SparseFeatures, class_of, expect_nodes,
 };
 use super::{GraphOptions, name_of};
 use crate::NodesError;
@@ -139,7 +139,7 @@ fn expect_length(npz: &mut Npz, name: &str, expected: usize, like: &str) -> Resu
     }
 }
 
-fn sparse_features(npz: &mut Npz, num_nodes: usize, options: &GraphOptions) -> Result<RawFeatures, NodesError> {
+fn sparse_features(npz: &mut Npz, num_nodes: usize, options: &GraphOptions) -> Result<HashedRows, NodesError> {
     let [rows, columns] = matrix_shape(npz, "attr_shape")?;
     if rows != num_nodes || columns == 0 || u32::try_from(columns).is_err() {
         let expected = format!("{num_nodes} rows as in adj_shape, and at least one column");
@@ -171,7 +171,7 @@ pub(super) fn dense_rows(
     name: &str,
     num_nodes: usize,
     options: &GraphOptions,
-) -> Result<RawFeatures, NodesError> {
+) -> Result<HashedRows, NodesError> {
     let columns = dense_columns(npz, name, num_nodes)?;
     let features = DenseRows::new(num_nodes, columns, options);
     let mut features = features.map_err(|Mismatch { found, expected }| npz.error(name, found, expected))?;

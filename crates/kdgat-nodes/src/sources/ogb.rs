@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use super::csr_npz::{dense_rows, labels as npz_labels};
 use super::csv_gz::{each_line, first_line};
-use super::raw_graph::{DenseRows, EdgeList, Mismatch, RawFeatures, RawGraph, class_of, expect_nodes, node_number};
+use super::raw_graph::{DenseRows, EdgeList, HashedRows, Mismatch, RawGraph, class_of, expect_nodes, node_number};
 use super::{GraphOptions, name_of};
 use crate::NodesError;
 use crate::node_graph::GivenSet;
@@ -121,7 +121,7 @@ fn csv_counts(raw: &Path) -> Result<(usize, usize), NodesError> {
     Ok((count, count_in(&raw.join(EDGE_COUNT))?))
 }
 
-fn unnamed(edges: EdgeList, features: RawFeatures, labels: Vec<i32>) -> RawGraph {
+fn unnamed(edges: EdgeList, features: HashedRows, labels: Vec<i32>) -> RawGraph {
     RawGraph {
         name: String::new(),
         edges,

@@ -8,6 +8,7 @@ use half::f16;
 use super::GraphOptions;
 use crate::NodesError;
 use crate::node_graph::{Features, NO_LABEL, Section};
+use crate::node_hash::RowHash;
 
 /// Largest number of classes.
 pub const MOST_CLASSES: usize = 65_535;
@@ -42,7 +43,7 @@ pub struct RawGraph {
     /// The edges in the order of the source.
     pub edges: EdgeList,
     /// Features of each node.
-    pub features: RawFeatures,
+    pub features: HashedRows,
     /// Class of each node, or [`NO_LABEL`].
     pub labels: Vec<i32>,
     /// The [`GivenSet`](crate::node_graph::GivenSet) of each node, if the source gives a split.
@@ -66,6 +67,29 @@ impl EdgeList {
     /// The edges as pairs of source and target.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
         self.sources.iter().copied().zip(self.targets.iter().copied())
+    }
+}
+
+/// Features of nodes with the hashes of the rows in the source.
+#[derive(Debug)]
+pub struct HashedRows {
+    /// The features.
+    pub features: RawFeatures,
+    /// `[num_nodes]`: the hash of each row before it was normalised or rounded.
+    pub hashes: Vec<RowHash>,
+    /// `[num_nodes]`: the hash of each node's name, if the source names the nodes.
+    pub names: Option<Vec<u64>>,
+}
+
+impl HashedRows {
+    fn new(features: RawFeatures, hashes: Vec<RowHash>) -> Self {
+        Self { features, hashes, names: None }
+    }
+
+    /// `[num_nodes]`: the hash of each node.
+    pub fn node_hashes(&self) -> Vec<u64> {
+        let name = |number: usize| self.names.as_ref().map_or(number as u64, |names| names[number]);
+        self.hashes.iter().enumerate().map(|(number, row)| row.of_node(name(number))).collect()
     }
 }
 
@@ -123,7 +147,8 @@ impl SparseFeatures {
     ///
     /// # Errors
     /// A column that a row has twice.
-    pub fn into_rows(mut self, options: &GraphOptions) -> Result<RawFeatures, RepeatedColumn> {
+    pub fn into_rows(mut self, options: &GraphOptions) -> Result<HashedRows, RepeatedColumn> {
+        let mut hashes = Vec::with_capacity(self.row_pointers.len() - 1);
         let mut row_values: Vec<(u32, f32)> = Vec::new();
         let (mut kept, mut begin) = (0, 0);
         for row in 0..self.row_pointers.len() - 1 {
@@ -137,6 +162,9 @@ impl SparseFeatures {
                 return Err(RepeatedColumn { row, column: pair[0].0 });
             }
             row_values.retain(|&(_, value)| value != 0.0);
+            let mut hash = RowHash::default();
+            row_values.iter().for_each(|&(column, value)| hash.add(column as usize, value));
+            hashes.push(hash);
             if options.row_normalized {
                 normalize(&mut row_values, |(_, value)| value);
             }
@@ -149,7 +177,7 @@ impl SparseFeatures {
         }
         self.column_index.truncate(kept);
         self.values.truncate(kept);
-        Ok(RawFeatures::Sparse(self))
+        Ok(HashedRows::new(RawFeatures::Sparse(self), hashes))
     }
 }
 
@@ -171,6 +199,17 @@ pub struct DenseRows {
     columns: usize,
     normalized: bool,
     values: DenseValues,
+    hashes: Vec<RowHash>,
+}
+
+/// Neighbouring rows as the bytes of a store, with the hash of each row before it was normalised or rounded.
+pub struct RowBlock {
+    /// Number of the first row.
+    pub first: usize,
+    /// The features.
+    pub bytes: Vec<u8>,
+    /// One for each row.
+    pub hashes: Vec<RowHash>,
 }
 
 enum DenseValues {
@@ -198,7 +237,10 @@ impl DenseRows {
             DenseValues::Half(values) => values.try_reserve_exact(size),
         };
         reserved.map_err(|_| too_many())?;
-        Ok(Self { row: Vec::with_capacity(columns), rows: 0, columns, normalized: options.row_normalized, values })
+        let mut hashes = Vec::new();
+        hashes.try_reserve_exact(rows).map_err(|_| too_many())?;
+        let normalized = options.row_normalized;
+        Ok(Self { row: Vec::with_capacity(columns), rows: 0, columns, normalized, values, hashes })
     }
 
     /// Rows that are taken out while they are added, from the number `first` on.
@@ -209,23 +251,19 @@ impl DenseRows {
         Ok(Self { rows: first, ..Self::new(0, columns, options)? })
     }
 
-    /// Takes out the complete rows, as the bytes of a store; returns the number of the first one.
-    pub fn take(&mut self) -> (usize, Vec<u8>) {
+    /// Takes out the complete rows.
+    pub fn take(&mut self) -> RowBlock {
         let bytes = match &mut self.values {
             DenseValues::Single(values) => take_bytes(values),
             DenseValues::Half(values) => take_bytes(values),
         };
-        let size = self.columns * if matches!(self.values, DenseValues::Half(_)) { 2 } else { 4 };
-        (self.rows - bytes.len() / size, bytes)
+        let hashes = std::mem::take(&mut self.hashes);
+        RowBlock { first: self.rows - hashes.len(), bytes, hashes }
     }
 
     /// Number of complete rows that are not taken out.
     pub fn waiting(&self) -> usize {
-        let values = match &self.values {
-            DenseValues::Single(values) => values.len(),
-            DenseValues::Half(values) => values.len(),
-        };
-        values / self.columns
+        self.hashes.len()
     }
 
     /// Number of features.
@@ -247,6 +285,7 @@ impl DenseRows {
     }
 
     fn end_row(&mut self) -> Result<(), Mismatch> {
+        self.hashes.push(RowHash::of(&self.row));
         if self.normalized {
             normalize(&mut self.row, |value| value);
         }
@@ -271,12 +310,13 @@ impl DenseRows {
     }
 
     /// The complete rows.
-    pub fn finish(self) -> RawFeatures {
+    pub fn finish(self) -> HashedRows {
         let columns = self.columns;
-        match self.values {
+        let features = match self.values {
             DenseValues::Single(values) => RawFeatures::Dense { columns, values },
             DenseValues::Half(values) => RawFeatures::Half { columns, values },
-        }
+        };
+        HashedRows::new(features, self.hashes)
     }
 }
 
@@ -332,7 +372,7 @@ mod tests {
     fn rows(values: &[f64], columns: usize, options: &GraphOptions) -> Result<RawFeatures, Mismatch> {
         let mut rows = DenseRows::new(values.len() / columns, columns, options)?;
         values.iter().try_for_each(|&value| rows.push(value))?;
-        Ok(rows.finish())
+        Ok(rows.finish().features)
     }
 
     #[test]
@@ -369,12 +409,14 @@ mod tests {
             values: vec![-3.0, 1.0, 0.0, 2.0, 2.0],
         };
         let plain = GraphOptions::default();
-        let RawFeatures::Sparse(found) = sparse().into_rows(&plain).unwrap() else { panic!("not sparse") };
+        let RawFeatures::Sparse(found) = sparse().into_rows(&plain).unwrap().features else { panic!("not sparse") };
         assert_eq!(found.row_pointers, [0, 2, 2, 4]);
         assert_eq!(found.column_index, [0, 4, 1, 3]);
         assert_eq!(found.values, [1.0, -3.0, 2.0, 2.0]);
         let normalized = GraphOptions { row_normalized: true, ..plain.clone() };
-        let RawFeatures::Sparse(found) = sparse().into_rows(&normalized).unwrap() else { panic!("not sparse") };
+        let RawFeatures::Sparse(found) = sparse().into_rows(&normalized).unwrap().features else {
+            panic!("not sparse")
+        };
         assert_eq!(found.values, [0.25, -0.75, 0.5, 0.5]);
         let twice = SparseFeatures { column_index: vec![4, 0, 4, 1, 3], ..sparse() };
         assert_eq!(twice.into_rows(&plain).unwrap_err(), RepeatedColumn { row: 0, column: 4 });

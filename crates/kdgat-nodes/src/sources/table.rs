@@ -16,12 +16,13 @@ use serde::Deserialize;
 
 use super::csv_table::{CsvTable, Row};
 use super::raw_graph::{
-    DenseRows, EdgeList, MOST_CLASSES, MOST_NODES, Mismatch, RawFeatures, RawGraph, RepeatedColumn, SparseFeatures,
+    DenseRows, EdgeList, HashedRows, MOST_CLASSES, MOST_NODES, Mismatch, RawGraph, RepeatedColumn, SparseFeatures,
     class_of,
 };
 use super::{GraphOptions, name_of};
 use crate::NodesError;
 use crate::node_graph::{GivenSet, NO_LABEL};
+use crate::node_hash;
 
 const SETTINGS: &str = "kdgat-graphs.toml";
 const NODES: &str = "nodes.csv";
@@ -73,6 +74,21 @@ pub(super) fn read(path: &Path, options: &GraphOptions) -> Result<RawGraph, Node
     })
 }
 
+/// The names of all nodes, in the order of the rows.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(super) fn node_names(path: &Path) -> Result<Vec<String>, NodesError> {
+    let mut table = CsvTable::open(&path.join(NODES), "the nodes")?;
+    let node_id = table.column("node_id")?;
+    let mut names = Vec::new();
+    table.each_row(|row| {
+        names.push(row.text(node_id)?.to_owned());
+        Ok(())
+    })?;
+    Ok(names)
+}
+
 fn settings(path: &Path) -> Result<Settings, NodesError> {
     let file = path.join(SETTINGS);
     let text = std::fs::read_to_string(&file).map_err(NodesError::io("read", &file))?;
@@ -89,7 +105,7 @@ type NodeNumbers = HashMap<Box<str>, u32>;
 /// The table of nodes.
 struct Nodes {
     numbers: NodeNumbers,
-    features: RawFeatures,
+    features: HashedRows,
     labels: Vec<i32>,
     class_names: Option<Vec<String>>,
     split: Option<Vec<u8>>,
@@ -107,7 +123,7 @@ impl Nodes {
         }
         let read = [&[node_id, class][..], &continuous, &categorical, split.as_slice()].concat();
         let ignored_columns = ignored_columns(&table, NODES, &read);
-        let mut numbers = NodeNumbers::new();
+        let (mut numbers, mut names) = (NodeNumbers::new(), Vec::new());
         let mut classes = Values::default();
         let mut values = Vec::new();
         let mut cells: Vec<Values> = categorical.iter().map(|_| Values::default()).collect();
@@ -121,6 +137,7 @@ impl Nodes {
             if numbers.insert(id.into(), number as u32).is_some() {
                 return Err(row.error(node_id, &format!("'{id}' a second time"), "each node once"));
             }
+            names.push(node_hash::of_name(id));
             classes.push(row.cell(class), row.line);
             for &column in &continuous {
                 values.push(row.number(column)? as f32);
@@ -140,6 +157,7 @@ impl Nodes {
         let categories = cells.into_iter().map(Values::numbered).collect();
         let features = FeatureColumns { nodes: numbers.len(), continuous: continuous.len(), values, categories };
         let features = features.into_rows(options).map_err(|mismatch| mismatch.at(path, ""))?;
+        let features = HashedRows { names: Some(names), ..features };
         Ok(Self { numbers, features, labels, class_names, split: splits, ignored_columns })
     }
 }
@@ -264,7 +282,7 @@ struct FeatureColumns {
 impl FeatureColumns {
     /// One row for each node. Sparse if that takes less memory, which only categorical columns with many values do, and if
     /// `options` do not ask for half precision.
-    fn into_rows(self, options: &GraphOptions) -> Result<RawFeatures, Mismatch> {
+    fn into_rows(self, options: &GraphOptions) -> Result<HashedRows, Mismatch> {
         let columns = self.continuous + self.categories.iter().map(|category| category.values).sum::<usize>();
         // A value takes four bytes, and in a sparse row as many for its column.
         if !options.half && 2 * (self.continuous + self.categories.len()) < columns {
@@ -280,7 +298,7 @@ impl FeatureColumns {
         Ok(rows.finish())
     }
 
-    fn sparse_rows(self, columns: usize, options: &GraphOptions) -> Result<RawFeatures, Mismatch> {
+    fn sparse_rows(self, columns: usize, options: &GraphOptions) -> Result<HashedRows, Mismatch> {
         if u32::try_from(columns).is_err() {
             return Err(Mismatch::new(
                 format!("{columns} features"),

@@ -11,8 +11,9 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use super::GraphOptions;
-use super::raw_graph::{DenseRows, EdgeList, RawFeatures, RawGraph, SparseFeatures};
+use super::raw_graph::{DenseRows, EdgeList, HashedRows, RawGraph, SparseFeatures};
 use crate::node_graph::NodeGraph;
+use crate::node_hash;
 use crate::sections::arrays;
 
 /// An array for an archive.
@@ -146,6 +147,13 @@ impl SmallGraph {
         self.labels.len()
     }
 
+    /// The graph as the reader of tables returns it, which knows the nodes by the names of [`SmallGraph::write_table`].
+    pub fn raw_of_table(&self, options: &GraphOptions) -> RawGraph {
+        let raw = self.raw(options);
+        let names = (0..self.num_nodes()).map(|node| node_hash::of_name(&format!("n{node}"))).collect();
+        RawGraph { features: HashedRows { names: Some(names), ..raw.features }, ..raw }
+    }
+
     /// The graph as a reader returns it.
     pub fn raw(&self, options: &GraphOptions) -> RawGraph {
         let features = match self.kind {
@@ -169,7 +177,7 @@ impl SmallGraph {
         }
     }
 
-    fn dense(&self, options: &GraphOptions) -> RawFeatures {
+    fn dense(&self, options: &GraphOptions) -> HashedRows {
         let options = GraphOptions { half: self.kind == Kind::Half, ..options.clone() };
         let mut rows = DenseRows::new(self.num_nodes(), self.columns, &options).unwrap();
         self.features.iter().for_each(|&value| rows.push(value).unwrap());

@@ -9,7 +9,7 @@ use crate::node_graph::{Features, NodeGraph};
 use crate::sections::{Array, arrays};
 
 /// Version of the store's format and of the readers of sources: raised whenever the same source gives another store.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// Alignment of arrays: the smallest page of any supported system.
 pub const PAGE_BYTES: usize = 4096;
 
@@ -17,7 +17,7 @@ const MAGIC: &[u8; 8] = b"kdgnodes";
 /// Magic, version (u32), checksum (u32), and length of the description (u64).
 const PREFACE_BYTES: usize = 24;
 const CHECKSUM: Range<usize> = 12..16;
-/// Bytes for the digits of numbers that are known only when all arrays are written: at most 530.
+/// Bytes for the digits of numbers that are known only when all arrays are written: at most 580.
 const LATE_DIGITS: usize = 1024;
 
 /// Description of a store.
@@ -150,6 +150,12 @@ impl Header {
         Ok(bytes)
     }
 
+    /// The format version of a file, if it begins as a store.
+    pub fn version(file: &[u8]) -> Option<u32> {
+        let version = file.strip_prefix(MAGIC)?.get(..4)?;
+        version.try_into().ok().map(u32::from_le_bytes)
+    }
+
     /// Reads the header of a file, and checks its checksum and that all arrays are where its sizes require them. Returns
     /// the number of its bytes as well.
     ///
@@ -161,7 +167,7 @@ impl Header {
             return Err("it does not begin as a store of a graph's nodes".to_owned());
         }
         let short = || "its header is cut off".to_owned();
-        let version = u32::from_le_bytes(number(8..12).ok_or_else(short)?);
+        let version = Self::version(file).ok_or_else(short)?;
         if version != FORMAT_VERSION {
             return Err(format!("format version {version}, expected {FORMAT_VERSION}"));
         }
@@ -214,7 +220,7 @@ impl Header {
             ("feature_values", FeatureKind::Sparse) => ("f32", 4, stored("feature_indices")),
             ("labels", _) => ("i32", 4, Some(num_nodes)),
             ("split", _) => ("u8", 1, Some(num_nodes)),
-            ("original", _) => ("u64", 8, Some(num_nodes)),
+            ("node_hashes" | "original", _) => ("u64", 8, Some(num_nodes)),
             _ => return None,
         };
         Some((dtype, elements.and_then(|elements| elements.checked_mul(bytes))))

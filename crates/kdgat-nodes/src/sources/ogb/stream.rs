@@ -95,9 +95,9 @@ impl GraphStream for OgbStream {
             if read.waiting() < block && !last {
                 return Ok(());
             }
-            let (first, bytes) = read.take();
-            rows.put(first, &bytes)?;
-            rows.done(first + bytes.len() / self.sizes.row_bytes() as usize)
+            let block = read.take();
+            rows.put(&block)?;
+            rows.done(block.first + block.hashes.len())
         };
         let new = DenseRows::streamed(from, *columns, options);
         if self.is_binary() {
