@@ -1,4 +1,5 @@
 //! Helpers of the test programs. A library of its own, so that they are compiled once and not for each program.
+#![allow(clippy::new_without_default)] // A workplace is a temporary folder: a test says that it makes one.
 
 pub mod attention;
 pub mod cli;

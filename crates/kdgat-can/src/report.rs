@@ -256,9 +256,9 @@ impl ReadReport {
         let name: String = name.chars().take(INTERFACE_NAME_KEPT).collect();
         *self.interfaces.entry(name).or_default() += frames;
         // The first names of the alphabet stay, so that the counts do not depend on the order in which pieces are merged.
-        let named = self.interfaces.keys().filter(|name| name.as_str() != OTHER_INTERFACES);
+        let mut named = self.interfaces.keys().filter(|name| name.as_str() != OTHER_INTERFACES);
         if named.clone().count() > MOST_INTERFACES
-            && let Some(last) = named.last().cloned()
+            && let Some(last) = named.next_back().cloned()
         {
             let frames = self.interfaces.remove(&last).unwrap_or_default();
             *self.interfaces.entry(OTHER_INTERFACES.to_owned()).or_default() += frames;

@@ -88,9 +88,9 @@ fn write(set: GraphSet, hashes: &[u64], source_digest: String, folder: &Path) ->
     let options = BuildOptions { features, ..BuildOptions::default() };
     let mut shards = Vec::new();
     let mut columns = Columns::new(features);
-    for graph in 0..set.num_graphs() {
+    for (graph, &hash) in hashes.iter().enumerate() {
         append(&mut columns, &set, graph);
-        columns.graph_hashes.push(hashes[graph]);
+        columns.graph_hashes.push(hash);
         if columns.bytes() >= options.shard_bytes || graph + 1 == set.num_graphs() {
             let path = folder.join(format!("shard-{:05}.safetensors", shards.len()));
             let (mut entry, file) = shard::write(&path, &columns)?;
