@@ -108,6 +108,47 @@ fn advice_about_weights_fits_what_is_wrong_with_them() {
     }
 }
 
+/// Names of the floating-point tensors of a safetensors file, ascending.
+fn float_tensors(path: &Path) -> Vec<String> {
+    let bytes = fs::read(path).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    header.iter().filter(|(_, tensor)| tensor["dtype"] == "F32").map(|(name, _)| name.clone()).collect()
+}
+
+/// A training that diverged has written them.
+#[test]
+fn weights_that_are_not_finite_are_named_with_their_tensor_before_anything_is_computed() {
+    let workplace = Workplace::with_teacher();
+    let folder = workplace.path().join("teachers/small/vgae");
+    let (weights, config) = (folder.join("weights.safetensors"), folder.join("config.json"));
+    // As from another program, whose weights have no digest.
+    let mut described: serde_json::Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
+    described["weights_digest"] = "".into();
+    fs::write(&config, described.to_string()).unwrap();
+    fs::write(workplace.path().join("frames.log"), "").unwrap();
+    let whole = fs::read(&weights).unwrap();
+    let tensors = float_tensors(&weights);
+    let last = tensors.last().unwrap();
+    for (tensor, value, said_of_it) in [(&tensors[0], f32::NAN, "NaN"), (last, f32::INFINITY, "inf")] {
+        fs::write(&weights, &whole).unwrap();
+        damage(&weights, tensor, |bytes| bytes[..4].copy_from_slice(&value.to_le_bytes()));
+        for command in [
+            student(&[]),
+            [&["teachers", "cache"], SMALL_STUDENT].concat(),
+            vec!["teachers", "verify"],
+            vec!["evaluate", "teachers/small/vgae"],
+            vec!["detect", "teachers/small/vgae", "frames.log"],
+            vec!["export", "teachers/small/vgae"],
+        ] {
+            let said = workplace.refused(&command);
+            assert!(said.contains(&format!("{said_of_it} at [0")), "{command:?}: {said}");
+            assert!(said.contains(tensor.as_str()) && said.contains("vgae"), "{command:?}: {said}");
+            assert!(!said.contains("epoch   1"), "{command:?}: {said}");
+        }
+    }
+}
+
 /// Anyone may have written the file that describes a teacher.
 #[test]
 fn a_teacher_that_cannot_be_built_is_named_with_its_field_by_every_command() {

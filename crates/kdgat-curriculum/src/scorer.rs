@@ -48,6 +48,7 @@ impl Scorer {
         let Architecture::Vgae(config) = &model.architecture else {
             return Err(CurriculumError::NoVgae { path: model.path, found: model.architecture.model_name() });
         };
+        weights::expect_finite(model.weights.iter())?;
         let on_device = |(name, tensor): (&str, &Tensor)| Ok((name.to_owned(), tensor.f_to_device(device)?));
         let tensors = retry_on_oom(Meter::new(device), || {
             model.weights.iter().map(on_device).collect::<Result<Vec<_>, CurriculumError>>()

@@ -12,7 +12,7 @@ use kdgat_distill::frozen::{self, TEACHER_WEIGHTS};
 use kdgat_distill::registry::{Registered, Registry};
 use kdgat_graph::{ForeignIds, Validation, Vocabulary};
 use kdgat_nn::weights::StateDict;
-use kdgat_nn::{Architecture, DatasetIdentity, ModelDescription, weights};
+use kdgat_nn::{Architecture, DatasetIdentity, ModelDescription, ModelError, weights};
 use kdgat_train::checkpoint;
 use kdgat_train::fit::BEST;
 use kdgat_train::memory::{Meter, is_out_of_memory, retry_on_oom};
@@ -112,6 +112,14 @@ impl TrainedModel {
         if let Some(reason) = description.foreign_ids.and_then(|counted| counted.problem()) {
             return Err(EvaluateError::Content { path: path.to_owned(), reason });
         }
+        weights::expect_finite(state.iter().map(|(name, tensor)| (name.as_str(), tensor))).map_err(
+            |error| match error {
+                ModelError::NotFinite { .. } => {
+                    EvaluateError::Content { path: path.to_owned(), reason: error.to_string() }
+                }
+                other => other.into(),
+            },
+        )?;
         let file_error = |source| EvaluateError::File { path: path.to_owned(), action: "read the size", source };
         let file_bytes = fs::metadata(path).map_err(file_error)?.len();
         let folder = path.parent().unwrap_or(Path::new("."));

@@ -34,6 +34,16 @@ pub enum ModelError {
         /// Number of such tensors.
         count: usize,
     },
+    /// A weight is NaN or infinite.
+    #[error(
+        "tensor '{name}' has {found}, expected finite numbers: its training diverged; train the model again, or name another one"
+    )]
+    NotFinite {
+        /// Name of the tensor.
+        name: String,
+        /// The first such element and its indices, as text.
+        found: String,
+    },
     /// The architecture cannot be built as configured.
     #[error("{field} = {found}: {expected}")]
     Architecture {

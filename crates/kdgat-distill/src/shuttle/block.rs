@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use kdgat_nn::weights::not_finite;
 use tch::{Kind, TchError, Tensor};
 
-use crate::model::{FrozenModel, WeightViews};
+use crate::model::{FrozenModel, ModelError, WeightViews};
 use crate::teacher::TeacherError;
 use crate::weights::{WeightFile, Weights, tensor_bytes};
 
@@ -30,7 +31,7 @@ struct Entry {
     bytes: usize,
 }
 
-/// Assigns each weight of each layer its position in the block.
+/// Assigns each weight of each layer its position in the block. Refuses weights that are NaN or infinite.
 pub(super) fn lay_out(model: &dyn FrozenModel, weights: &Weights) -> Result<Vec<Layer>, TeacherError> {
     let mut layers = Vec::new();
     let mut offset = 0;
@@ -40,6 +41,10 @@ pub(super) fn lay_out(model: &dyn FrozenModel, weights: &Weights) -> Result<Vec<
             let Some(tensor) = weights.get(&name) else {
                 return Err(TeacherError::MissingTensor { tensor: name, layer: spec.name });
             };
+            if let Some(found) = not_finite(tensor).map_err(ModelError::from)? {
+                let path = weights.source().map_or(String::new(), |path| format!(" {}", path.display()));
+                return Err(TeacherError::NotFinite { weights: path, tensor: name, found });
+            }
             let entry = Entry {
                 kind: tensor.kind(),
                 shape: tensor.size(),

@@ -26,6 +26,19 @@ pub enum TeacherError {
         /// Name of the layer.
         layer: String,
     },
+    /// A weight that a layer reads is NaN or infinite.
+    #[error(
+        "the teacher's weights{weights} have {found} in tensor '{tensor}', expected finite numbers: its training diverged; train the \
+         teacher again, or name another one with --teacher-path"
+    )]
+    NotFinite {
+        /// A blank and the path of the weights; empty if they are from no file.
+        weights: String,
+        /// Name of the tensor.
+        tensor: String,
+        /// The first such element and its indices, as text.
+        found: String,
+    },
     /// The model has no layers.
     #[error("the teacher has no layers")]
     NoLayers,
@@ -127,7 +140,7 @@ impl TeacherError {
     /// True if the user can fix the cause: a damaged or foreign file, or settings that do not fit the teacher.
     pub fn is_input(&self) -> bool {
         match self {
-            Self::MissingTensor { .. } | Self::NotCacheable(_) | Self::NoCachePath => true,
+            Self::MissingTensor { .. } | Self::NotFinite { .. } | Self::NotCacheable(_) | Self::NoCachePath => true,
             Self::Cache(CacheError::Io { source, .. }) => files::is_about_the_path(source),
             Self::Cache(error) => matches!(error, CacheError::Mismatch { .. } | CacheError::Damaged { .. }),
             Self::Reload { .. } | Self::Changed { .. } => true,
