@@ -411,6 +411,46 @@ fn commands_and_the_system_log_get_the_events() {
     assert!(said.contains("--exec: 65 calls\n") && said.contains("--exec: 133 more calls dropped"), "{said}");
 }
 
+/// A library that writes the calls of `fsync` and `rename` to the file `calls`, and makes them.
+const WATCHED_CALLS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <sys/stat.h>
+static void note(const char *call) {
+    FILE *calls = fopen("calls", "a");
+    if (calls != NULL) { fprintf(calls, "%s\n", call); fclose(calls); }
+}
+int fsync(int file) {
+    struct stat found;
+    int (*next)(int) = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
+    note(fstat(file, &found) == 0 && S_ISDIR(found.st_mode) ? "fsync of a folder" : "fsync of a file");
+    return next(file);
+}
+int rename(const char *from, const char *to) {
+    int (*next)(const char *, const char *) = (int (*)(const char *, const char *))dlsym(RTLD_NEXT, "rename");
+    note("rename");
+    return next(from, to);
+}
+"#;
+
+/// After a power cut there is the old calibration or the new one: the file is on the disk before its name, and then the name.
+fn expect_synced(exported: &Exported) {
+    let folder = exported.bench.path();
+    std::fs::write(folder.join("calls.c"), WATCHED_CALLS).unwrap();
+    let mut compile = Command::new("cc");
+    compile.current_dir(folder).args(["-shared", "-fPIC", "-o", "calls.so", "calls.c", "-ldl"]);
+    succeeded(&compile.output().unwrap());
+    std::fs::create_dir(folder.join("saved")).unwrap();
+    for path in ["plain", "saved/below"] {
+        let mut command = exported.command(&["--calibrate", "11s", "--save", path, "calm.log"]);
+        succeeded(&command.env("LD_PRELOAD", folder.join("calls.so")).output().unwrap());
+        let calls = std::fs::read_to_string(folder.join("calls")).unwrap();
+        assert_eq!(calls, "fsync of a file\nrename\nfsync of a folder\n", "{path}");
+        std::fs::remove_file(folder.join("calls")).unwrap();
+    }
+}
+
 #[test]
 fn a_calibration_is_saved_and_loaded() {
     if !can_compile() {
@@ -451,6 +491,7 @@ fn a_calibration_is_saved_and_loaded() {
         assert_eq!(again.status.code(), Some(2));
         assert!(stderr(&again).contains("the file exists; use --replace"), "{}", stderr(&again));
         succeeded(&exported.car(&["--calibrate", "11s", "--save", "car.calibration", "--replace", "calm.log"]));
+        expect_synced(&exported);
         let short = exported.car(&["--calibrate", "11s", "--save", "short", &exported.log]);
         assert_eq!(short.status.code(), Some(2));
         assert!(

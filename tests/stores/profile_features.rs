@@ -349,4 +349,31 @@ fn a_classifier_of_the_profile_set_runs_through_all_commands() {
     let calibrated = parsed(&detect(&["--calibration", "own"], &log));
     assert_eq!(calibrated.len(), of_file.len());
     assert_ne!(calibrated, of_file);
+    assert_full_calibrations_are_counted(&place, &run, &benign);
+}
+
+/// The exported detector counts the windows of a calibration at its end; when it is full, it says how many it uses.
+fn assert_full_calibrations_are_counted(place: &Workplace, run: &std::path::Path, benign: &std::path::Path) {
+    use std::process::Command;
+    if !Command::new("cc").arg("--version").output().is_ok_and(|found| found.status.success()) {
+        println!("skipped: compiling kdgat-car (it needs a C compiler `cc`)");
+        return;
+    }
+    place.run(&["export", run.to_str().unwrap(), "--c", "car", "--threshold", "0.5"]);
+    let build = "cc -std=c99 -O1 -DKDGAT_CALIBRATION_WINDOWS=20u -Icar car/*.c car/example/*.c -o kdgat-car -lm";
+    let built = Command::new("sh").args(["-c", build]).current_dir(place.path("")).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    // The log, so slowly that 20 windows take more than the least 10 s.
+    let text = std::fs::read_to_string(benign).unwrap();
+    let mut candump = String::new();
+    for (row, line) in text.lines().skip(1).enumerate() {
+        let fields: Vec<&str> = line.split(',').collect();
+        candump += &format!("({:.6}) can0 {:0>3}#{}\n", 1.0 + 0.02 * row as f64, fields[1], fields[2]);
+    }
+    std::fs::write(place.path("slow.log"), candump).unwrap();
+    let mut calibrate = Command::new(place.path("kdgat-car"));
+    calibrate.current_dir(place.path("")).args(["--calibrate", "1h", "--save", "saved", "slow.log"]);
+    let output = calibrate.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("the calibration uses the first 20 windows, "), "{said}");
 }

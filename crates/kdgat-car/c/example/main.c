@@ -343,8 +343,9 @@ static int run_detection(void)
 
 static kdgat_calibration work;
 
-/* Adds frames to the calibration until there is enough traffic, the input ends or a signal arrives; returns the exit code. */
-static int collect(double *seconds)
+/* Adds frames to the calibration until there is enough traffic, it is full (KDGAT_FULL in *last_status), the input ends or a signal
+ * arrives; returns the exit code. */
+static int collect(double *seconds, kdgat_status *last_status)
 {
     candump_frame from;
     kdgat_frame frame;
@@ -367,9 +368,7 @@ static int collect(double *seconds)
             status = kdgat_calibrate_push(&program.detector, &work, &frame);
         }
     }
-    if (status == KDGAT_FULL) {
-        fprintf(stderr, "the calibration uses the first %u windows, %.1f s; it has room for no more\n", (unsigned)work.windows, *seconds);
-    }
+    *last_status = status;
     if (result == INPUT_FAILED) {
         return frames_in.is_can ? EXIT_MACHINE : EXIT_INPUT;
     }
@@ -381,7 +380,7 @@ static int run_calibration(void)
     const options *const asked = &program.asked;
     const double enough = 1.0 / KDGAT_CALIBRATION_RATE;
     double seconds = 0.0;
-    kdgat_status status;
+    kdgat_status status, collected = KDGAT_OK;
     int code = saved_expect_free(asked->save, asked->replaces);
 
     if (code != 0) {
@@ -389,7 +388,7 @@ static int run_calibration(void)
     }
     service_ready(&program.manager, seconds_now());
     kdgat_calibrate_begin(&program.detector, &work);
-    code = collect(&seconds);
+    code = collect(&seconds, &collected);
     if (code != 0) {
         return code;
     }
@@ -403,6 +402,9 @@ static int run_calibration(void)
     if (status != KDGAT_OK) {
         fprintf(stderr, "error: no calibration from %s: %s\n", frames_in.name, saved_problem(status));
         return EXIT_INPUT;
+    }
+    if (collected == KDGAT_FULL) { /* with the profile set, windows are counted at the end */
+        fprintf(stderr, "the calibration uses the first %u windows, %.1f s; it has room for no more\n", (unsigned)work.windows, seconds);
     }
     code = saved_expect_free(asked->save, asked->replaces);
     if (code == 0) {

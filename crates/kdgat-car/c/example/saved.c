@@ -100,6 +100,29 @@ static int write_all(int file, const uint8_t *bytes, size_t length)
     return fsync(file) == 0 ? 0 : errno;
 }
 
+/* Brings the name of a file to the disk, which its folder has; returns 0 or an error of errno. */
+static int sync_folder(const char *path)
+{
+    char folder[PATH_BYTES];
+    const char *const slash = strrchr(path, '/');
+    const size_t length = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
+    int file, problem;
+
+    if (length >= sizeof folder) {
+        return ENAMETOOLONG;
+    }
+    memcpy(folder, path, length);
+    folder[length] = '\0';
+    file = open(length == 0 ? "." : folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (file < 0) {
+        return errno;
+    }
+    /* EINVAL: a file system whose folders need no call. */
+    problem = fsync(file) == 0 || errno == EINVAL ? 0 : errno;
+    (void)close(file);
+    return problem;
+}
+
 int saved_write(const kdgat_state *detector, const char *path)
 {
     static uint8_t bytes[KDGAT_SAVED_BYTES];
@@ -126,7 +149,8 @@ int saved_write(const kdgat_state *detector, const char *path)
         (void)unlink(beside);
         return failed(path, problem);
     }
-    return 0;
+    problem = sync_folder(path);
+    return problem == 0 ? 0 : failed(path, problem);
 }
 
 #endif
