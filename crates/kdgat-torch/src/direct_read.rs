@@ -1,7 +1,7 @@
 //! Reads of many small ranges of a file around the page cache (`O_DIRECT`), many at a time.
 //!
 //! A [`DirectReader`] keeps up to [`DEPTH`] reads under way by io_uring (Axboe 2019). Where the system does not allow io_uring, as in
-//! many containers, threads read instead. Buffers are allocated once and reused.
+//! many containers, or has none with such reads, as Linux before 5.6, threads read instead. Buffers are allocated once and reused.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, Probe, opcode, types};
 use memmap2::MmapMut;
 
 /// Offsets, lengths and addresses of direct reads are multiples of this: the largest block of usual disks.
@@ -263,17 +263,31 @@ struct Ring {
     ring: IoUring,
     buffers: Vec<MmapMut>,
     file: Arc<DirectFile>,
+    /// Bytes that were read into each buffer.
+    filled: [usize; DEPTH],
 }
 
 impl Ring {
     fn new(file: &Arc<DirectFile>, buffers: Vec<MmapMut>) -> io::Result<Self> {
-        Ok(Self { ring: IoUring::new(DEPTH as u32)?, buffers, file: Arc::clone(file) })
+        let ring = IoUring::new(DEPTH as u32)?;
+        let mut probe = Probe::new();
+        let asked = ring.submitter().register_probe(&mut probe);
+        expect_reads(asked.map(|()| probe.is_supported(opcode::Read::CODE)))?;
+        Ok(Self { ring, buffers, file: Arc::clone(file), filled: [0; DEPTH] })
     }
 
     fn start(&mut self, buffer: usize, span: Span) -> io::Result<()> {
-        let to = self.buffers[buffer].as_mut_ptr();
+        self.filled[buffer] = 0;
+        self.resume(buffer, span)
+    }
+
+    /// Requests the bytes of a span that are not in its buffer.
+    fn resume(&mut self, buffer: usize, span: Span) -> io::Result<()> {
+        let filled = self.filled[buffer];
+        let to = self.buffers[buffer][filled..span.bytes].as_mut_ptr();
         // At most a buffer's size.
-        let read = opcode::Read::new(types::Fd(self.file.file.as_raw_fd()), to, span.bytes as u32).offset(span.offset);
+        let read = opcode::Read::new(types::Fd(self.file.file.as_raw_fd()), to, (span.bytes - filled) as u32);
+        let read = read.offset(span.offset + filled as u64);
         // SAFETY: the buffer holds `span.bytes`. Nobody reads, writes or frees it before this request's completion:
         // `DirectReader` gives out a buffer once, and waits for all completions before it is dropped.
         unsafe { self.ring.submission().push(&read.build().user_data(buffer as u64)) }.map_err(io::Error::other)
@@ -291,16 +305,16 @@ impl Ring {
             for entry in self.ring.completion() {
                 let (buffer, found) = (entry.user_data() as usize, entry.result());
                 let read = usize::try_from(found).map_err(|_| io::Error::from_raw_os_error(-found));
-                match read {
-                    Err(error) if is_passing(&error) => again[buffer] = true,
-                    read => {
+                match advance(&mut self.filled[buffer], read, spans[buffer].1.bytes) {
+                    Progress::More => again[buffer] = true,
+                    Progress::Ended(read) => {
                         any = true;
-                        ended(buffer, read.map(|bytes| &self.buffers[buffer][..bytes]));
+                        ended(buffer, read.map(|()| &self.buffers[buffer][..self.filled[buffer]]));
                     }
                 }
             }
             for buffer in (0..DEPTH).filter(|&buffer| again[buffer]) {
-                if let Err(error) = self.start(buffer, spans[buffer].1) {
+                if let Err(error) = self.resume(buffer, spans[buffer].1) {
                     any = true;
                     ended(buffer, Err(error));
                 }
@@ -309,6 +323,40 @@ impl Ring {
                 return Ok(());
             }
         }
+    }
+}
+
+/// Refuses a kernel whose ring has no reads. Those from 5.1 to 5.5 do not know the question either.
+fn expect_reads(has_reads: io::Result<bool>) -> io::Result<()> {
+    match has_reads {
+        Ok(true) => Ok(()),
+        Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
+        Ok(false) | Err(_) => Err(io::Error::from_raw_os_error(libc::ENOSYS)),
+    }
+}
+
+/// State of a span after a read.
+#[derive(Debug)]
+enum Progress {
+    /// The rest is to be read.
+    More,
+    /// All of it is read, the file ends, or an error.
+    Ended(io::Result<()>),
+}
+
+/// Counts the bytes of a read into a buffer with room for `bytes`. A read may return fewer than it was asked for, without the end of the
+/// file, which is where a read returns none.
+fn advance(filled: &mut usize, read: io::Result<usize>, bytes: usize) -> Progress {
+    match read {
+        Ok(0) => Progress::Ended(Ok(())),
+        Ok(count) => {
+            *filled += count;
+            if *filled < bytes { Progress::More } else { Progress::Ended(Ok(())) }
+        }
+        Err(error) if is_passing(&error) => Progress::More,
+        // The end of the file is no multiple of the alignment, from where a direct read would go on.
+        Err(error) if *filled > 0 && error.raw_os_error() == Some(libc::EINVAL) => Progress::Ended(Ok(())),
+        Err(error) => Progress::Ended(Err(error)),
     }
 }
 
@@ -394,17 +442,12 @@ impl Drop for Threads {
 /// Reads until the buffer is full or the file ends. Returns the number of bytes.
 fn read_fully(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
-    while filled < buffer.len() {
-        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
-            Ok(0) => break,
-            Ok(bytes) => filled += bytes,
-            Err(error) if is_passing(&error) => {}
-            // The end of the file is no multiple of the alignment, from where a direct read would go on.
-            Err(error) if filled > 0 && error.raw_os_error() == Some(libc::EINVAL) => break,
-            Err(error) => return Err(error),
+    loop {
+        let read = file.read_at(&mut buffer[filled..], offset + filled as u64);
+        if let Progress::Ended(read) = advance(&mut filled, read, buffer.len()) {
+            return read.map(|()| filled);
         }
     }
-    Ok(filled)
 }
 
 #[cfg(test)]
@@ -499,5 +542,40 @@ mod tests {
             reader.read(&spans, |_, _| count += 1).unwrap();
             assert_eq!(count, spans.len());
         }
+    }
+
+    #[test]
+    fn short_reads_go_on_until_the_span_is_full_or_the_file_ends() {
+        let system = |number| Err(io::Error::from_raw_os_error(number));
+        let after = |reads: Vec<io::Result<usize>>| {
+            let (mut filled, count) = (0, reads.len());
+            for (number, read) in reads.into_iter().enumerate() {
+                match advance(&mut filled, read, 3 * ALIGNMENT) {
+                    Progress::More => assert!(number + 1 < count, "more is to be read after {filled} bytes"),
+                    Progress::Ended(result) => {
+                        assert_eq!(number + 1, count, "ended early, after {filled} bytes");
+                        return result.map(|()| filled).map_err(|error| error.raw_os_error());
+                    }
+                }
+            }
+            unreachable!("without an end")
+        };
+        assert_eq!(after(vec![Ok(3 * ALIGNMENT)]), Ok(3 * ALIGNMENT));
+        let short = vec![Ok(ALIGNMENT), system(libc::EAGAIN), Ok(ALIGNMENT), Ok(ALIGNMENT)];
+        assert_eq!(after(short), Ok(3 * ALIGNMENT));
+        assert_eq!(after(vec![Ok(ALIGNMENT), Ok(100), Ok(0)]), Ok(ALIGNMENT + 100));
+        assert_eq!(after(vec![Ok(ALIGNMENT), Ok(100), system(libc::EINVAL)]), Ok(ALIGNMENT + 100));
+        assert_eq!(after(vec![system(libc::EINVAL)]), Err(Some(libc::EINVAL)));
+        assert_eq!(after(vec![Ok(ALIGNMENT), system(libc::EIO)]), Err(Some(libc::EIO)));
+    }
+
+    #[test]
+    fn a_ring_without_reads_is_a_refusal() {
+        assert!(expect_reads(Ok(true)).is_ok());
+        for old in [Ok(false), Err(io::Error::from_raw_os_error(libc::EINVAL))] {
+            assert!(is_refusal(&expect_reads(old).unwrap_err()));
+        }
+        let broken = expect_reads(Err(io::Error::from_raw_os_error(libc::EIO))).unwrap_err();
+        assert!(!is_refusal(&broken));
     }
 }
