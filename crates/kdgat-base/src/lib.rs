@@ -1,9 +1,10 @@
-//! Small tools shared by all crates of kdgat: atomic files ([`files`]), exit codes ([`exit`]), seeded random numbers ([`random`]), digests of
-//! sets ([`set_digest`]), shell quoting ([`shell`]), spelling suggestions ([`nearest`]), and an `eprintln!` that survives a closed standard
-//! error.
+//! Small tools shared by all crates of kdgat: atomic files ([`files`]), checked zip archives ([`archive`]), exit codes ([`exit`]), seeded
+//! random numbers ([`random`]), digests of sets ([`set_digest`]), shell quoting ([`shell`]), spelling suggestions ([`nearest`]), and an
+//! `eprintln!` that survives a closed standard error.
 
 #![warn(missing_docs)]
 
+pub mod archive;
 pub mod exit;
 pub mod files;
 pub mod random;

@@ -276,7 +276,13 @@ fn from_csv(path: &Path, bytes: &[u8], graphs: ExpectedGraphs<'_>) -> Result<Vec
     let names = (graphs.ids)().map_err(|error| content(path, &error, "the names of the dataset's graphs"))?;
     let positions: HashMap<&str, usize> = names.iter().map(String::as_str).zip(0..).collect();
     for target in &mut targets {
-        target.values = vec![f32::NAN; target.positions.len() * graphs.count];
+        let count = target.positions.len().checked_mul(graphs.count);
+        // Each number is followed by a comma or the end of its line.
+        let Some(count) = count.filter(|count| count / 2 <= bytes.len()) else {
+            let found = format!("{} columns of {} in {} bytes", target.positions.len(), target.name, bytes.len());
+            return Err(content(path, &found, &format!("a row for each of {} graphs", graphs.count)));
+        };
+        target.values = vec![f32::NAN; count];
     }
     let mut seen = vec![false; graphs.count];
     let mut record = StringRecord::new();

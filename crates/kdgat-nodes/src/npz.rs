@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use kdgat_base::archive::{self, ArchiveError};
 use zip::ZipArchive;
 use zip::read::ZipFile;
 use zip::result::ZipError;
@@ -19,7 +20,7 @@ const ENDING: &str = ".npy";
 /// Bytes decoded at a time: a multiple of every element's size.
 const BLOCK_BYTES: usize = 1 << 16;
 /// Bytes that one byte of the deflate format unpacks to at most (RFC 1951: 258 bytes for two bits).
-const MOST_INFLATION: u64 = 1032;
+pub const MOST_INFLATION: u64 = 1032;
 
 /// An open archive.
 pub struct Npz {
@@ -36,7 +37,7 @@ impl Npz {
     /// A file that cannot be read or is no complete zip archive.
     pub fn open(path: &Path) -> Result<Self, NodesError> {
         let file = File::open(path).map_err(NodesError::io("open", path))?;
-        let archive = ZipArchive::new(BufReader::new(file)).map_err(|error| not_an_archive(path, error))?;
+        let archive = archive::open(file).map_err(|error| not_an_archive(path, error))?;
         let mut names: Vec<String> =
             archive.file_names().filter_map(|name| name.strip_suffix(ENDING)).map(str::to_owned).collect();
         names.sort_unstable();
@@ -127,6 +128,18 @@ impl Npz {
         }
         let left = shape.iter().product::<usize>() - from;
         Ok(Integers { path, name: name.to_owned(), dtype, member, index: from, left, buffer: Vec::new() })
+    }
+
+    /// Reserves memory for what is made of an array: `count` values, a number that the file says itself.
+    ///
+    /// # Errors
+    /// Less memory than that.
+    pub fn reserve<T>(&self, name: &str, count: usize) -> Result<Vec<T>, NodesError> {
+        let mut values = Vec::new();
+        let reserved = values.try_reserve_exact(count);
+        let found = || format!("{count} values of {} bytes", size_of::<T>());
+        reserved.map_err(|_| self.error(name, found(), "an array that fits into memory"))?;
+        Ok(values)
     }
 
     /// An error about an array.
@@ -243,9 +256,9 @@ impl Integers<'_> {
     }
 }
 
-fn not_an_archive(path: &Path, error: ZipError) -> NodesError {
+fn not_an_archive(path: &Path, error: ArchiveError) -> NodesError {
     match error {
-        ZipError::Io(source) if source.raw_os_error().is_some() => NodesError::io("read", path)(source),
+        ArchiveError::Io(source) => NodesError::io("read", path)(source),
         other => NodesError::invalid(
             path,
             "",
@@ -398,6 +411,34 @@ mod tests {
             if let Ok(found) = read(&flipped) {
                 assert_eq!(found, expected, "byte {position}");
             }
+        }
+    }
+
+    #[test]
+    fn arrays_larger_than_the_file_are_refused() {
+        // 2^30 entries by the description and the directory, and 8 bytes.
+        let claimed = Npy::new("'|u1'", 1 << 30, vec![0; 8]);
+        let content = claimed.to_bytes();
+        let (_folder, path) = written(&[("a", claimed)]);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let entry = bytes.windows(4).rposition(|bytes| bytes == b"PK\x01\x02").unwrap();
+        let size = ((content.len() - 8 + (1 << 30)) as u32).to_le_bytes();
+        bytes[entry + 20..entry + 24].copy_from_slice(&size);
+        bytes[entry + 24..entry + 28].copy_from_slice(&size);
+        std::fs::write(&path, bytes).unwrap();
+        let error = Npz::open(&path).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("its member a.npy claims 1073741") && error.contains("copy or download it"), "{error}");
+    }
+
+    #[test]
+    fn memory_that_an_array_does_not_get_is_an_error() {
+        let (_folder, path) = written(&[("a", Npy::i4(&[1]))]);
+        let npz = Npz::open(&path).unwrap();
+        assert!(npz.reserve::<u64>("a", 1000).unwrap().capacity() >= 1000);
+        for count in [1 << 58, usize::MAX] {
+            let error = npz.reserve::<u64>("a", count).unwrap_err();
+            let text = format!("array a: {count} values of 8 bytes, expected an array that fits into memory");
+            assert!(error.is_input() && error.to_string().contains(&text), "{error}");
         }
     }
 

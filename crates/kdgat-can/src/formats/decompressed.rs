@@ -82,6 +82,9 @@ impl<R: BufRead, D: Decode> Read for Decompressed<R, D> {
     }
 }
 
+/// Most memory of the decoder of xz, in bytes: a file says itself how much it needs. `xz -9` needs 65 MiB.
+const XZ_MEMORY_BYTES: u64 = 1 << 30;
+
 /// Decoder of xz, with concatenated streams.
 pub struct Xz(Stream);
 
@@ -91,7 +94,7 @@ impl Xz {
     /// # Errors
     /// When memory for it cannot be allocated.
     pub fn new() -> io::Result<Self> {
-        Ok(Self(Stream::new_stream_decoder(u64::MAX, CONCATENATED)?))
+        Ok(Self(Stream::new_stream_decoder(XZ_MEMORY_BYTES, CONCATENATED)?))
     }
 }
 
@@ -103,6 +106,13 @@ impl Decode for Xz {
         let consumed = (self.0.total_in() - before_in) as usize;
         let produced = (self.0.total_out() - before_out) as usize;
         let outcome = match result {
+            Err(liblzma::stream::Error::MemLimit) => {
+                let text = format!(
+                    "an xz stream that needs more than {} MiB of memory; compress it with xz -9 or less",
+                    XZ_MEMORY_BYTES >> 20
+                );
+                Err(io::Error::new(io::ErrorKind::InvalidData, text))
+            }
             Err(error) => Err(error.into()),
             Ok(Status::StreamEnd) => Ok(Progress::Ended),
             Ok(_) if produced > 0 || consumed > 0 => Ok(Progress::More),
@@ -209,6 +219,23 @@ mod tests {
         (0..30_000u64)
             .flat_map(|row| format!("{row}.25,{:X},{:016X},0\n", row % 2048, row * row * 77).into_bytes())
             .collect()
+    }
+
+    /// A file says itself how much memory its decoder allocates.
+    #[test]
+    fn an_xz_stream_that_claims_gigabytes_is_refused() {
+        let mut whole = compressed(b"1 text").into_iter().find(|(name, _)| *name == Compression::Xz).unwrap().1;
+        assert_eq!(read(Compression::Xz, &whole, 1000), (b"1 text".to_vec(), true));
+        // The header of the first block: its size, flags, the filter LZMA2 with one byte of properties, and their checksum.
+        let (begin, end) = (12, 12 + 4 * usize::from(whole[12]));
+        assert_eq!(whole[begin + 2..begin + 4], [0x21, 1]);
+        whole[begin + 4] = 40;
+        let mut checksum = flate2::Crc::new();
+        checksum.update(&whole[begin..end]);
+        whole[end..end + 4].copy_from_slice(&checksum.sum().to_le_bytes());
+        let mut reader = decompress(Compression::Xz, Cursor::new(whole)).unwrap();
+        let error = reader.read(&mut [0; 10]).unwrap_err().to_string();
+        assert!(error.contains("needs more than 1024 MiB of memory"), "{error}");
     }
 
     /// Flipped bytes yield at least the data that a file truncated at the same position yields.

@@ -74,10 +74,13 @@ pub fn source_digest(path: &Path) -> Result<String, DatasetError> {
     let files = SourceFiles::open(path)?;
     let mut hash = blake3::Hasher::new();
     for name in files.names().iter().filter(|name| *name != TARGETS) {
-        let bytes = files.read(name)?.unwrap_or_default();
+        let content = files.read_with(name, |reader| {
+            let mut hash = blake3::Hasher::new();
+            std::io::copy(reader, &mut hash).map_err(DatasetError::io(path)).map(|_| hash.finalize())
+        })?;
         hash.update(&(name.len() as u64).to_le_bytes());
         hash.update(name.as_bytes());
-        hash.update(blake3::hash(&bytes).as_bytes());
+        hash.update(content.unwrap_or_else(|| blake3::hash(&[])).as_bytes());
     }
     Ok(hash.finalize().to_hex().to_string())
 }

@@ -12,16 +12,16 @@ use parquet::record::reader::RowIter;
 /// Writes a Parquet file as CSV, with its columns as header: numbers in full precision, booleans as 1 and 0, null as an empty field.
 ///
 /// # Errors
-/// The problem, if the file cannot be read.
-pub(super) fn as_csv(bytes: Vec<u8>) -> Result<Vec<u8>, String> {
+/// The problem, if the file cannot be read, or its text has more than `most_bytes`: few bytes may stand for any number of rows.
+pub(super) fn as_csv(bytes: Vec<u8>, most_bytes: u64) -> Result<Vec<u8>, String> {
     // The crate panics on some damaged files.
-    match catch_unwind(AssertUnwindSafe(|| convert(Bytes::from(bytes)))) {
+    match catch_unwind(AssertUnwindSafe(|| convert(Bytes::from(bytes), most_bytes))) {
         Ok(converted) => converted.map_err(|error| format!("cannot be read as Parquet ({error})")),
         Err(_) => Err("it is damaged".to_owned()),
     }
 }
 
-fn convert(bytes: Bytes) -> Result<Vec<u8>, ParquetError> {
+fn convert(bytes: Bytes, most_bytes: u64) -> Result<Vec<u8>, ParquetError> {
     let reader = SerializedFileReader::new(bytes)?;
     let mut csv = csv::Writer::from_writer(Vec::new());
     let failed = |error: csv::Error| ParquetError::External(error.into());
@@ -31,6 +31,12 @@ fn convert(bytes: Bytes) -> Result<Vec<u8>, ParquetError> {
         let row = row?;
         let cells = row.get_column_iter().map(|(_, field)| text(field));
         csv.write_record(cells.map(Cow::into_owned).map(String::into_bytes)).map_err(failed)?;
+        if csv.get_ref().len() as u64 > most_bytes {
+            let most = most_bytes / 1_000_000;
+            return Err(ParquetError::General(format!(
+                "its rows have more than {most} MB of text, a quarter of the memory limit (--memory-limit)"
+            )));
+        }
     }
     csv.into_inner().map_err(|error| ParquetError::External(error.into_error().into()))
 }
@@ -74,7 +80,7 @@ mod tests {
     #[test]
     fn a_damaged_file_is_an_error() {
         for bytes in [&b""[..], b"PAR1", b"PAR1 something PAR1", b"graph_id,y\n"] {
-            assert!(as_csv(bytes.to_vec()).is_err());
+            assert!(as_csv(bytes.to_vec(), u64::MAX).is_err());
         }
     }
 }

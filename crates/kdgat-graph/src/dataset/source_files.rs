@@ -4,14 +4,20 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use kdgat_base::archive::{self, ArchiveError};
+use kdgat_torch::allocator;
 use zip::ZipArchive;
 use zip::result::ZipError;
 
 use super::error::DatasetError;
 use super::xyz;
 
-/// Largest size of one unpacked file of an archive: a damaged or hostile archive may unpack to anything.
-const MOST_BYTES: u64 = 16 << 30;
+/// Largest size of an unpacked file of an archive, as a multiple of its packed size: real tables reach some hundred times.
+const MOST_INFLATION: u64 = 1000;
+/// Unpacked size that any file may have, in bytes: tables of few rows may be packed even better.
+const SMALL_BYTES: u64 = 64 << 20;
+/// Share of the memory limit that an unpacked file may take.
+pub(super) const SHARE_OF_MEMORY: u64 = 4;
 
 /// The files of a dataset.
 pub(super) struct SourceFiles {
@@ -71,28 +77,81 @@ impl SourceFiles {
     }
 
     /// The content of a file; `None` if there is no such file.
+    ///
+    /// # Errors
+    /// Those of [`read_with`](Self::read_with).
     pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, DatasetError> {
+        self.read_with(name, |reader| {
+            let mut bytes = Vec::new();
+            reader.read_to_end(&mut bytes).map_err(DatasetError::io(&self.root)).map(|_| bytes)
+        })
+    }
+
+    /// Reads a file as a stream: calls `read` with its content; returns `None` if there is no such file.
+    ///
+    /// # Errors
+    /// A file that cannot be read, one of an archive that unpacks to too much, or an error of `read`.
+    pub fn read_with<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(&mut dyn Read) -> Result<T, DatasetError>,
+    ) -> Result<Option<T>, DatasetError> {
         let Some(position) = self.names.iter().position(|found| found == name) else { return Ok(None) };
-        match &self.content {
-            Content::Folder => {
-                let path = self.root.join(name);
-                std::fs::read(&path).map(Some).map_err(DatasetError::io(&path))
-            }
-            Content::File => std::fs::read(&self.root).map(Some).map_err(DatasetError::io(&self.root)),
-            Content::Archive(members) => {
-                let mut archive = open_archive(&self.root)?;
-                let member = archive.by_name(&members[position]).map_err(|error| damaged(&self.root, error))?;
-                let mut bytes = Vec::new();
-                let read = member.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(DatasetError::io(&self.root))?;
-                if read as u64 > MOST_BYTES {
-                    let detail = format!(
-                        "{name} unpacks to more than {MOST_BYTES} bytes; unpack the archive and name the folder"
-                    );
-                    return Err(DatasetError::Unusable { root: self.root.clone(), detail });
-                }
-                Ok(Some(bytes))
-            }
+        let members = match &self.content {
+            Content::Folder => return Self::read_file(&self.root.join(name), read).map(Some),
+            Content::File => return Self::read_file(&self.root, read).map(Some),
+            Content::Archive(members) => members,
+        };
+        let mut archive = open_archive(&self.root)?;
+        let member = archive.by_name(&members[position]).map_err(|error| damaged(&self.root, error))?;
+        let most = most_unpacked(member.compressed_size(), allocator::stats().limit);
+        let too_large = |size: u64| {
+            let detail = format!(
+                "{name} unpacks to more than {} MB ({size} bytes packed): at most {MOST_INFLATION} times its packed size and a quarter \
+                 of the memory limit (--memory-limit) are read from an archive; if you trust it, unpack it and name the folder",
+                most / 1_000_000
+            );
+            DatasetError::Unusable { root: self.root.clone(), detail }
+        };
+        let packed = member.compressed_size();
+        if member.size() > most {
+            return Err(too_large(packed));
         }
+        // The member may be larger than it says.
+        let mut limited = Limited { inner: member, left: most, exceeded: false };
+        let result = read(&mut limited);
+        if limited.exceeded { Err(too_large(packed)) } else { result.map(Some) }
+    }
+
+    fn read_file<T>(
+        path: &Path,
+        read: impl FnOnce(&mut dyn Read) -> Result<T, DatasetError>,
+    ) -> Result<T, DatasetError> {
+        read(&mut File::open(path).map_err(DatasetError::io(path))?)
+    }
+}
+
+/// Largest size of an unpacked file of an archive, in bytes. A damaged or hostile archive may unpack to anything.
+fn most_unpacked(packed_bytes: u64, memory_limit: u64) -> u64 {
+    packed_bytes.saturating_mul(MOST_INFLATION).max(SMALL_BYTES).min(memory_limit / SHARE_OF_MEMORY)
+}
+
+/// A reader that fails beyond a number of bytes.
+struct Limited<R> {
+    inner: R,
+    left: u64,
+    exceeded: bool,
+}
+
+impl<R: Read> Read for Limited<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.exceeded |= count as u64 > self.left;
+        if self.exceeded {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it unpacks to too much"));
+        }
+        self.left -= count as u64;
+        Ok(count)
     }
 }
 
@@ -103,7 +162,10 @@ fn base_name(member: &str) -> &str {
 
 fn open_archive(root: &Path) -> Result<ZipArchive<BufReader<File>>, DatasetError> {
     let file = File::open(root).map_err(DatasetError::io(root))?;
-    ZipArchive::new(BufReader::new(file)).map_err(|error| damaged(root, error))
+    archive::open(file).map_err(|error| match error {
+        ArchiveError::Io(source) => DatasetError::Io { path: root.to_owned(), source },
+        other => unreadable(root, &other),
+    })
 }
 
 fn damaged(root: &Path, error: ZipError) -> DatasetError {
@@ -111,9 +173,78 @@ fn damaged(root: &Path, error: ZipError) -> DatasetError {
         ZipError::Io(source) if source.kind() != io::ErrorKind::InvalidData => {
             DatasetError::Io { path: root.to_owned(), source }
         }
-        other => DatasetError::Unusable {
-            root: root.to_owned(),
-            detail: format!("it is no readable zip archive ({other}); download it again, or name an unpacked folder"),
-        },
+        other => unreadable(root, &other),
+    }
+}
+
+fn unreadable(root: &Path, error: &dyn std::error::Error) -> DatasetError {
+    let detail = format!("it is no readable zip archive ({error}); download it again, or name an unpacked folder");
+    DatasetError::Unusable { root: root.to_owned(), detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use zip::write::{SimpleFileOptions, ZipWriter};
+
+    use super::*;
+
+    /// An archive of one file of zeros, and the number of bytes that are packed of it.
+    fn zeros(size: u64) -> (tempfile::TempDir, PathBuf, u64) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.zip");
+        let mut writer = ZipWriter::new(File::create(&path).unwrap());
+        writer
+            .start_file(
+                "data/nodes.csv",
+                SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated),
+            )
+            .unwrap();
+        io::copy(&mut io::repeat(0).take(size), &mut writer).unwrap();
+        writer.finish().unwrap().flush().unwrap();
+        let packed = open_archive(&path).unwrap().by_name("data/nodes.csv").unwrap().compressed_size();
+        (folder, path, packed)
+    }
+
+    #[test]
+    fn what_an_archive_may_unpack_to_is_bounded_by_its_size_and_the_memory() {
+        assert_eq!(most_unpacked(1, u64::MAX), SMALL_BYTES);
+        assert_eq!(most_unpacked(1 << 20, u64::MAX), 1000 << 20);
+        assert_eq!(most_unpacked(1 << 20, 400 << 20), 100 << 20);
+        assert_eq!(most_unpacked(u64::MAX, u64::MAX), u64::MAX / 4);
+    }
+
+    #[test]
+    fn a_member_that_unpacks_to_too_much_is_refused_before_it_is_read() {
+        let (_folder, path, packed) = zeros(SMALL_BYTES + 1);
+        assert!(packed * MOST_INFLATION < SMALL_BYTES, "{packed}");
+        let files = SourceFiles::open(&path).unwrap();
+        assert_eq!(files.names(), ["nodes.csv"]);
+        let error =
+            files.read_with("nodes.csv", |_| -> Result<(), _> { panic!("it is read") }).unwrap_err().to_string();
+        assert!(error.contains("nodes.csv unpacks to more than 67 MB") && error.contains("name the folder"), "{error}");
+        assert!(files.read("edges.csv").unwrap().is_none());
+    }
+
+    #[test]
+    fn a_member_that_is_larger_than_it_says_is_refused_while_it_is_read() {
+        let (_folder, path, _) = zeros(SMALL_BYTES + 1);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let entry = bytes.windows(4).rposition(|bytes| bytes == b"PK\x01\x02").unwrap();
+        bytes[entry + 24..entry + 28].copy_from_slice(&100u32.to_le_bytes());
+        std::fs::write(&path, bytes).unwrap();
+        let files = SourceFiles::open(&path).unwrap();
+        let mut most = 0;
+        let read = files.read_with("nodes.csv", |reader| {
+            let mut buffer = vec![0; 1 << 16];
+            // As of a reader that hides the errors of what it reads.
+            while let Ok(count @ 1..) = reader.read(&mut buffer) {
+                most += count as u64;
+            }
+            Ok(())
+        });
+        assert!(read.unwrap_err().to_string().contains("unpacks to more than"));
+        assert!(most <= SMALL_BYTES, "{most}");
     }
 }

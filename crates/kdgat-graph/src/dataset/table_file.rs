@@ -1,26 +1,31 @@
 //! A file of the tabular format, CSV or Parquet: named columns, and errors with file and line or row.
 
+use std::io::{self, Read};
 use std::str::FromStr;
 
 use csv::{ReaderBuilder, StringRecord, Trim};
+#[cfg(feature = "parquet")]
+use kdgat_torch::allocator;
 
 use super::error::{DatasetError, Origin, Place};
 #[cfg(feature = "parquet")]
 use super::parquet_table;
+#[cfg(feature = "parquet")]
+use super::source_files::SHARE_OF_MEMORY;
 use super::source_files::SourceFiles;
 
 /// A file with named columns.
-pub(super) struct TableFile {
+pub(super) struct TableFile<'a> {
+    files: &'a SourceFiles,
     file: String,
     columns: Vec<String>,
-    /// The content as CSV.
-    bytes: Vec<u8>,
-    is_parquet: bool,
+    /// The content of a Parquet file as CSV; a CSV file is read as a stream, each time.
+    converted: Option<Vec<u8>>,
 }
 
 /// A row and its place in the file.
 pub(super) struct Row<'a> {
-    table: &'a TableFile,
+    table: &'a TableFile<'a>,
     /// Line or row.
     pub place: Place,
     record: &'a StringRecord,
@@ -31,9 +36,9 @@ pub(super) fn is_table(file: &str, name: &str) -> bool {
     file.strip_prefix(name).is_some_and(|ending| ending == ".csv" || ending == ".parquet")
 }
 
-impl TableFile {
-    /// Reads `NAME.csv` or `NAME.parquet`; `None` if there is neither.
-    pub fn read(files: &SourceFiles, name: &str) -> Result<Option<Self>, DatasetError> {
+impl<'a> TableFile<'a> {
+    /// Opens `NAME.csv` or `NAME.parquet`; `None` if there is neither.
+    pub fn read(files: &'a SourceFiles, name: &str) -> Result<Option<Self>, DatasetError> {
         let found = files.names().iter().filter(|file| is_table(file, name)).collect::<Vec<_>>();
         let file = match found[..] {
             [] => return Ok(None),
@@ -43,11 +48,12 @@ impl TableFile {
                 return Err(origin.error(format!("the same table as {first}"), "one of the two: remove the other"));
             }
         };
-        let is_parquet = file.ends_with(".parquet");
-        let bytes = files.read(file)?.unwrap_or_default();
-        let bytes = if is_parquet { parquet_as_csv(file, bytes)? } else { bytes };
-        let mut table = Self { file: file.to_owned(), columns: Vec::new(), bytes, is_parquet };
-        let header = reader(&table.bytes).headers().cloned().map_err(|error| table.broken(&error))?;
+        let converted = match file.ends_with(".parquet") {
+            true => Some(parquet_as_csv(file, files.read(file)?.unwrap_or_default())?),
+            false => None,
+        };
+        let mut table = Self { files, file: file.to_owned(), columns: Vec::new(), converted };
+        let header = table.read_as_csv(|reader| reader.headers().cloned().map_err(|error| table.broken(&error)))?;
         table.columns = header.iter().map(|name| name.trim_start_matches('\u{feff}').to_owned()).collect();
         let columns = &table.columns;
         if let Some(at) = (1..columns.len()).find(|&at| columns[..at].contains(&columns[at])) {
@@ -57,7 +63,7 @@ impl TableFile {
     }
 
     /// Reads a table that the format requires.
-    pub fn required(files: &SourceFiles, name: &str, expected: &'static str) -> Result<Self, DatasetError> {
+    pub fn required(files: &'a SourceFiles, name: &str, expected: &'static str) -> Result<Self, DatasetError> {
         let (root, file) = (files.root(), format!("{name}.csv"));
         let missing = || DatasetError::MissingFile { root: root.to_owned(), file, expected };
         Self::read(files, name)?.ok_or_else(missing)
@@ -75,7 +81,7 @@ impl TableFile {
 
     /// The place of the names of the columns, for errors.
     pub fn header(&self) -> Origin<'_> {
-        let place = if self.is_parquet { Place::File } else { Place::Line(1) };
+        let place = if self.converted.is_some() { Place::File } else { Place::Line(1) };
         Origin { file: &self.file, place }
     }
 
@@ -98,19 +104,37 @@ impl TableFile {
 
     /// Calls `each` for every row.
     pub fn each_row(&self, mut each: impl FnMut(Row<'_>) -> Result<(), DatasetError>) -> Result<(), DatasetError> {
-        let mut reader = reader(&self.bytes);
-        let mut record = StringRecord::new();
-        while reader.read_record(&mut record).map_err(|error| self.broken(&error))? {
-            let place = self.place(record.position());
-            each(Row { table: self, place, record: &record })?;
+        self.read_as_csv(|reader| {
+            let mut record = StringRecord::new();
+            while reader.read_record(&mut record).map_err(|error| self.broken(&error))? {
+                let place = self.place(record.position());
+                each(Row { table: self, place, record: &record })?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Calls `read` with a reader of the rows.
+    fn read_as_csv<T>(
+        &self,
+        read: impl FnOnce(&mut csv::Reader<&mut dyn Read>) -> Result<T, DatasetError>,
+    ) -> Result<T, DatasetError> {
+        let read = |bytes: &mut dyn Read| read(&mut ReaderBuilder::new().trim(Trim::All).from_reader(bytes));
+        if let Some(converted) = &self.converted {
+            return read(&mut converted.as_slice());
         }
-        Ok(())
+        let gone = || DatasetError::MissingFile {
+            root: self.files.root().to_owned(),
+            file: self.file.clone(),
+            expected: "it was there before; restore it",
+        };
+        self.files.read_with(&self.file, read)?.ok_or_else(gone)
     }
 
     fn place(&self, position: Option<&csv::Position>) -> Place {
         match position {
             // Record 0 is the header.
-            Some(position) if self.is_parquet => Place::Row(position.record()),
+            Some(position) if self.converted.is_some() => Place::Row(position.record()),
             Some(position) => Place::Line(position.line()),
             None => self.header().place,
         }
@@ -119,6 +143,9 @@ impl TableFile {
     fn broken(&self, error: &csv::Error) -> DatasetError {
         let origin = Origin { file: &self.file, place: self.place(error.position()) };
         match error.kind() {
+            csv::ErrorKind::Io(source) => {
+                DatasetError::io(&self.files.root().join(&self.file))(io::Error::new(source.kind(), source.to_string()))
+            }
             csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
                 origin.error(format!("{len} fields"), format!("{expected_len} as in the header"))
             }
@@ -168,14 +195,10 @@ impl Row<'_> {
     }
 }
 
-fn reader(bytes: &[u8]) -> csv::Reader<&[u8]> {
-    ReaderBuilder::new().trim(Trim::All).from_reader(bytes)
-}
-
 #[cfg(feature = "parquet")]
 fn parquet_as_csv(file: &str, bytes: Vec<u8>) -> Result<Vec<u8>, DatasetError> {
     let unreadable = |problem| Origin { file, place: Place::File }.error(problem, "a readable Parquet file");
-    parquet_table::as_csv(bytes).map_err(unreadable)
+    parquet_table::as_csv(bytes, allocator::stats().limit / SHARE_OF_MEMORY).map_err(unreadable)
 }
 
 #[cfg(not(feature = "parquet"))]

@@ -3,6 +3,8 @@
 //! `NAME_A.txt` has an edge a line, `NAME_graph_indicator.txt` the graph of each node, `NAME_graph_labels.txt` the class of each graph (or
 //! `NAME_graph_attributes.txt` its values, for regression); labels and attributes of nodes and edges are optional. Numbers count from 1.
 
+use std::io::{BufRead, BufReader};
+
 use super::error::{DatasetError, Origin};
 use super::graph_set::{GraphSet, RawEdge, SortedEdges, expect_few_nodes};
 use super::schema::{Feature, Level, Schema, Target, Task, numbered};
@@ -65,25 +67,73 @@ struct TuReader<'a> {
 impl TuReader<'_> {
     /// Lines of `NAME_{kind}.txt`, without blank lines at the end; `None` if there is no such file.
     fn lines(&self, kind: &str) -> Result<Option<(String, Vec<String>)>, DatasetError> {
-        let file = format!("{}_{kind}.txt", self.name);
-        let Some(bytes) = self.files.read(&file)? else { return Ok(None) };
-        let text = String::from_utf8_lossy(&bytes);
-        Ok(Some((file, text.trim_end().lines().map(|line| line.trim().to_owned()).collect())))
+        let mut lines = Vec::new();
+        let file = self.each_line(kind, |_, _, text| {
+            lines.push(text.to_owned());
+            Ok(())
+        })?;
+        Ok(file.map(|file| (file, lines)))
     }
 
-    fn required(&self, kind: &str, expected: &'static str) -> Result<(String, Vec<String>), DatasetError> {
+    /// Calls `each` with the file, the number, from 1, and the text of each line of `NAME_{kind}.txt`, without blank lines at the end.
+    /// Returns the file; `None` if there is no such file.
+    fn each_line(
+        &self,
+        kind: &str,
+        mut each: impl FnMut(&str, u64, &str) -> Result<(), DatasetError>,
+    ) -> Result<Option<String>, DatasetError> {
         let file = format!("{}_{kind}.txt", self.name);
-        self.lines(kind)?.ok_or(DatasetError::MissingFile { root: self.files.root().to_owned(), file, expected })
+        let found = self.files.read_with(&file, |reader| {
+            let (mut reader, mut bytes) = (BufReader::new(reader), Vec::new());
+            let (mut line, mut blank) = (0, 0);
+            while reader.read_until(b'\n', &mut bytes).map_err(DatasetError::io(self.files.root()))? > 0 {
+                let text = String::from_utf8_lossy(&bytes);
+                match text.trim() {
+                    "" => blank += 1,
+                    text => {
+                        for _ in 0..blank {
+                            line += 1;
+                            each(&file, line, "")?;
+                        }
+                        (line, blank) = (line + 1, 0);
+                        each(&file, line, text)?;
+                    }
+                }
+                bytes.clear();
+            }
+            Ok(())
+        })?;
+        Ok(found.map(|()| file))
+    }
+
+    /// Like [`each_line`](Self::each_line), for a file that the format requires.
+    fn each_required(
+        &self,
+        kind: &str,
+        expected: &'static str,
+        each: impl FnMut(&str, u64, &str) -> Result<(), DatasetError>,
+    ) -> Result<(), DatasetError> {
+        let missing = || DatasetError::MissingFile {
+            root: self.files.root().to_owned(),
+            file: format!("{}_{kind}.txt", self.name),
+            expected,
+        };
+        self.each_line(kind, each)?.map(drop).ok_or_else(missing)
     }
 
     /// The graph of each node, from 1.
     fn graphs_of_nodes(&self) -> Result<Vec<u32>, DatasetError> {
-        let (file, lines) = self.required("graph_indicator", "it has the graph of each node")?;
-        let graph = |(line, text): (u64, &String)| match text.parse::<u32>() {
-            Ok(graph) if graph > 0 => Ok(graph),
-            _ => Err(DatasetError::line(&file, line, format!("'{text}'"), "the number of a graph, from 1")),
-        };
-        (1..).zip(&lines).map(graph).collect()
+        let mut graphs = Vec::new();
+        self.each_required("graph_indicator", "it has the graph of each node", |file, line, text| {
+            match text.parse::<u32>() {
+                Ok(graph) if graph > 0 => graphs.push(graph),
+                _ => {
+                    return Err(DatasetError::line(file, line, format!("'{text}'"), "the number of a graph, from 1"));
+                }
+            }
+            Ok(())
+        })?;
+        Ok(graphs)
     }
 
     /// Task, targets, and `[num_graphs, number of targets]` values.
@@ -98,11 +148,11 @@ impl TuReader<'_> {
         }
         let expected = "a dataset has the classes of its graphs there, or their values in NAME_graph_attributes.txt";
         let Some((file, lines)) = self.lines("graph_attributes")? else {
-            return Err(self.required("graph_labels", expected).err().unwrap_or_else(|| DatasetError::MissingFile {
+            return Err(DatasetError::MissingFile {
                 root: self.files.root().to_owned(),
                 file: format!("{}_graph_labels.txt", self.name),
                 expected,
-            }));
+            });
         };
         let values = numbers(&file, &lines)?;
         let columns = values.first().map_or(0, Vec::len);
@@ -111,16 +161,15 @@ impl TuReader<'_> {
     }
 
     fn edges(&self, nodes: &Nodes) -> Result<Vec<RawEdge>, DatasetError> {
-        let (file, lines) = self.required("A", "it has the edges")?;
-        let mut edges = Vec::with_capacity(lines.len());
-        for (line, text) in (1..).zip(&lines) {
+        let mut edges = Vec::new();
+        self.each_required("A", "it has the edges", |file, line, text| {
             let end = |text: Option<&str>| -> Result<usize, DatasetError> {
                 let text = text.unwrap_or_default().trim();
                 let known = nodes.positions.len();
                 match text.parse::<u64>() {
                     Ok(node) if node >= 1 && node <= known as u64 => Ok(node as usize - 1),
                     _ => Err(DatasetError::line(
-                        &file,
+                        file,
                         line,
                         format!("node '{text}'"),
                         format!("a node from 1 to {known}"),
@@ -130,16 +179,17 @@ impl TuReader<'_> {
             let mut ends = text.split(',');
             let (source, target) = (end(ends.next())?, end(ends.next())?);
             if let Some(more) = ends.next() {
-                return Err(DatasetError::line(&file, line, format!("a third number '{more}'"), "source, target"));
+                return Err(DatasetError::line(file, line, format!("a third number '{more}'"), "source, target"));
             }
             let (of_source, of_target) = (nodes.positions[source], nodes.positions[target]);
             if of_source.graph != of_target.graph {
                 let found = format!("an edge from graph {} to graph {}", of_source.graph + 1, of_target.graph + 1);
-                return Err(DatasetError::line(&file, line, found, "both nodes in one graph"));
+                return Err(DatasetError::line(file, line, found, "both nodes in one graph"));
             }
             let row = edges.len() as u32;
             edges.push(RawEdge { graph: of_source.graph, source: of_source.node, target: of_target.node, row });
-        }
+            Ok(())
+        })?;
         Ok(edges)
     }
 

@@ -459,7 +459,8 @@ fn column_offsets(
             return Err(format!("{name} is {} {:?}, expected {dtype} {shape:?}", info.dtype, info.shape));
         }
         let (begin, end) = info.data_offsets;
-        let size = rows * width * (dtype.bitsize() / 8);
+        let size = rows.checked_mul(width).and_then(|values| values.checked_mul(dtype.bitsize() / 8));
+        let Some(size) = size else { return Err(format!("{name} cannot have {rows} rows")) };
         if begin.checked_add(size) != Some(end) || end as u64 > file_bytes - data as u64 {
             return Err(format!("{name} is at bytes {begin}..{end}, expected {size} bytes within the file"));
         }

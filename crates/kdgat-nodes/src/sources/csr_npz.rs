@@ -72,7 +72,7 @@ fn matrix_shape(npz: &mut Npz, name: &str) -> Result<[usize; 2], NodesError> {
 
 fn edges(npz: &mut Npz, num_nodes: usize) -> Result<EdgeList, NodesError> {
     let (pointers, targets) = pattern(npz, "adj", num_nodes, num_nodes)?;
-    let mut sources = Vec::with_capacity(targets.len());
+    let mut sources = npz.reserve("adj_indices", targets.len())?;
     for (source, ends) in (0u32..).zip(pointers.windows(2)) {
         sources.resize(ends[1] as usize, source);
     }
@@ -87,7 +87,7 @@ fn pattern(npz: &mut Npz, matrix: &str, rows: usize, columns: usize) -> Result<(
         return Err(npz.error(&indptr, format!("{length} numbers"), format!("{}: one more than rows", rows + 1)));
     }
     let [entries] = npz.dimensions(&indices)?;
-    let mut pointers: Vec<u64> = Vec::with_capacity(length);
+    let mut pointers: Vec<u64> = npz.reserve(&indptr, length)?;
     npz.each_integer(&indptr, |_, pointer| {
         let least = pointers.last().copied().unwrap_or(0);
         let fits = u64::try_from(pointer).ok().filter(|&found| found >= least && found <= entries as u64);
@@ -104,7 +104,7 @@ fn pattern(npz: &mut Npz, matrix: &str, rows: usize, columns: usize) -> Result<(
     if end != entries as u64 {
         return Err(npz.error(&indptr, format!("{end} at its end"), format!("{entries}, the length of {indices}")));
     }
-    let mut found = Vec::with_capacity(entries);
+    let mut found = npz.reserve(&indices, entries)?;
     npz.each_integer(&indices, |_, column| {
         let fits = usize::try_from(column).ok().filter(|&column| column < columns);
         // Both matrices have fewer than 2^32 columns.
@@ -147,7 +147,7 @@ fn sparse_features(npz: &mut Npz, num_nodes: usize, options: &GraphOptions) -> R
     }
     let (row_pointers, column_index) = pattern(npz, "attr", rows, columns)?;
     expect_length(npz, "attr_data", column_index.len(), "attr_indices")?;
-    let mut values = Vec::with_capacity(column_index.len());
+    let mut values = npz.reserve("attr_data", column_index.len())?;
     npz.each_float("attr_data", |at, value| {
         let single = value as f32;
         if !single.is_finite() {
@@ -190,7 +190,7 @@ pub(super) fn dense_columns(npz: &mut Npz, name: &str, num_nodes: usize) -> Resu
 
 /// The class of each node, from an array of shape `[num_nodes]` or `[num_nodes, 1]`.
 pub(super) fn labels(npz: &mut Npz, name: &str, num_nodes: usize) -> Result<Vec<i32>, NodesError> {
-    let mut labels = Vec::with_capacity(num_nodes);
+    let mut labels = npz.reserve(name, num_nodes)?;
     each_label(npz, name, num_nodes, |label| {
         labels.push(label);
         Ok(())

@@ -25,7 +25,7 @@ use super::raw_graph::{DenseRows, EdgeList, HashedRows, Mismatch, RawGraph, clas
 use super::{GraphOptions, name_of};
 use crate::NodesError;
 use crate::node_graph::GivenSet;
-use crate::npz::Npz;
+use crate::npz::{MOST_INFLATION, Npz};
 
 pub(super) use stream::OgbStream;
 
@@ -118,7 +118,25 @@ fn read_csv(raw: &Path, options: &GraphOptions) -> Result<RawGraph, NodesError> 
 fn csv_counts(raw: &Path) -> Result<(usize, usize), NodesError> {
     let count = count_in(&raw.join(NODE_COUNT))?;
     expect_nodes(count).map_err(|mismatch| mismatch.at(&raw.join(NODE_COUNT), ", line 1"))?;
-    Ok((count, count_in(&raw.join(EDGE_COUNT))?))
+    expect_possible(raw, NODE_COUNT, count, &[LABELS, FEATURES])?;
+    let edges = count_in(&raw.join(EDGE_COUNT))?;
+    expect_possible(raw, EDGE_COUNT, edges, &[EDGES])?;
+    Ok((count, edges))
+}
+
+/// Checks a number of lines against the files that have so many: room is made by it before they are read.
+fn expect_possible(raw: &Path, of: &str, count: usize, files: &[&str]) -> Result<(), NodesError> {
+    for name in files {
+        let path = raw.join(name);
+        let bytes = fs::metadata(&path).map_err(NodesError::io("open", &path))?.len();
+        // Every line has an end; the last one may lack it.
+        if count as u64 > bytes.saturating_mul(MOST_INFLATION) + 1 {
+            let (found, expected) =
+                (count.to_string(), format!("at most as many as {name}, of {bytes} bytes, can have lines"));
+            return Err(NodesError::invalid(&raw.join(of), ", line 1", found, expected));
+        }
+    }
+    Ok(())
 }
 
 fn unnamed(edges: EdgeList, features: HashedRows, labels: Vec<i32>) -> RawGraph {
@@ -241,8 +259,7 @@ fn expect_lines(path: &Path, found: u64, expected: usize) -> Result<(), NodesErr
 fn read_binary(raw: &Path, options: &GraphOptions) -> Result<RawGraph, NodesError> {
     let mut npz = Npz::open(&raw.join(BINARY))?;
     let (num_nodes, count) = binary_counts(&mut npz)?;
-    // The array has that many entries.
-    let mut edges = EdgeList { sources: Vec::with_capacity(count), targets: Vec::with_capacity(count) };
+    let mut edges = EdgeList { sources: npz.reserve("edge_index", count)?, targets: npz.reserve("edge_index", count)? };
     npz.each_integer("edge_index", |at, node| {
         let ends = if at < count { &mut edges.sources } else { &mut edges.targets };
         ends.push(node_number(node, num_nodes)?);
@@ -454,6 +471,12 @@ mod tests {
             ("raw/num-node-list.csv.gz", "0\n", "num-node-list.csv.gz, line 1: no nodes"),
             ("raw/num-node-list.csv.gz", "4294967296\n", "line 1: 4294967296 nodes, expected at most 4294967295"),
             ("raw/num-node-list.csv.gz", "4\n4\n", "num-node-list.csv.gz, line 2: a second graph"),
+            (
+                "raw/num-node-list.csv.gz",
+                "4294967295\n",
+                "line 1: 4294967295, expected at most as many as node-label.csv.gz",
+            ),
+            ("raw/num-edge-list.csv.gz", "9223372036854775807\n", "at most as many as edge.csv.gz, of"),
             ("raw/num-node-list.csv.gz", "", "num-node-list.csv.gz: 0 lines, expected 1"),
             ("raw/num-node-list.csv.gz", "-4\n", "num-node-list.csv.gz, line 1: '-4', expected a number"),
             ("raw/num-edge-list.csv.gz", "4\n", "edge.csv.gz: 3 lines, expected 4"),
