@@ -27,7 +27,7 @@ pub(super) fn write_results(
     let (comparisons, mismatches) = (graph_runs::comparisons(&groups), graph_runs::mismatches(&groups));
     let compared = Compared { groups: &groups, comparisons: &comparisons, mismatches: &mismatches };
     fs::create_dir_all(folder).map_err(file_error(folder))?;
-    write_json(folder, of.dataset, task, evaluated, &compared)?;
+    write_json(folder, of, task, evaluated, &compared)?;
     write_csv(folder, evaluated)?;
     Ok(text(of, evaluated, &compared))
 }
@@ -136,7 +136,7 @@ fn cell(metric: &Metric) -> String {
 
 fn write_json(
     folder: &Path,
-    dataset: &str,
+    of: &Subject,
     task: Task,
     runs: &[RunResult],
     compared: &Compared<'_>,
@@ -157,7 +157,8 @@ fn write_json(
     };
     let content = json!({
         "format_version": 1,
-        "dataset": dataset,
+        "dataset": of.dataset,
+        "units": of.unit,
         "task": task,
         "models": runs,
         "groups": compared.groups.iter().map(of_group).collect::<Vec<_>>(),

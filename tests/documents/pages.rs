@@ -68,7 +68,7 @@ pub struct Looked {
 }
 
 /// Script that measures all charts after layout: their sizes, how many of their shapes are visible, and which
-/// texts extend beyond them.
+/// texts extend beyond them; and the tables that are cut off on the right.
 const PROBE: &str = r#"<script>
 addEventListener('load', () => {
   for (const fold of document.querySelectorAll('details')) fold.open = true;
@@ -94,7 +94,9 @@ addEventListener('load', () => {
     sorted.push({ rising, falling, state: heads[column].closest('th').getAttribute('aria-sort') });
   }
   const root = document.documentElement;
-  const result = { charts, sorted, page: root.scrollWidth, window: root.clientWidth };
+  const tables = [...document.querySelectorAll('.scroll')].filter(scroll => scroll.scrollWidth > scroll.clientWidth)
+    .map(scroll => scroll.getAttribute('aria-label'));
+  const result = { charts, sorted, tables, page: root.scrollWidth, window: root.clientWidth };
   const out = document.createElement('script');
   out.type = 'application/json'; out.id = 'probe'; out.textContent = JSON.stringify(result);
   document.body.append(out);

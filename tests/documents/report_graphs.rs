@@ -134,4 +134,6 @@ fn a_browser_sees_every_chart() {
         }
         assert!(looked.found["page"].as_f64() <= looked.found["window"].as_f64(), "the page is wider than {width}");
     }
+    let Some(looked) = look(&trained().path("browser.html"), 1200) else { return };
+    assert_eq!(looked.found["tables"], serde_json::json!([]), "tables are cut off");
 }

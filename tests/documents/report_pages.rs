@@ -74,9 +74,15 @@ fn a_browser_sees_every_chart_and_says_nothing() {
     for (name, paths) in pages {
         let page = format!("{name}.html");
         let html = report(place, &paths, &page);
-        for width in [1280, 500] {
+        for width in [1200, 500] {
             let Some(looked) = look(&place.path(&page), width) else { return };
             assert!(looked.console.is_empty(), "{name}: {:?}", looked.console);
+            let is_narrow = width < 1200;
+            assert!(
+                is_narrow || looked.found["tables"] == serde_json::json!([]),
+                "{name}: cut off: {}",
+                looked.found["tables"]
+            );
             let seen = looked.found["charts"].as_array().unwrap();
             assert_eq!(seen.len(), charts(&html).len(), "{name}");
             for chart in seen {

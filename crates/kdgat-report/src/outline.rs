@@ -78,15 +78,15 @@ fn not_evaluated(found: &Found) -> Option<Section> {
     // A fusion agent is evaluated in its own run.
     let run = found.runs.iter().find(|run| run.stage() != "fusion")?;
     let why = match run.fold() {
-        Some(_) => {
-            "none of these runs has been evaluated; `kdgat evaluate` scores them on the test graphs of their folds, and the next \
-             report shows means over folds and seeds, and whether a teacher helps its student."
-        }
-        None => {
-            "none of these runs has been evaluated; `kdgat evaluate RUN` scores a run on the test folders of its dataset, and the \
-             next report shows ROC and precision\u{2013}recall curves, confusion per attack, the trade-off of size, latency and F1, \
-             and windows as graphs."
-        }
+        Some(_) => format!(
+            "none of these runs has been evaluated; `kdgat evaluate` scores them on the test {} of their folds, and the next report \
+             shows means over folds and seeds, and whether a teacher helps its student.",
+            run.units()
+        ),
+        None => "none of these runs has been evaluated; `kdgat evaluate RUN` scores a run on the test folders of its dataset, and the \
+                 next report shows ROC and precision\u{2013}recall curves, confusion per attack, the trade-off of size, latency and F1, \
+                 and windows as graphs."
+            .to_owned(),
     };
     let charts = vec![Drawn::missing("test results", why)];
     Some(Section { title: "Test results".to_owned(), blocks: vec![Block::Charts(charts)] })

@@ -173,7 +173,8 @@ impl Page {
         for row in &table.rows {
             html += "<tr>";
             for cell in row {
-                let text = escaped(&cell.text);
+                // Names of runs are long words: a narrow column may break them there.
+                let text = escaped(&cell.text).replace('_', "_<wbr>");
                 html += &match cell.number {
                     Some(number) => format!("<td class=\"number\" data-value=\"{number}\">{text}</td>"),
                     None => format!("<td>{text}</td>"),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::figures::{bytes, folder_words};
-use super::files::{Evaluation, GraphEvaluation, Operator, Run, fold_words};
+use super::files::{Evaluation, GraphEvaluation, Operator, Run, fold_words, units};
 use kdgat_evaluate::graph_runs::{self, BASELINE, Comparison, Group, LINEAR, Mean, Over, Repeat, RunResult};
 use kdgat_sweep::report::Table as SweepTable;
 
@@ -92,9 +92,10 @@ pub fn of_runs(runs: &[Run]) -> Table {
             Cell::number(teacher["student_wait_ms"].as_f64().map(|wait| wait / 1e3), 1),
         ]
     };
+    let units = units(runs);
     let table = Table {
         title: "Runs".to_owned(),
-        note: "Losses on the validation graphs in the best epoch, whose weights were saved.".to_owned(),
+        note: format!("Losses on the validation {units} in the best epoch, whose weights were saved."),
         header: header(&[
             "run",
             "kind",
@@ -107,7 +108,7 @@ pub fn of_runs(runs: &[Run]) -> Table {
             "task loss",
             "accuracy",
             "parameters",
-            "graphs/s",
+            &format!("{units}/s"),
             "peak memory",
             "wait for teacher (s)",
         ]),
@@ -211,6 +212,11 @@ fn of_graph_means(evaluation: &GraphEvaluation, groups: &[Group<'_>]) -> Table {
         let cells = metrics.iter().map(|metric| cell(mean(&evaluation.runs, metric)));
         [Cell::text(name), count(0), Cell::default(), Cell::default()].into_iter().chain(cells).collect()
     };
+    let units = &evaluation.units;
+    let more = match units == "graphs" {
+        true => "; for values also least squares on the sums of each graph's node features",
+        false => "",
+    };
     let has_linear = evaluation.runs.iter().any(|run| !run.linear.is_empty());
     let linear = has_linear.then(|| baseline(LINEAR, graph_runs::linear));
     let baselines = [baseline(BASELINE, graph_runs::baseline)].into_iter().chain(linear);
@@ -221,11 +227,10 @@ fn of_graph_means(evaluation: &GraphEvaluation, groups: &[Group<'_>]) -> Table {
     };
     Table {
         title: format!("Test results on {}", evaluation.dataset),
-        note: "Mean \u{b1} standard deviation over runs that differ by fold or seed, each on the test graphs of its own fold. \
-               Baselines: always the most frequent class, or the mean, of the training graphs; for values also least squares on the sums \
-               of each graph's node features."
-            .to_owned()
-            + &repeats,
+        note: format!(
+            "Mean \u{b1} standard deviation over runs that differ by fold or seed, each on the test {units} of its own fold. Baselines: \
+             always the most frequent class, or the mean, of the training {units}{more}.{repeats}"
+        ),
         header: [&header(&["model", "parameters", "runs", "folds"])[..], &header(&metrics)].concat(),
         rows: groups.iter().map(row).chain(baselines).collect(),
         sources: Vec::new(),
@@ -293,12 +298,13 @@ fn of_graph_runs(evaluation: &GraphEvaluation) -> Table {
         cells.insert(5.min(cells.len()), first_interval(run));
         cells
     };
-    let mut names = header(&["model", "fold", "seed", "test graphs"]);
+    let units = &evaluation.units;
+    let mut names = header(&["model", "fold", "seed", &format!("test {units}")]);
     names.extend(header(&metrics));
     names.insert(5.min(names.len()), "95 %".to_owned());
     Table {
-        title: "Runs on their test graphs".to_owned(),
-        note: "The first metric has a 95 % interval from resampled graphs if resamples were requested.".to_owned(),
+        title: format!("Runs on their test {units}"),
+        note: format!("The first metric has a 95 % interval from resampled {units} if resamples were requested."),
         header: names,
         rows: evaluation.runs.iter().map(row).collect(),
         sources: Vec::new(),

@@ -128,7 +128,7 @@ fn one([dataset, model, task_loss]: &[String; 3], groups: &[Group]) -> Result<Op
     });
     let chart = LineChart {
         x: "epoch".to_owned(),
-        y: "task loss of the validation graphs".to_owned(),
+        y: format!("task loss of the validation {}", groups[0].runs[0].units()),
         series: series.collect(),
         ..LineChart::default()
     }

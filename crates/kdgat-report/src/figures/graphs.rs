@@ -89,8 +89,9 @@ fn scores(evaluation: &GraphEvaluation, groups: &[Group<'_>], metric: &str) -> R
         slug: slug(&format!("graph scores {}", evaluation.dataset)),
         title: format!("Test {metric} on {}: best mean {best}{beside}", evaluation.dataset),
         reading: format!(
-            "Each disc is a run on the test graphs of its fold; the bar is the mean. {} is better. Blue: distilled; green: without \
+            "Each disc is a run on the test {} of its fold; the bar is the mean. {} is better. Blue: distilled; green: without \
              a teacher; orange: teachers.{hidden}",
+            evaluation.units,
             if lower_is_better(metric) { "Lower" } else { "Higher" }
         ),
         sources: vec![evaluation.path()],
@@ -122,9 +123,11 @@ fn differences(evaluation: &GraphEvaluation, groups: &[Group<'_>], metric: &str)
     Ok(Figure {
         slug: slug(&format!("distillation {}", evaluation.dataset)),
         title: format!("{metric} with the teacher − alone: {}", told.join("; ")),
-        reading: "Each disc is the difference on the test graphs of one fold (the mean over its seeds; for a single fold, of one \
-                  seed); the thin bar is the mean, the wide one its 95 % interval. An interval that contains 0 shows no difference."
-            .to_owned(),
+        reading: format!(
+            "Each disc is the difference on the test {} of one fold (the mean over its seeds; for a single fold, of one seed); the thin \
+             bar is the mean, the wide one its 95 % interval. An interval that contains 0 shows no difference.",
+            evaluation.units
+        ),
         sources: vec![evaluation.path()],
         svg: svg(&rows, &format!("{metric}: with the teacher − alone"), true)?,
     }
@@ -204,7 +207,7 @@ mod tests {
         };
         let pair = |(fold, gain): (usize, &f64)| [run(false, fold, 0.5), run(true, fold, 0.5 + gain)];
         let runs = gains.iter().enumerate().flat_map(pair).collect();
-        GraphEvaluation { folder: "evaluation".into(), dataset: "shapes".to_owned(), runs }
+        GraphEvaluation { folder: "evaluation".into(), dataset: "shapes".to_owned(), units: "graphs".to_owned(), runs }
     }
 
     fn titles(evaluation: &GraphEvaluation) -> Vec<String> {

@@ -19,10 +19,11 @@ pub fn draw(run: &Run) -> Result<Drawn, ReportError> {
     let distilled = run.is_distilled();
     let parts = if distilled { " with its task and distillation parts" } else { "" };
     let reading = match distilled {
-        true => {
-            "The total is \u{3b1}\u{b7}distillation + (1\u{2212}\u{3b1})\u{b7}task; parts are those of the validation graphs. "
-        }
-        false => "This run has no teacher; its loss is the task loss alone. ",
+        true => format!(
+            "The total is \u{3b1}\u{b7}distillation + (1\u{2212}\u{3b1})\u{b7}task; parts are those of the validation {}. ",
+            run.units()
+        ),
+        false => "This run has no teacher; its loss is the task loss alone. ".to_owned(),
     };
     let scale = if chart.log_y { "Logarithmic scale. " } else { "" };
     Ok(Figure {

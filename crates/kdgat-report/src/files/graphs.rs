@@ -14,6 +14,8 @@ const FORMAT_VERSION: u64 = 1;
 pub struct GraphEvaluation {
     pub folder: PathBuf,
     pub dataset: String,
+    /// What was scored, in the plural: `graphs`, or `nodes` of one graph.
+    pub units: String,
     pub runs: Vec<RunResult>,
 }
 
@@ -39,7 +41,8 @@ impl GraphEvaluation {
             ReportError::input(&path, format!("is not a valid evaluation: {error}; evaluate again"))
         })?;
         let dataset = content["dataset"].as_str().unwrap_or("").to_owned();
-        Ok(Self { folder: folder.to_owned(), dataset, runs })
+        let units = content["units"].as_str().unwrap_or("graphs").to_owned();
+        Ok(Self { folder: folder.to_owned(), dataset, units, runs })
     }
 
     /// Path of the file.
@@ -70,6 +73,7 @@ mod tests {
                       "metrics": [{"name": "accuracy", "value": null, "interval": null}]}"#;
         let mut found = read(&format!(r#"{{"format_version": 1, "dataset": "d", "models": [{run}]}}"#)).unwrap();
         assert_eq!((found.dataset.as_str(), found.runs.len(), found.runs[0].distilled), ("d", 1, false));
+        assert_eq!(found.units, "graphs");
         assert!(found.runs[0].value("accuracy").is_nan());
         found.keep(&["b/1"]);
         assert!(found.runs.is_empty());

@@ -11,4 +11,4 @@ pub use columns::Columns;
 pub use evaluation::{Evaluation, Judged, Model, Operator};
 pub use find::{Found, find};
 pub use graphs::GraphEvaluation;
-pub use run::{Run, fold_words, read_json};
+pub use run::{Run, fold_words, read_json, units};

@@ -106,6 +106,11 @@ impl Run {
         self.config["inputs"]["split"]["origin"].as_str().map(fold_words)
     }
 
+    /// Returns what it was trained on, in the plural: `nodes` of one graph, or `graphs`.
+    pub fn units(&self) -> &'static str {
+        if self.config["inputs"]["split"]["nodes"].is_array() { "nodes" } else { "graphs" }
+    }
+
     /// Returns pairs of epoch (from 1) and value of a column of `metrics.csv`.
     pub fn by_epoch(&self, column: &str) -> Vec<(f64, f64)> {
         self.metrics.points("epoch", column).into_iter().map(|(epoch, value)| (epoch + 1.0, value)).collect()
@@ -120,6 +125,16 @@ impl Run {
     pub fn at_best(&self, column: &str) -> Option<f64> {
         let (best, _) = self.best()?;
         self.by_epoch(column).into_iter().find(|(epoch, _)| *epoch == best).map(|(_, value)| value)
+    }
+}
+
+/// Names what several runs were trained on, in the plural: `graphs`, `nodes`, or both.
+pub fn units(runs: &[Run]) -> &'static str {
+    let of_nodes = runs.iter().filter(|run| run.units() == "nodes").count();
+    match of_nodes {
+        0 => "graphs",
+        count if count == runs.len() => "nodes",
+        _ => "graphs or nodes",
     }
 }
 
