@@ -8,6 +8,7 @@ use anyhow::Result;
 use clap::Args;
 use tch::Device;
 
+use super::detect::named_models;
 use super::exit::UsageError;
 use super::log_args::LogArgs;
 use super::output;
@@ -34,8 +35,11 @@ const MOST_WINDOWS: usize = 50_000;
 /// Arguments of `kdgat calibrate`.
 #[derive(Args, Debug)]
 pub struct CalibrateArgs {
-    /// The model: a run's folder or a weight file. Given twice, with a classifier and an autoencoder: for both together
-    #[arg(long, value_name = "RUN", required = true)]
+    /// The model: a run's folder or a weight file. Two, a classifier and an autoencoder: for both together
+    #[arg(value_name = "RUN")]
+    pub runs: Vec<PathBuf>,
+    /// The model, named by a flag; may be given twice
+    #[arg(long, value_name = "RUN")]
     pub model: Vec<PathBuf>,
     /// Attack-free traffic of the car: a log in any format, or - for standard input. Repeat the flag for several logs
     #[arg(long, value_name = "FILE", required = true)]
@@ -91,7 +95,7 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
         .into());
     }
     expect_once(&args.benign)?;
-    let models = Ensemble::read(&args.model)?;
+    let models = Ensemble::read(&named_models(&args.runs, &args.model, "kdgat calibrate RUN --benign FILE")?)?;
     let path = target(&args, &models)?;
     expect_free(&path, args.replace)?;
     let scorer = |model: &TrainedModel| Scorer::new(model, Device::Cpu, Backend::Auto);

@@ -2,7 +2,7 @@
 //! window, or one per event with `--alarms`.
 
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -32,14 +32,15 @@ const MOSTLY: f64 = 0.9;
 
 /// Arguments of `kdgat detect`.
 #[derive(Args, Debug)]
+#[command(override_usage = "kdgat detect [OPTIONS] <RUN>... <FILE>")]
 pub struct DetectArgs {
-    /// The model: a run's folder or a weight file. Given twice, with a classifier and an autoencoder: both judge together, as in `kdgat
-    /// evaluate`
-    #[arg(long, value_name = "RUN", required = true)]
+    /// The model, a run's folder or a weight file; two, a classifier and an autoencoder, judge together as in `kdgat evaluate`. Then the
+    /// traffic: a log in any format, a named pipe, or - for standard input (candump -L can0 | kdgat detect RUN -)
+    #[arg(value_names = ["RUN", "FILE"], required = true, num_args = 1..=3)]
+    pub paths: Vec<PathBuf>,
+    /// The model, if FILE stands alone; may be given twice
+    #[arg(long, value_name = "RUN")]
     pub model: Vec<PathBuf>,
-    /// The traffic: a log in any format, a named pipe, or - for standard input (candump -L can0 | kdgat detect --model RUN -)
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
     /// Decision threshold: a score above which a window is an attack, or the rule of a recorded threshold (fpr:RATE or youden)
     /// (default: the calibration's threshold, else the one recorded by the training or by `kdgat evaluate`)
     #[arg(long, value_name = "THRESHOLD", allow_negative_numbers = true, value_parser = parse_threshold)]
@@ -59,6 +60,30 @@ pub struct DetectArgs {
     pub alarm: AlarmArgs,
 }
 
+impl DetectArgs {
+    /// The models and the traffic, which is named last.
+    fn named(&self) -> Result<(Vec<PathBuf>, &Path), UsageError> {
+        let Some((file, runs)) = self.paths.split_last() else { return Err(no_model("kdgat detect RUN FILE")) };
+        let models = named_models(runs, &self.model, "kdgat detect RUN FILE")?;
+        Ok((models, file))
+    }
+}
+
+/// The models that a command names: runs as they are, or with `--model`.
+///
+/// # Errors
+/// None; `usage` says how to name one.
+pub(super) fn named_models(runs: &[PathBuf], flags: &[PathBuf], usage: &str) -> Result<Vec<PathBuf>, UsageError> {
+    match [runs, flags].concat() {
+        none if none.is_empty() => Err(no_model(usage)),
+        models => Ok(models),
+    }
+}
+
+fn no_model(usage: &str) -> UsageError {
+    UsageError(format!("no model is named; expected `{usage}`, where RUN is a run's folder or a weight file"))
+}
+
 /// Parses a threshold: a finite score, or a rule.
 pub(super) fn parse_threshold(text: &str) -> Result<Threshold, String> {
     Threshold::parse(text.trim())
@@ -68,7 +93,8 @@ pub(super) fn parse_threshold(text: &str) -> Result<Threshold, String> {
 /// Reads, scores and prints until the stream ends or a signal arrives.
 pub fn run(args: DetectArgs) -> Result<ExitCode> {
     tch::set_num_threads(args.threads);
-    let models = Ensemble::read(&args.model)?;
+    let (models, file) = args.named()?;
+    let models = Ensemble::read(&models)?;
     let Chosen { threshold, cars, source } = threshold(&args, &models)?;
     let scales = scales(&models)?;
     let stride = args.stride.map_or_else(|| models.stride(), |stride| Ok(stride as usize))?;
@@ -76,7 +102,7 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
     let mut detector = Detector::new(&models.models(), options, Device::Cpu)?;
     // A live stream has no end; a signal is the usual way to stop.
     interrupt::listen_to_stop_after("the frames that have come")?;
-    let mut stream = FrameStream::open_checked(&args.file, &args.log.options())?;
+    let mut stream = FrameStream::open_checked(file, &args.log.options())?;
 
     eprintln!("{}", described(threshold, &source, &detector));
     let mut layer = args.alarm.start(SeverityScale::new(detector.kind(), threshold))?;

@@ -23,6 +23,9 @@ pub struct EvaluateArgs {
     /// Run folders or weight files (default: all finished runs of the dataset and its registered teachers)
     #[arg(value_name = "RUN")]
     pub runs: Vec<PathBuf>,
+    /// A run or weight file, named by a flag; may be given several times
+    #[arg(long, value_name = "RUN")]
+    pub model: Vec<PathBuf>,
     /// Write a CSV file with one row per model and test graph or node: its name, target and prediction (CAN windows: score, threshold, decision)
     #[arg(long, value_name = "FILE")]
     pub predictions: Option<PathBuf>,
@@ -49,7 +52,8 @@ pub struct EvaluateArgs {
 }
 
 /// Scores the models, writes the results and prints them.
-pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
+pub fn run(mut args: EvaluateArgs) -> Result<ExitCode> {
+    args.runs.append(&mut args.model);
     let loaded = args.settings.load_reading_by(&args.runs, |config| match kind_of(config) {
         Kind::Windows => &reads::EVALUATE,
         Kind::Graphs => &reads::EVALUATE_GRAPHS,

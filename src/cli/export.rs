@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 
-use super::detect::parse_threshold;
+use super::detect::{named_models, parse_threshold};
 use super::exit::UsageError;
 use super::output;
 use super::settings::Settings;
@@ -20,8 +20,11 @@ use crate::stage::{self, ExportCOptions, ExportOptions};
 pub struct ExportArgs {
     /// The model: a run's folder or a weight file. With --c also two, a classifier and an autoencoder, which judge together as in `kdgat
     /// detect`
-    #[arg(value_name = "RUN", required = true, num_args = 1..=2)]
+    #[arg(value_name = "RUN", num_args = 0..=2)]
     pub run: Vec<PathBuf>,
+    /// The model, named by a flag; with --c also two
+    #[arg(long, value_name = "RUN")]
+    pub model: Vec<PathBuf>,
     /// Folder for the files (default: `export` in the run's folder)
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
@@ -49,7 +52,8 @@ pub struct ExportArgs {
 }
 
 /// Exports the model and prints the files written.
-pub fn run(args: ExportArgs) -> Result<ExitCode> {
+pub fn run(mut args: ExportArgs) -> Result<ExitCode> {
+    args.run = named_models(&args.run, &args.model, "kdgat export RUN")?;
     if let Some(folder) = &args.c {
         return run_c(&args, folder);
     }

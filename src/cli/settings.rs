@@ -130,7 +130,10 @@ impl Args for FieldFlags {
         let mut command = command;
         for section in SECTIONS {
             for field in section.fields {
-                command = command.arg(argument(field, &defaults));
+                // A command that takes runs has `--model RUN` instead of the field, which it does not read.
+                if command.get_arguments().all(|own| own.get_id() != field.name) {
+                    command = command.arg(argument(field, &defaults));
+                }
             }
         }
         command
@@ -143,8 +146,11 @@ impl Args for FieldFlags {
 
 impl FromArgMatches for FieldFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given =
-            |field: &Field| matches.get_one::<String>(field.name).map(|text| (field.name.to_string(), text.clone()));
+        // Of another type if the command has an argument of its own instead.
+        let given = |field: &Field| {
+            let text = matches.try_get_one::<String>(field.name).ok().flatten()?;
+            Some((field.name.to_string(), text.clone()))
+        };
         Ok(FieldFlags(config::fields().filter_map(given).collect()))
     }
 

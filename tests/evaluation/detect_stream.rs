@@ -136,7 +136,7 @@ fn two_models_together_have_the_scores_of_the_evaluation() {
     // Only what an evaluation would judge together.
     let other = bench.gat("gat_student_normal", 2, 2);
     refused(&detect(&[&gat, &other], &[]), "expected a gat and a vgae, got a gat and a gat");
-    refused(&detect(&[&gat, &vgae, &other], &[]), "--model is given 3 times");
+    refused(&detect(&[&gat, &vgae, &other], &[]), "3 models are named");
     refused(
         &detect(&[&other, &vgae], &["--threshold", "fpr:0.001"]),
         "no such threshold is recorded for gat_student_normal/2 + vgae_student_autoencoder/1; `kdgat evaluate",

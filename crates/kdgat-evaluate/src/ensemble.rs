@@ -108,7 +108,7 @@ impl Ensemble {
             paths => {
                 let named = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
                 Err(EvaluateError::Input(format!(
-                    "--model is given {} times ({named}): expected one model, or a classifier and an autoencoder",
+                    "{} models are named ({named}): expected one model, or a classifier and an autoencoder",
                     paths.len()
                 )))
             }
