@@ -15,7 +15,7 @@ use common::{Error, median};
 use kdgat::nodes::sources::GraphOptions;
 use kdgat::nodes::{Build, CitationOptions, Features, NodeGraph, simulate_citations, store};
 use tch::Device;
-use zip::write::FileOptions;
+use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 const COLUMNS: usize = 128;
@@ -147,7 +147,7 @@ fn write_folder(graph: &NodeGraph, folder: &Path) -> Result<u64, Error> {
     let edges = || (0..graph.num_nodes() as u32).flat_map(of).filter(|(source, target)| source < target);
     let (nodes, listed) = (graph.num_nodes(), edges().count());
     let mut archive = ZipWriter::new(BufWriter::with_capacity(1 << 20, File::create(folder.join("raw/data.npz"))?));
-    let options = FileOptions::default().compression_method(CompressionMethod::Stored).large_file(true);
+    let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(true);
     archive.start_file("edge_index.npy", options)?;
     archive.write_all(&npy_header("<i8", &[2, listed]))?;
     for end in [|edge: (u32, u32)| edge.0, |edge: (u32, u32)| edge.1] {
