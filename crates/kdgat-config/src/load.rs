@@ -12,6 +12,7 @@ use super::Config;
 use super::error::{ConfigError, Problem};
 use super::layer::{Layer, fields};
 use super::origin::Origin;
+use super::presets::DataKind;
 use super::text::{Node, Table, parse_json, parse_toml};
 use super::{frozen, presets};
 use kdgat_can::catalogue;
@@ -77,8 +78,8 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
         layers.push(layer);
     }
     layers.push(Layer::from_flags(&sources.flags, &mut problems));
-    let on_nodes = sources.one_graph || is_one_graph(&layers, &sources.working_folder);
-    let mut presets = presets::layers(&sources.presets, &sources.working_folder, on_nodes, &mut problems)?;
+    let kind = if sources.one_graph { DataKind::OneGraph } else { data_kind(&layers, &sources.working_folder) };
+    let mut presets = presets::layers(&sources.presets, &sources.working_folder, kind, &mut problems)?;
     presets.append(&mut layers);
     layers = presets;
     if let Some(path) = &sources.run {
@@ -109,11 +110,14 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     Ok(Loaded { config, origins })
 }
 
-/// True if the last of these layers that names a dataset names one large graph.
-fn is_one_graph(layers: &[Layer], working_folder: &Path) -> bool {
+/// The kind of the dataset that the last of these layers with a dataset names.
+fn data_kind(layers: &[Layer], working_folder: &Path) -> DataKind {
     let named = layers.iter().flat_map(|layer| &layer.assignments).rfind(|one| one.field.name == "data");
-    let path = named.and_then(|one| one.value.as_str()).map(|path| working_folder.join(path));
-    path.is_some_and(|path| kdgat_nodes::sources::is_node_dataset(&path))
+    match named.and_then(|one| one.value.as_str()).map(|path| working_folder.join(path)) {
+        Some(path) if kdgat_nodes::sources::is_node_dataset(&path) => DataKind::OneGraph,
+        Some(path) if kdgat_graph::dataset::is_dataset(&path) => DataKind::Graphs,
+        _ => DataKind::Windows,
+    }
 }
 
 /// True if this variable is `KDGAT_DATA` and names the parent folder of datasets. If it names a single dataset, it sets the field

@@ -41,7 +41,9 @@ pub struct Preset {
     pub file: String,
     pub shared: Table,
     pub sizes: Vec<(String, Table)>,
-    /// Fields that replace those of a size when the data is one large graph: `[nodes.teacher]`.
+    /// Fields that replace those of a size when the data are graphs that are no CAN windows: `[size-on-graphs.teacher]`.
+    pub on_graphs: Vec<(String, Table)>,
+    /// Fields that replace those of a size when the data are one large graph: `[size-on-nodes.teacher]`.
     pub on_nodes: Vec<(String, Table)>,
     /// Fields of an overlay for one size of a model, with the model's name: `[size-of-gat.teacher]`.
     pub of_models: Vec<(String, Vec<(String, Table)>)>,
@@ -51,6 +53,7 @@ impl Preset {
     fn parse(name: &str, file: String, text: &str) -> Result<Preset, Box<Problem>> {
         let mut shared = parse_toml(&file, text)?;
         let sizes = named_tables(&mut shared, "size", &file)?;
+        let on_graphs = named_tables(&mut shared, ON_GRAPHS, &file)?;
         let on_nodes = named_tables(&mut shared, ON_NODES, &file)?;
         let models: Vec<String> =
             shared.iter().filter_map(|entry| entry.key.strip_prefix(SIZE_OF)).map(str::to_owned).collect();
@@ -59,7 +62,17 @@ impl Preset {
             let fields = named_tables(&mut shared, &format!("{SIZE_OF}{model}"), &file)?;
             of_models.push((model, fields));
         }
-        Ok(Preset { name: name.to_string(), file, shared, sizes, on_nodes, of_models })
+        Ok(Preset { name: name.to_string(), file, shared, sizes, on_graphs, on_nodes, of_models })
+    }
+
+    /// The fields that replace those of a size for this kind of data.
+    fn replaced(&self, size: &str, kind: DataKind) -> Option<&Table> {
+        let tables = match kind {
+            DataKind::Windows => return None,
+            DataKind::Graphs => &self.on_graphs,
+            DataKind::OneGraph => &self.on_nodes,
+        };
+        tables.iter().find(|of_size| of_size.0 == size).map(|(_, fields)| fields)
     }
 
     /// The fields that this overlay has for a size of a model.
@@ -77,6 +90,19 @@ impl Preset {
     }
 }
 
+/// Kind of data that a size of a preset can have other values for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataKind {
+    /// CAN windows, or no dataset is named.
+    Windows,
+    /// A dataset of graphs.
+    Graphs,
+    /// One large graph.
+    OneGraph,
+}
+
+/// The table with a size's fields for a dataset of graphs.
+const ON_GRAPHS: &str = "size-on-graphs";
 /// The table with a size's fields for one large graph.
 const ON_NODES: &str = "size-on-nodes";
 /// Beginning of an overlay's table with fields for the sizes of a model, whose name follows.
@@ -144,11 +170,11 @@ fn toml_files(folder: &Path) -> Result<Vec<std::path::PathBuf>, ConfigError> {
     Ok(files)
 }
 
-/// The layers of a list of presets such as `vgae,student,quick`, left to right. `on_nodes` is set if the data is one large graph.
+/// The layers of a list of presets such as `vgae,student,quick`, left to right, for data of this kind.
 pub fn layers(
     names: &[String],
     working_folder: &Path,
-    on_nodes: bool,
+    kind: DataKind,
     problems: &mut Vec<Problem>,
 ) -> Result<Vec<Layer>, ConfigError> {
     if names.is_empty() {
@@ -181,8 +207,8 @@ pub fn layers(
             if let Some(model) = model {
                 let origin = format!("{},{name}", model.name);
                 layers.push(layer(model, &origin, fields, problems));
-                let replaced = model.on_nodes.iter().find(|size| on_nodes && size.0 == *name);
-                layers.extend(replaced.map(|(_, fields)| layer(model, &origin, fields, problems)));
+                let replaced = model.replaced(name, kind);
+                layers.extend(replaced.map(|fields| layer(model, &origin, fields, problems)));
             }
         } else {
             problems.push(unknown(name, &presets, model));

@@ -17,8 +17,9 @@ Every field below can be set in six places. Later places override earlier ones:
 
 1. the default built into the program;
 2. presets, such as `--preset vgae,student,quick`, merged left to right: a model, one of its sizes, then any overlays. An
-   overlay may have fields for one size of a model, in a table such as `[size-of-gat.teacher]`. kdgat looks for presets in `presets/` in
-   the working directory, then in the program itself;
+   overlay may have fields for one size of a model, in a table such as `[size-of-gat.teacher]`, and a model other fields of a size for
+   a dataset of graphs (`[size-on-graphs.teacher]`) or one large graph (`[size-on-nodes.teacher]`). kdgat looks for presets in
+   `presets/` in the working directory, then in the program itself;
 3. `kdgat.toml` in the working directory;
 4. environment variables: `KDGAT_LR` sets `lr` (exception: if `KDGAT_DATA` names the parent folder of datasets, it sets no field);
 5. the file given by `--config`: TOML, or the `config.json` of a run, which repeats that run;
