@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kdgat::config::{self, BUILT_IN_PRESETS, Config, ModelKind, Sources};
+use kdgat::config::{self, BUILT_IN_PRESETS, Config, ModelKind, MonitorChoice, Sources};
 
 fn load_in(folder: &Path, presets: &str) -> Result<Config, String> {
     let presets = presets.split(',').map(str::to_string).collect();
@@ -124,6 +124,43 @@ fn gat_presets() {
         assert_eq!(config.training.max_epochs, 50, "{size}");
         assert_eq!(config.distillation.use_kd, size == "student");
     }
+}
+
+/// A size has other values for a dataset of graphs, and for one large graph, than for CAN windows.
+#[test]
+fn a_size_follows_the_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |path: &str, text: &str| {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    file("shapes/SHAPES_graph_indicator.txt", "1\n");
+    file("net/kdgat-graphs.toml", "task = \"node-class\"\n");
+    file("can/train_01/normal.csv", "");
+    let training = |model: &str, size: &str, data: &str| {
+        let sources = Sources {
+            presets: vec![model.into(), size.into()],
+            working_folder: folder.path().to_owned(),
+            flags: vec![("data".into(), data.into())],
+            ..Sources::default()
+        };
+        let training = config::load(&sources).unwrap().config.training;
+        (training.monitor, training.max_epochs, training.patience, training.lr)
+    };
+    for model in ["gin", "gcn", "sage", "gat", "mlp"] {
+        for (size, lr) in [("teacher", 0.001), ("student", 0.002)] {
+            let lr = if model == "gat" { 0.001 } else { lr };
+            if (model, size) != ("mlp", "teacher") {
+                assert_eq!(training(model, size, "shapes"), (MonitorChoice::Metric, 200, 100, lr), "{model},{size}");
+            }
+            if !["gin", "mlp"].contains(&model) {
+                assert_eq!(training(model, size, "net"), (MonitorChoice::Metric, 200, 50, 0.01), "{model},{size}");
+            }
+        }
+    }
+    assert_eq!(training("gat", "student", "can"), (MonitorChoice::Loss, 50, 50, 0.001));
+    assert_eq!(training("gat", "teacher", "nowhere"), (MonitorChoice::Loss, 50, 100, 0.003));
 }
 
 #[test]
