@@ -16,6 +16,7 @@ use crate::stage::{self, StageError};
 
 /// Reads all logs and prints the report. Exit code 2 if a build would refuse a log.
 pub fn run(config: &Config, json: bool) -> Result<ExitCode> {
+    stage::limit_memory(config);
     if config::is_one_graph(config) {
         return of_nodes(config, json);
     }
@@ -110,6 +111,7 @@ fn describe_graphs(summary: &Summary) -> String {
     if !schema.edge_features.is_empty() {
         text += "note: only the model gin reads edge features\n";
     }
+    summary.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
     summary.warnings.iter().for_each(|warning| text += &format!("warning: {warning}\n"));
     text
 }

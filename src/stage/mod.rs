@@ -71,7 +71,7 @@ pub use run_data::RunData;
 pub use score_only::score_only;
 pub use setup::{
     SIMULATED, build_options, build_store_part, data_digest, find_store, gather_notes, gather_store, is_graph_dataset,
-    merge_gathered, merge_store_parts, open_store, recorded_dataset,
+    limit_memory, merge_gathered, merge_store_parts, open_store, recorded_dataset,
 };
 pub use teacher_cache::{Cached, cache_teacher};
 pub use train::train;

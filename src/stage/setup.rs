@@ -7,7 +7,7 @@ use std::time::Instant;
 use tch::Device;
 
 use super::{StageError, synthetic};
-use crate::can::{self, Dataset, Format, ReadReport, TimeUnit};
+use crate::can::{self, CanError, Dataset, Format, ReadReport, TimeUnit};
 use crate::config::{Config, DeviceChoice, FeatureChoice, LogFormat, Precision, TimeUnitChoice, ValidationChoice};
 use crate::graph::dataset;
 use crate::graph::store::manifest::FileEntry;
@@ -79,11 +79,12 @@ pub fn open_graph_store(config: &Config) -> Result<Arc<Store>, StageError> {
         return Err(StageError::Input(format!("--data {}: there is no such folder or file", source.display())));
     }
     if !dataset::is_dataset(source) {
-        return Err(StageError::Input(format!(
-            "--data {}: no dataset of graphs (tables, TUDataset or extended XYZ; see docs/graphs.md); logs of a CAN bus are trained on with \
-             `kdgat autoencoder`, `classifier` or `curriculum`",
-            source.display()
-        )));
+        let detail = dataset::explain(source).unwrap_or_else(|| {
+            "no dataset of graphs (tables, TUDataset, extended XYZ or DGL's CSVDataset; see docs/graphs.md); logs of a CAN bus are trained \
+             on with `kdgat autoencoder`, `classifier` or `curriculum`"
+                .to_owned()
+        });
+        return Err(StageError::Input(format!("--data {}: {detail}", source.display())));
     }
     Ok(Arc::new(open_or_build_graphs(source, &config.data.stores_dir, &BuildLines::default())?))
 }
@@ -92,8 +93,7 @@ pub fn open_graph_store(config: &Config) -> Result<Arc<Store>, StageError> {
 pub fn prepare(config: &Config) -> Result<Device, StageError> {
     use_threads(config.training.threads);
     // Set now, so that it also applies to the difficulty scoring before a training.
-    let limit = memory::limits::host_limit(config.memory.memory_limit.map(|size| size.0));
-    allocator::set_limit(Some(limit.bytes));
+    limit_memory(config);
     let device = device(config.training.device)?;
     if config.training.precision == Precision::Half && device == Device::Cpu {
         let text = "--precision 16-mixed needs a GPU, and none was found; use --precision bf16-mixed or 32";
@@ -112,6 +112,12 @@ pub fn prepare(config: &Config) -> Result<Device, StageError> {
         )));
     }
     Ok(device)
+}
+
+/// Sets the memory limit, the configured one or that of the machine, which readers of datasets keep, too.
+pub fn limit_memory(config: &Config) {
+    let limit = memory::limits::host_limit(config.memory.memory_limit.map(|size| size.0));
+    allocator::set_limit(Some(limit.bytes));
 }
 
 /// Sets the number of CPU threads for computation; 0 uses all cores.
@@ -242,7 +248,14 @@ pub fn recorded_dataset(config: &Config) -> Result<Dataset, StageError> {
             "--data {}: a dataset of graphs; train on it with `kdgat train`",
             data.display()
         ))),
-        Some(data) => Ok(can::catalogue::open(data, can::catalogue::data_folder().as_deref())?),
+        Some(data) => match can::catalogue::open(data, can::catalogue::data_folder().as_deref()) {
+            Ok(dataset) => Ok(dataset),
+            Err(error @ CanError::NoDatasetFolders { .. }) => Err(match dataset::explain(data) {
+                Some(detail) => StageError::Input(format!("--data {}: {detail}", data.display())),
+                None => error.into(),
+            }),
+            Err(error) => Err(error.into()),
+        },
         None => simulated(&config.data.stores_dir),
     }
 }
@@ -347,6 +360,7 @@ impl Progress for BuildLines {
             Event::Checked { duplicates } if **duplicates != Duplicates::default() => {
                 eprintln!("{}", describe_duplicates(duplicates));
             }
+            Event::Note { text } => eprintln!("note: {text}"),
             Event::Finished { folder, graphs, bytes } => eprintln!(
                 "built {graphs} graphs in {:.1} s ({:.1} MB): {}",
                 self.start.elapsed().as_secs_f64(),

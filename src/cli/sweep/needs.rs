@@ -79,7 +79,8 @@ fn expect_graphs(task: &Task, data: Option<&Path>) -> Result<()> {
         None => "it needs a dataset of graphs: set data".to_owned(),
         Some(data) if !data.exists() => format!("data = \"{}\": there is no such folder or file", data.display()),
         Some(data) if !dataset::is_dataset(data) => {
-            format!("data = \"{}\": no dataset of graphs (see docs/graphs.md)", data.display())
+            let detail = dataset::explain(data).unwrap_or("no dataset of graphs (see docs/graphs.md)".to_owned());
+            format!("data = \"{}\": {detail}", data.display())
         }
         Some(_) => return Ok(()),
     };

@@ -112,6 +112,16 @@ impl<'a> Origin<'a> {
         Self { file, place: Place::Line(line) }
     }
 
+    /// The place in words: `nodes.csv, line 7`.
+    pub fn text(self) -> String {
+        let file = self.file;
+        match self.place {
+            Place::File => file.to_owned(),
+            Place::Line(line) => format!("{file}, line {line}"),
+            Place::Row(row) => format!("{file}, row {row}"),
+        }
+    }
+
     /// An error at this place.
     pub fn error(self, found: impl Into<String>, expected: impl Into<String>) -> DatasetError {
         let (file, found, expected) = (self.file.to_owned(), found.into(), expected.into());

@@ -24,6 +24,10 @@ pub struct GraphSet {
     pub graph_ids: Vec<String>,
     /// `[num_graphs]`: the names of each graph's nodes in their source; empty unless nodes have the targets.
     pub node_ids: Vec<Vec<String>>,
+    /// Names of the graphs of the source that are left out, because they have no target.
+    pub without_targets: Vec<String>,
+    /// Facts about the source that may surprise, one line each.
+    pub notes: Vec<String>,
     /// `[num_graphs + 1]`: nodes of graph `g` are `node_pointers[g]..node_pointers[g + 1]`.
     pub node_pointers: Vec<u64>,
     /// `[num_nodes, schema.node_columns()]`: continuous features and one-hot categorical ones, in the order of the schema.
@@ -36,8 +40,7 @@ pub struct GraphSet {
     pub targets: Vec<u32>,
     /// `[num_edges, schema.edge_columns()]`: as `node_features`.
     pub edge_features: Vec<f32>,
-    /// `[num_graphs, number of targets]`: numbers of classes, labels of 0 and 1, or values; NaN for a graph that is only to be
-    /// predicted. Empty if nodes have the targets.
+    /// `[num_graphs, number of targets]`: numbers of classes, labels of 0 and 1, or values. Empty if nodes have the targets.
     pub graph_targets: Vec<f32>,
     /// `[num_nodes, number of targets]` if nodes have the targets, else empty; NaN for a node without any.
     pub node_targets: Vec<f32>,
@@ -105,6 +108,8 @@ pub(super) struct Edges {
     pub left_out: LeftOut,
     /// See [`GraphSet::position_hashes`].
     pub position_hashes: Option<Vec<u64>>,
+    /// Facts about the columns that may surprise.
+    pub notes: Vec<String>,
 }
 
 /// An edge of a source, in the numbering of its graph.
@@ -151,6 +156,60 @@ impl SortedEdges {
             rows: of(|edge| edge.row),
             left_out,
         }
+    }
+}
+
+/// Leaves out the graphs without targets, whose targets are NaN, and notes them.
+pub(super) fn without_unlabelled(set: GraphSet) -> GraphSet {
+    let is_unlabelled = |graph: usize| set.targets_of(graph).iter().any(|value| value.is_nan());
+    let (left_out, kept): (Vec<usize>, Vec<usize>) = (0..set.num_graphs()).partition(|&graph| is_unlabelled(graph));
+    if left_out.is_empty() {
+        return set;
+    }
+    let (nodes, edges) = (Parts(&set.node_pointers), Parts(&set.edge_pointers));
+    let id = |&graph: &usize| set.graph_ids[graph].clone();
+    let without_targets: Vec<String> = left_out.iter().map(id).collect();
+    let targets = set.schema.targets.iter().map(|target| target.name.as_str()).collect::<Vec<_>>().join(", ");
+    let note = format!(
+        "{} of {} graphs have no value in {targets} and are left out, the first of them '{}'",
+        left_out.len(),
+        set.num_graphs(),
+        without_targets[0]
+    );
+    GraphSet {
+        graph_ids: kept.iter().map(id).collect(),
+        without_targets,
+        notes: [&set.notes[..], &[note]].concat(),
+        node_features: nodes.kept(&set.node_features, set.schema.node_columns(), &kept),
+        node_pointers: nodes.pointers(&kept),
+        edge_features: edges.kept(&set.edge_features, set.schema.edge_columns(), &kept),
+        edge_pointers: edges.pointers(&kept),
+        sources: edges.kept(&set.sources, 1, &kept),
+        targets: edges.kept(&set.targets, 1, &kept),
+        graph_targets: kept.iter().flat_map(|&graph| set.targets_of(graph)).copied().collect(),
+        splits: set.splits.as_ref().map(|splits| kept.iter().map(|&graph| splits[graph]).collect()),
+        position_hashes: set.position_hashes.as_ref().map(|hashes| kept.iter().map(|&graph| hashes[graph]).collect()),
+        ..set
+    }
+}
+
+/// Rows of all graphs, one graph after the other, by their pointers.
+struct Parts<'a>(&'a [u64]);
+
+impl Parts<'_> {
+    /// The rows of the kept graphs, each of `width` values.
+    fn kept<T: Copy>(&self, values: &[T], width: usize, kept: &[usize]) -> Vec<T> {
+        let of = |&graph: &usize| &values[self.0[graph] as usize * width..self.0[graph + 1] as usize * width];
+        kept.iter().flat_map(of).copied().collect()
+    }
+
+    /// The pointers of the kept graphs.
+    fn pointers(&self, kept: &[usize]) -> Vec<u64> {
+        let mut pointers = vec![0];
+        for &graph in kept {
+            pointers.push(pointers[pointers.len() - 1] + self.0[graph + 1] - self.0[graph]);
+        }
+        pointers
     }
 }
 

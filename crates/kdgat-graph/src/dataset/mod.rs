@@ -1,9 +1,14 @@
 //! Datasets of graphs other than CAN windows: their schema, and readers of the formats that they come in.
 
+mod csv_dataset;
+mod elements;
 mod error;
+mod feature_rows;
 mod folds;
+mod format;
 mod graph_hash;
 mod graph_set;
+mod missing;
 mod node_target_table;
 #[cfg(feature = "parquet")]
 mod parquet_table;
@@ -22,48 +27,87 @@ mod xyz_frame;
 
 use std::path::Path;
 
+pub use csv_dataset::{Converted, CsvDataset, Table};
 pub use error::DatasetError;
 pub use folds::{FoldOptions, GraphSplit};
+pub use format::explain;
 pub use graph_set::{GraphSet, LeftOut, MOST_NODES};
+pub use missing::is_missing;
 pub use schema::{Feature, Level, Schema, Target, Task};
 pub use summary::{Summary, TargetValues};
 
 pub(crate) use graph_hash::graph_hashes;
+
+use error::Origin;
+use format::{Format, Found};
 use source_files::SourceFiles;
 
 /// File with the outputs of a teacher from elsewhere, in a dataset's folder. The dataset does not depend on it.
 pub const TARGETS: &str = "targets.safetensors";
 
-/// True if `path` is a dataset of graphs in a known format: a zip archive, an XYZ file, or a folder with the files of one.
+/// True if `path` is a dataset of graphs in a known format: a zip archive, an XYZ file, or a folder with the files of one, also if some
+/// are missing.
 pub fn is_dataset(path: &Path) -> bool {
     let is_archive = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("zip"));
     let is_file = (is_archive || xyz::is_xyz(&path.to_string_lossy())) && path.is_file();
-    is_file || (path.is_dir() && SourceFiles::open(path).is_ok_and(|files| format_of(&files).is_some()))
+    is_file
+        || (path.is_dir()
+            && SourceFiles::open(path).is_ok_and(|files| format::found(&files).map_or(true, |found| !found.is_empty())))
 }
 
-/// Reads a dataset of graphs.
+/// Reads a dataset of graphs. Graphs without a target are left out.
 ///
 /// # Errors
-/// An unknown format, a missing file, a line that does not fit, or a graph too large for a store; each names the file and the line,
-/// or the graph.
+/// An unknown format, several datasets, a missing file, a line that does not fit, or a graph too large for a store; each names the file
+/// and the line, or the graph.
 pub fn read(path: &Path) -> Result<GraphSet, DatasetError> {
     let files = SourceFiles::open(path)?;
-    let set = match format_of(&files) {
-        Some(Format::Tu) => tu::read(&files)?,
-        Some(Format::Table) => table::read(&files)?,
-        Some(Format::Xyz) => xyz::read(&files)?,
-        None => {
+    let set = match &format::found(&files)?[..] {
+        [] => return Err(unknown(path, &files)),
+        [Found { format, .. }] => {
+            files.expect_distinct()?;
+            match format {
+                Format::Tu(name) => {
+                    expect_no_settings(&files)?;
+                    tu::read(&files, name)?
+                }
+                Format::Table => table::read(&files)?,
+                Format::Xyz => xyz::read(&files)?,
+            }
+        }
+        several => {
+            let texts = several.iter().map(|found| found.text.as_str()).collect::<Vec<_>>().join(", ");
             let detail = format!(
-                "no dataset of graphs: it has neither {}.csv (tabular), nor NAME{} (TUDataset), nor *.xyz (extended XYZ); its files: {}",
-                table::GRAPHS,
-                tu::INDICATOR,
-                files.names().join(", ")
+                "it holds {} datasets: {texts}; move all but one elsewhere, or put each into a folder of its own",
+                several.len()
             );
             return Err(DatasetError::Unusable { root: path.to_owned(), detail });
         }
     };
     graph_set::expect_few_edges(path, &set)?;
-    Ok(set)
+    Ok(graph_set::without_unlabelled(set))
+}
+
+fn unknown(path: &Path, files: &SourceFiles) -> DatasetError {
+    let detail = format!(
+        "no dataset of graphs: it has neither graphs.csv (tables), nor NAME_graph_indicator.txt (TUDataset), nor *.xyz (extended XYZ), nor \
+         DGL's meta.yaml; its files: {}",
+        files.names().join(", ")
+    );
+    let detail = explain(path).unwrap_or(detail);
+    DatasetError::Unusable { root: path.to_owned(), detail }
+}
+
+/// Refuses settings that would be ignored.
+fn expect_no_settings(files: &SourceFiles) -> Result<(), DatasetError> {
+    match files.names().iter().any(|name| name == settings::SETTINGS) {
+        false => Ok(()),
+        true => {
+            let origin = Origin { file: settings::SETTINGS, place: error::Place::File };
+            Err(origin
+                .error("settings beside a TUDataset, which has none", "settings of tables or XYZ files: remove them"))
+        }
+    }
 }
 
 /// Digest of the names and contents of a dataset's files.
@@ -83,28 +127,4 @@ pub fn source_digest(path: &Path) -> Result<String, DatasetError> {
         hash.update(content.unwrap_or_else(|| blake3::hash(&[])).as_bytes());
     }
     Ok(hash.finalize().to_hex().to_string())
-}
-
-/// A format of datasets.
-enum Format {
-    /// The text format of the TUDataset collection.
-    Tu,
-    /// Tables as CSV or Parquet.
-    Table,
-    /// Frames of atoms.
-    Xyz,
-}
-
-fn format_of(files: &SourceFiles) -> Option<Format> {
-    let names = files.names();
-    if names.iter().any(|name| table_file::is_table(name, table::GRAPHS)) {
-        return Some(Format::Table);
-    }
-    if names.iter().any(|name| xyz::is_xyz(name)) {
-        return Some(Format::Xyz);
-    }
-    if names.iter().any(|name| name == settings::SETTINGS) {
-        return Some(Format::Table);
-    }
-    names.iter().any(|name| name.ends_with(tu::INDICATOR)).then_some(Format::Tu)
 }

@@ -1,4 +1,4 @@
-//! Targets of nodes in the table of nodes: each node has all of them or, with empty fields, none.
+//! Targets of nodes in the table of nodes: each node has all of them or, with empty fields or marks such as NaN, none.
 
 use super::error::{DatasetError, Origin, Place};
 use super::settings::Settings;
@@ -32,19 +32,24 @@ impl NodeTargetReader {
         Self { columns, cells, graphs: Vec::new(), places: Vec::new(), is_known: Vec::new() }
     }
 
+    /// The columns with the targets.
+    pub fn columns(&self) -> &[usize] {
+        &self.columns
+    }
+
     /// Adds a row, a node of `graph`.
     ///
     /// # Errors
     /// A row with some of the targets.
     pub fn add(&mut self, row: &Row<'_>, graph: u32) -> Result<(), DatasetError> {
-        let is_known = !self.columns.iter().all(|&column| row.is_empty(column));
+        let is_known = !self.columns.iter().all(|&column| row.is_missing(column));
         self.is_known.push(is_known);
         if !is_known {
             return Ok(());
         }
         for (cells, &column) in self.cells.iter_mut().zip(&self.columns) {
-            if row.is_empty(column) {
-                return Err(row.error(column, "an empty field", "a value, or no target of the node at all"));
+            if row.is_missing(column) {
+                return Err(row.error(column, &row.shown(column), "a value, or no target of the node at all"));
             }
             cells.push(row.text(column)?.to_owned());
         }

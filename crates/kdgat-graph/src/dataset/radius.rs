@@ -59,6 +59,7 @@ impl EdgeMaker {
             targets: Vec::new(),
             left_out: LeftOut::default(),
             position_hashes: None,
+            notes: Vec::new(),
         };
         Self { radius, edges, position_hashes: Vec::new() }
     }

@@ -138,6 +138,11 @@ impl Settings {
         Ok(Radius { cutoff, basis: *basis.get_ref() })
     }
 
+    /// True if edges are made from positions.
+    pub fn has_cutoff(&self) -> bool {
+        self.cutoff.is_some()
+    }
+
     /// The line of the cutoff.
     pub fn cutoff_origin(&self) -> Origin<'static> {
         self.origin(self.cutoff.as_ref().map_or(0..0, Spanned::span))

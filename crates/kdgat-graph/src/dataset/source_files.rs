@@ -1,5 +1,7 @@
-//! The files of a dataset: in a folder, in a zip archive, or a single file.
+//! The files of a dataset: in a folder or its `raw` folder, in a zip archive, or a single file. Hidden files, such as those that macOS adds
+//! (`._NAME`, `__MACOSX`), are no part of it.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -10,7 +12,7 @@ use zip::ZipArchive;
 use zip::result::ZipError;
 
 use super::error::DatasetError;
-use super::xyz;
+use super::{format, xyz};
 
 /// Largest size of an unpacked file of an archive, as a multiple of its packed size: real tables reach some hundred times.
 const MOST_INFLATION: u64 = 1000;
@@ -18,6 +20,11 @@ const MOST_INFLATION: u64 = 1000;
 const SMALL_BYTES: u64 = 64 << 20;
 /// Share of the memory limit that an unpacked file may take.
 pub(super) const SHARE_OF_MEMORY: u64 = 4;
+
+/// Folder of the downloaded files in the folder of a dataset of PyTorch Geometric.
+const RAW: &str = "raw";
+/// Folder of macOS's own files in an archive.
+const MACOS: &str = "__MACOSX";
 
 /// The files of a dataset.
 pub(super) struct SourceFiles {
@@ -28,7 +35,8 @@ pub(super) struct SourceFiles {
 }
 
 enum Content {
-    Folder,
+    /// Files of this folder, the root or its [`RAW`].
+    Folder(PathBuf),
     /// The only file is the root itself.
     File,
     /// Full names of the members, in the order of `names`.
@@ -36,18 +44,18 @@ enum Content {
 }
 
 impl SourceFiles {
-    /// Lists the files of a folder or zip archive; folders within are not searched, except those of an archive. An XYZ file is alone.
+    /// Lists the files of a folder or zip archive; folders within are not searched, except those of an archive, and `raw` if the folder
+    /// itself has no dataset. An XYZ file is alone.
     pub fn open(root: &Path) -> Result<Self, DatasetError> {
         if root.is_dir() {
-            let mut names = Vec::new();
-            for entry in std::fs::read_dir(root).map_err(DatasetError::io(root))? {
-                let entry = entry.map_err(DatasetError::io(root))?;
-                if entry.path().is_file() {
-                    names.push(entry.file_name().to_string_lossy().into_owned());
+            let (names, raw) = (names_in(root)?, root.join(RAW));
+            if !format::is_any(&names) && raw.is_dir() {
+                let names = names_in(&raw)?;
+                if format::is_any(&names) {
+                    return Ok(Self { root: root.to_owned(), content: Content::Folder(raw), names });
                 }
             }
-            names.sort_unstable();
-            return Ok(Self { root: root.to_owned(), content: Content::Folder, names });
+            return Ok(Self { root: root.to_owned(), content: Content::Folder(root.to_owned()), names });
         }
         if xyz::is_xyz(&root.to_string_lossy()) {
             let names = root.file_name().map(|name| name.to_string_lossy().into_owned()).into_iter().collect();
@@ -55,7 +63,7 @@ impl SourceFiles {
         }
         let archive = open_archive(root)?;
         let mut members: Vec<String> =
-            archive.file_names().filter(|name| !name.ends_with('/')).map(str::to_owned).collect();
+            archive.file_names().filter(|name| !name.ends_with('/') && !is_hidden(name)).map(str::to_owned).collect();
         members.sort_unstable();
         let names = members.iter().map(|member| base_name(member).to_owned()).collect();
         Ok(Self { root: root.to_owned(), content: Content::Archive(members), names })
@@ -71,7 +79,27 @@ impl SourceFiles {
         matches!(self.content, Content::File)
     }
 
-    /// Names of the files, without folders, ascending.
+    /// True if the dataset is a zip archive.
+    pub fn is_archive(&self) -> bool {
+        matches!(self.content, Content::Archive(_))
+    }
+
+    /// Refuses an archive with two files of one name, in different folders, that belong to a dataset.
+    pub fn expect_distinct(&self) -> Result<(), DatasetError> {
+        let Content::Archive(members) = &self.content else { return Ok(()) };
+        let mut seen = HashMap::new();
+        for (name, member) in self.names.iter().zip(members).filter(|(name, _)| format::is_read(name)) {
+            if let Some(other) = seen.insert(name, member) {
+                let detail = format!(
+                    "it holds two files {name}: {other} and {member}; unpack it and name the folder of one dataset"
+                );
+                return Err(DatasetError::Unusable { root: self.root.clone(), detail });
+            }
+        }
+        Ok(())
+    }
+
+    /// Names of the files, without folders, in the order of their paths.
     pub fn names(&self) -> &[String] {
         &self.names
     }
@@ -98,7 +126,7 @@ impl SourceFiles {
     ) -> Result<Option<T>, DatasetError> {
         let Some(position) = self.names.iter().position(|found| found == name) else { return Ok(None) };
         let members = match &self.content {
-            Content::Folder => return Self::read_file(&self.root.join(name), read).map(Some),
+            Content::Folder(folder) => return Self::read_file(&folder.join(name), read).map(Some),
             Content::File => return Self::read_file(&self.root, read).map(Some),
             Content::Archive(members) => members,
         };
@@ -153,6 +181,25 @@ impl<R: Read> Read for Limited<R> {
         self.left -= count as u64;
         Ok(count)
     }
+}
+
+/// Names of the files in a folder, ascending, without hidden ones.
+fn names_in(folder: &Path) -> Result<Vec<String>, DatasetError> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(DatasetError::io(folder))? {
+        let entry = entry.map_err(DatasetError::io(folder))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.path().is_file() && !is_hidden(&name) {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// True for a hidden file, or one in a hidden folder.
+fn is_hidden(member: &str) -> bool {
+    member.split(['/', '\\']).any(|part| part == MACOS || (part.starts_with('.') && part != "." && part != ".."))
 }
 
 /// The part of a member's name after its folders.

@@ -31,6 +31,8 @@ pub struct Summary {
     pub with_targets: usize,
     /// Graphs of the training, validation and test split, if the source assigns graphs to them.
     pub splits: Option<[usize; 3]>,
+    /// Facts about the source that may surprise, such as graphs that are left out.
+    pub notes: Vec<String>,
     /// Pitfalls: facts that may mislead.
     pub warnings: Vec<String>,
 }
@@ -72,6 +74,7 @@ impl Summary {
             target_values,
             with_targets: rows_with_targets(set).count(),
             splits,
+            notes: set.notes.clone(),
             warnings: Vec::new(),
         };
         summary.warnings = summary.misleading();

@@ -6,27 +6,33 @@
 //! | `nodes.csv` | `graph_id`, `node_id`, continuous `x_*`, categorical `c_*`, optionally `pos_x`, `pos_y`, `pos_z`, targets of nodes `y` or `y_*` |
 //! | `edges.csv` | `graph_id`, `source`, `target`, continuous `e_*`; left out if edges are made from positions |
 //!
-//! Each may be Parquet instead (`graphs.parquet`, …).
+//! Each may be Parquet instead (`graphs.parquet`, …). A target that is named like a feature is no feature.
 
 use std::collections::HashMap;
 
 use super::error::{DatasetError, Origin, Place};
+use super::feature_rows::{Cells, Column, Rows};
 use super::graph_set::{Edges, GraphSet, RawEdge, SortedEdges, expect_few_nodes};
 use super::node_target_table::{NodeTargetReader, NodeTargets};
 use super::radius::{EdgeMaker, Radius};
-use super::schema::{Feature, Level, Schema, numbered};
+use super::schema::{Level, Schema};
 use super::settings::Settings;
 use super::source_files::SourceFiles;
-use super::table_file::{Row, TableFile, is_table};
+use super::table_file::{Row, TableFile, described, is_table};
 use super::targets::{TargetCells, Targets, split_of};
-use super::tu::Rows;
 use crate::Split;
 
-/// The table that lists the graphs; it marks this format.
+/// The table of graphs.
 pub(super) const GRAPHS: &str = "graphs";
-const NODES: &str = "nodes";
-const EDGES: &str = "edges";
+/// The table of nodes.
+pub(super) const NODES: &str = "nodes";
+/// The table of edges.
+pub(super) const EDGES: &str = "edges";
 const NEEDED_TARGET: &str = "a column y, columns y_*, or `targets` in kdgat-graphs.toml, in the table of graphs or, for targets of nodes, in that of nodes";
+const MISSING_GRAPHS: &str = "it lists the graphs and their targets; for one large graph, write `task = \"node-class\"` into kdgat-graphs.toml (docs/nodes.md)";
+/// Advice against categorical columns of nodes with too many values.
+const TOO_MANY_VALUES: &str =
+    "leave the column out, give rare values one name, or name it x_* if its values are numbers with a meaning";
 /// Columns of positions.
 const POSITION: [&str; 3] = ["pos_x", "pos_y", "pos_z"];
 
@@ -37,7 +43,7 @@ const POSITION: [&str; 3] = ["pos_x", "pos_y", "pos_z"];
 pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
     let settings = Settings::read(files)?;
     let radius = settings.radius()?;
-    let table = TableFile::required(files, GRAPHS, "it lists the graphs and their targets")?;
+    let table = TableFile::required(files, GRAPHS, MISSING_GRAPHS)?;
     let level = level_of(files, &settings, &table)?;
     let mut graphs = Graphs::read(&table, &settings, level)?;
     let mut nodes = Nodes::read(files, &graphs, &settings, level)?;
@@ -57,8 +63,9 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
         (None, None) => return Err(table.header().error("no target", NEEDED_TARGET)),
     };
     let root = files.root().file_stem().map_or("graphs".into(), |name| name.to_string_lossy().into_owned());
+    let described = described(files)?.and_then(|dataset| dataset.name);
     Ok(GraphSet {
-        name: settings.name.unwrap_or(root),
+        name: settings.name.or(described).unwrap_or(root),
         schema: Schema {
             task: targets.task,
             level,
@@ -68,6 +75,8 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
         },
         graph_ids: graphs.ids,
         node_ids: if level.is_graph() { Vec::new() } else { nodes.numbers.iter().map(names_of).collect() },
+        without_targets: Vec::new(),
+        notes: [table.notes(), &nodes.notes, &edges.notes, &targets.notes].concat(),
         node_features: nodes.rows.ordered(nodes.order.iter().copied()),
         node_pointers: nodes.pointers,
         edge_features: edges.values,
@@ -125,7 +134,7 @@ impl Graphs {
                 return Err(row.error(id, &format!("'{name}' a second time"), "each graph once"));
             }
             for (cells, &column) in cells.iter_mut().zip(&columns) {
-                cells.push(row.text(column)?.to_owned());
+                cells.push(row.cell(column).to_owned());
             }
             if let (Some(splits), Some(column)) = (&mut splits, split) {
                 let text = row.text(column)?;
@@ -184,6 +193,8 @@ struct Nodes {
     pointers: Vec<u64>,
     /// `None` if graphs have the targets.
     targets: Option<NodeTargets>,
+    /// Facts about the columns that may surprise.
+    notes: Vec<String>,
 }
 
 impl Nodes {
@@ -194,8 +205,12 @@ impl Nodes {
             Level::Graph => None,
         };
         let (graph_id, node_id) = (table.column("graph_id")?, table.column("node_id")?);
-        let (continuous, categorical) = (table.starting_with("x_", Some("x")), table.starting_with("c_", Some("c")));
+        let target_columns: &[usize] = targets.as_ref().map_or(&[], NodeTargetReader::columns);
+        let (features, of_targets) = feature_columns(&table, target_columns);
+        let notes = [table.notes(), &of_targets].concat();
+        let FeatureColumns { continuous, categorical } = features;
         let coordinates = position_columns(&table)?;
+        expect_other_positions(&table, coordinates, target_columns, settings)?;
         let mut positions = coordinates.map(|_| Vec::new());
         let mut values: Vec<Vec<f32>> = vec![Vec::new(); continuous.len()];
         let mut cells: Vec<Vec<String>> = vec![Vec::new(); categorical.len()];
@@ -230,18 +245,24 @@ impl Nodes {
         })?;
         if let Some(empty) = of_graph.iter().position(Vec::is_empty) {
             let (graph, file, from) = (&graphs.ids[empty], table.file(), &graphs.file);
-            let detail = format!("graph '{graph}' has no row in {file}; add its nodes, or remove it from {from}");
+            let detail = format!(
+                "graph '{graph}' has no row in {file}; add its nodes, or remove all of its rows, those of {from} and of its edges"
+            );
             return Err(DatasetError::Unusable { root: files.root().to_owned(), detail });
         }
         let targets = targets.map(|targets| targets.finish(&table, graphs, settings)).transpose()?;
-        let name = |&column: &usize| table.columns()[column].clone();
-        let continuous = continuous.iter().map(name).zip(values).collect();
-        let categorical = categorical.iter().map(name).zip(cells).collect();
-        let rows = feature_rows(continuous, categorical, count as usize);
+        let column = |column: usize, cells: Cells| {
+            let (name, origin) = (table.columns()[column].clone(), table.header());
+            Column { name, cells, origin, remedy: TOO_MANY_VALUES }
+        };
+        let of_numbers = continuous.into_iter().zip(values.into_iter().map(Cells::Numbers));
+        let of_texts = categorical.into_iter().zip(cells.into_iter().map(Cells::Texts));
+        let columns = of_numbers.chain(of_texts);
+        let rows = Rows::new(columns.map(|(at, cells)| column(at, cells)).collect(), count as usize)?;
         let mut pointers = vec![0u64];
         of_graph.iter().for_each(|nodes| pointers.push(pointers[pointers.len() - 1] + nodes.len() as u64));
         let order = of_graph.concat();
-        Ok(Self { file: table.file().to_owned(), numbers, rows, positions, order, pointers, targets })
+        Ok(Self { file: table.file().to_owned(), numbers, rows, positions, order, pointers, targets, notes })
     }
 }
 
@@ -250,6 +271,44 @@ fn names_of(numbers: &HashMap<String, u32>) -> Vec<String> {
     let mut names = vec![String::new(); numbers.len()];
     numbers.iter().for_each(|(name, &number)| names[number as usize].clone_from(name));
     names
+}
+
+/// The columns of features in the table of nodes.
+struct FeatureColumns {
+    continuous: Vec<usize>,
+    categorical: Vec<usize>,
+}
+
+/// The columns of features without the targets, and a note for each target that is named like a feature.
+fn feature_columns(table: &TableFile, targets: &[usize]) -> (FeatureColumns, Vec<String>) {
+    let (mut continuous, mut categorical) =
+        (table.starting_with("x_", Some("x")), table.starting_with("c_", Some("c")));
+    let mut notes = Vec::new();
+    for features in [&mut continuous, &mut categorical] {
+        features.retain(|column| {
+            let is_target = targets.contains(column);
+            if is_target {
+                notes.push(format!("{} is a target and so no feature of nodes", table.columns()[*column]));
+            }
+            !is_target
+        });
+    }
+    (FeatureColumns { continuous, categorical }, notes)
+}
+
+/// Refuses to make edges from positions that are to be predicted.
+fn expect_other_positions(
+    table: &TableFile,
+    positions: Option<[usize; 3]>,
+    targets: &[usize],
+    settings: &Settings,
+) -> Result<(), DatasetError> {
+    let predicted = positions.into_iter().flatten().find(|column| targets.contains(column));
+    let Some(column) = predicted.filter(|_| settings.has_cutoff()) else { return Ok(()) };
+    let found = format!("a target {}, from which `cutoff` makes the edges", table.columns()[column]);
+    Err(settings
+        .cutoff_origin()
+        .error(found, "edges that do not tell the target: list them in edges.csv, without `cutoff`"))
 }
 
 /// Columns of positions: all three, or none.
@@ -267,23 +326,6 @@ fn position_columns(table: &TableFile) -> Result<Option<[usize; 3]>, DatasetErro
             Err(table.header().error(problem, "all of pos_x, pos_y, pos_z, or none"))
         }
     }
-}
-
-/// Continuous columns, then categorical ones, one-hot.
-fn feature_rows(continuous: Vec<(String, Vec<f32>)>, categorical: Vec<(String, Vec<String>)>, rows: usize) -> Rows {
-    let (mut features, mut parts) = (Vec::new(), Vec::new());
-    for (name, values) in continuous {
-        features.push(Feature { name, values: None });
-        parts.push(values);
-    }
-    for (name, cells) in categorical {
-        let (known, of_row) = numbered(&cells);
-        let mut one_hot = vec![0.0; cells.len() * known.len()];
-        of_row.iter().enumerate().for_each(|(row, &value)| one_hot[row * known.len() + value as usize] = 1.0);
-        features.push(Feature { name, values: Some(known) });
-        parts.push(one_hot);
-    }
-    Rows::joined(features, &parts, rows)
 }
 
 /// Edges between nodes within the cutoff.
@@ -347,8 +389,11 @@ fn listed_edges(files: &SourceFiles, graphs: &Graphs, nodes: &Nodes, directed: b
         }
         Ok(())
     })?;
-    let feature = |&column: &usize| Feature { name: table.columns()[column].clone(), values: None };
-    let rows = Rows::joined(columns.iter().map(feature).collect(), &values, count as usize);
+    let column = |(&column, values): (&usize, Vec<f32>)| {
+        let name = table.columns()[column].clone();
+        Column { name, cells: Cells::Numbers(values), origin: table.header(), remedy: TOO_MANY_VALUES }
+    };
+    let rows = Rows::new(columns.iter().zip(values).map(column).collect(), count as usize)?;
     let sorted = SortedEdges::new(edges, graphs.ids.len());
     Ok(Edges {
         values: rows.ordered(sorted.rows.iter().copied()),
@@ -358,5 +403,6 @@ fn listed_edges(files: &SourceFiles, graphs: &Graphs, nodes: &Nodes, directed: b
         targets: sorted.targets,
         left_out: sorted.left_out,
         position_hashes: None,
+        notes: table.notes().to_vec(),
     })
 }

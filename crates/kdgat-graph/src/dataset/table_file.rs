@@ -7,20 +7,27 @@ use csv::{ReaderBuilder, StringRecord, Trim};
 #[cfg(feature = "parquet")]
 use kdgat_torch::allocator;
 
+use super::csv_dataset::{Converted, CsvDataset, META, Table};
 use super::error::{DatasetError, Origin, Place};
+use super::missing::is_missing;
 #[cfg(feature = "parquet")]
 use super::parquet_table;
 #[cfg(feature = "parquet")]
 use super::source_files::SHARE_OF_MEMORY;
 use super::source_files::SourceFiles;
+use super::table::{EDGES, GRAPHS};
 
 /// A file with named columns.
 pub(super) struct TableFile<'a> {
     files: &'a SourceFiles,
     file: String,
     columns: Vec<String>,
-    /// The content of a Parquet file as CSV; a CSV file is read as a stream, each time.
+    /// The content of another format as CSV; a CSV file is read as a stream, each time.
     converted: Option<Vec<u8>>,
+    /// True if places are rows instead of lines.
+    is_parquet: bool,
+    /// Facts about the columns that may surprise.
+    notes: Vec<String>,
 }
 
 /// A row and its place in the file.
@@ -36,9 +43,17 @@ pub(super) fn is_table(file: &str, name: &str) -> bool {
     file.strip_prefix(name).is_some_and(|ending| ending == ".csv" || ending == ".parquet")
 }
 
+/// The description of the dataset, if it is in DGL's layout.
+pub(super) fn described(files: &SourceFiles) -> Result<Option<CsvDataset>, DatasetError> {
+    files.read(META)?.map_or(Ok(None), |bytes| CsvDataset::parse(&bytes))
+}
+
 impl<'a> TableFile<'a> {
-    /// Opens `NAME.csv` or `NAME.parquet`; `None` if there is neither.
+    /// Opens `NAME.csv` or `NAME.parquet`, or the table that DGL's `meta.yaml` names instead; `None` if there is none.
     pub fn read(files: &'a SourceFiles, name: &str) -> Result<Option<Self>, DatasetError> {
+        if let Some(dataset) = described(files)? {
+            return Self::described(files, &dataset, name)?.with_columns().map(Some);
+        }
         let found = files.names().iter().filter(|file| is_table(file, name)).collect::<Vec<_>>();
         let file = match found[..] {
             [] => return Ok(None),
@@ -48,18 +63,50 @@ impl<'a> TableFile<'a> {
                 return Err(origin.error(format!("the same table as {first}"), "one of the two: remove the other"));
             }
         };
-        let converted = match file.ends_with(".parquet") {
+        let is_parquet = file.ends_with(".parquet");
+        let converted = match is_parquet {
             true => Some(parquet_as_csv(file, files.read(file)?.unwrap_or_default())?),
             false => None,
         };
-        let mut table = Self { files, file: file.to_owned(), columns: Vec::new(), converted };
+        let table =
+            Self { files, file: file.to_owned(), columns: Vec::new(), converted, is_parquet, notes: Vec::new() };
+        table.with_columns().map(Some)
+    }
+
+    /// Reads a table of a dataset in DGL's layout, without its columns.
+    fn described(files: &'a SourceFiles, dataset: &CsvDataset, name: &str) -> Result<Self, DatasetError> {
+        let (table, file) = match name {
+            GRAPHS => (Table::Graphs, dataset.graphs.as_deref()),
+            EDGES => (Table::Edges, Some(dataset.edges.as_str())),
+            _ => (Table::Nodes, Some(dataset.nodes.as_str())),
+        };
+        let Some(file) = file else {
+            let expected = "graph_data with a file_name; a dataset of one graph is named by its unpacked folder";
+            return Err(Origin { file: META, place: Place::File }.error("no graph_data", expected));
+        };
+        let Some(bytes) = files.read(file)? else {
+            let (root, file) = (files.root().to_owned(), file.to_owned());
+            return Err(DatasetError::MissingFile { root, file, expected: "meta.yaml names it" });
+        };
+        let Converted { csv, notes } = dataset.convert(table, &bytes)?;
+        Ok(Self { files, file: file.to_owned(), columns: Vec::new(), converted: Some(csv), is_parquet: false, notes })
+    }
+
+    /// The table with the names of its columns.
+    fn with_columns(self) -> Result<Self, DatasetError> {
+        let mut table = self;
         let header = table.read_as_csv(|reader| reader.headers().cloned().map_err(|error| table.broken(&error)))?;
         table.columns = header.iter().map(|name| name.trim_start_matches('\u{feff}').to_owned()).collect();
         let columns = &table.columns;
         if let Some(at) = (1..columns.len()).find(|&at| columns[..at].contains(&columns[at])) {
             return Err(table.header().error(format!("column '{}' twice", columns[at]), "each column once"));
         }
-        Ok(Some(table))
+        Ok(table)
+    }
+
+    /// Facts about the columns that may surprise.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// Reads a table that the format requires.
@@ -81,7 +128,7 @@ impl<'a> TableFile<'a> {
 
     /// The place of the names of the columns, for errors.
     pub fn header(&self) -> Origin<'_> {
-        let place = if self.converted.is_some() { Place::File } else { Place::Line(1) };
+        let place = if self.is_parquet { Place::File } else { Place::Line(1) };
         Origin { file: &self.file, place }
     }
 
@@ -134,7 +181,7 @@ impl<'a> TableFile<'a> {
     fn place(&self, position: Option<&csv::Position>) -> Place {
         match position {
             // Record 0 is the header.
-            Some(position) if self.converted.is_some() => Place::Row(position.record()),
+            Some(position) if self.is_parquet => Place::Row(position.record()),
             Some(position) => Place::Line(position.line()),
             None => self.header().place,
         }
@@ -163,9 +210,22 @@ impl Row<'_> {
         }
     }
 
-    /// True if the cell of a column is empty.
-    pub fn is_empty(&self, column: usize) -> bool {
-        self.record.get(column).is_none_or(str::is_empty)
+    /// The cell of a column, which may be empty.
+    pub fn cell(&self, column: usize) -> &str {
+        self.record.get(column).unwrap_or_default()
+    }
+
+    /// True if the cell of a column has no value: it is empty, NaN, or another mark for that.
+    pub fn is_missing(&self, column: usize) -> bool {
+        is_missing(self.cell(column))
+    }
+
+    /// The cell of a column for an error.
+    pub fn shown(&self, column: usize) -> String {
+        match self.cell(column) {
+            "" => "an empty field".to_owned(),
+            text => format!("'{text}'"),
+        }
     }
 
     /// The cell of a column as a finite number.

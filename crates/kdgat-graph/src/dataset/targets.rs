@@ -1,6 +1,7 @@
 //! The targets of graphs or of their nodes: the task by their texts, classes and values.
 
 use super::error::{DatasetError, Origin};
+use super::missing::is_missing;
 use super::schema::{Target, Task, numbered};
 use crate::Split;
 
@@ -25,77 +26,145 @@ pub(super) struct TargetCells<'a> {
 pub(super) struct Targets {
     pub task: Task,
     pub targets: Vec<Target>,
-    /// `[rows, number of targets]`.
+    /// `[rows, number of targets]`; NaN for a row without any.
     pub values: Vec<f32>,
     pub splits: Option<Vec<Split>>,
+    /// Facts about the texts that may surprise.
+    pub notes: Vec<String>,
 }
 
 impl TargetCells<'_> {
     /// Converts the texts; without a task, to that which they suggest.
     ///
     /// # Errors
-    /// A text that does not fit the task, a second class, or a class that no training graph has.
+    /// A row with some of the targets, no row with any, a text that does not fit the task, a second class, or a class that no training
+    /// graph has.
     pub fn parse(self, task: Option<Task>) -> Result<Targets, DatasetError> {
-        let task = task.unwrap_or_else(|| self.inferred());
-        let (targets, values) = if task == Task::Classification { self.classes()? } else { self.values(task)? };
-        Ok(Targets { task, targets, values, splits: self.splits })
+        let known = self.rows_with_targets()?;
+        let task = task.unwrap_or_else(|| self.inferred(&known));
+        let (targets, of_known) = match task {
+            Task::Classification => self.classes(&known)?,
+            Task::MultiLabel | Task::Regression => self.values(task, &known)?,
+        };
+        let mut values = vec![f32::NAN; self.origins.len() * targets.len()];
+        for (&row, of_row) in known.iter().zip(of_known.chunks_exact(targets.len())) {
+            values[row * targets.len()..(row + 1) * targets.len()].copy_from_slice(of_row);
+        }
+        let notes = self.mixed(task, &known).into_iter().collect();
+        Ok(Targets { task, targets, values, splits: self.splits, notes })
     }
 
-    /// The task that the texts suggest.
-    fn inferred(&self) -> Task {
-        let Self { cells, .. } = self;
-        let are = |fits: fn(&str) -> bool| cells.iter().flatten().all(|cell| fits(cell));
-        if cells.len() > 1 {
-            return if are(|cell| cell == "0" || cell == "1") { Task::MultiLabel } else { Task::Regression };
+    /// The rows that have targets.
+    fn rows_with_targets(&self) -> Result<Vec<usize>, DatasetError> {
+        let mut known = Vec::with_capacity(self.origins.len());
+        for (row, origin) in self.origins.iter().enumerate() {
+            let missing: Vec<usize> =
+                (0..self.names.len()).filter(|&target| is_missing(&self.cells[target][row])).collect();
+            match missing.first() {
+                None => known.push(row),
+                Some(&target) if missing.len() < self.names.len() => {
+                    let found = format!("'{}' has {}", self.names[target], quoted(&self.cells[target][row]));
+                    return Err(origin.error(found, "a value, or no target of the graph at all"));
+                }
+                Some(_) => {}
+            }
         }
-        let is_text = cells.iter().flatten().any(|cell| cell.parse::<f64>().is_err());
-        let are_integers = are(|cell| cell.parse::<i64>().is_ok());
-        let few = numbered(&cells[0]).0.len() <= MOST_INFERRED_CLASSES.min(2.max(cells[0].len() / 4));
+        match known.is_empty() {
+            true => Err(self.header.error(format!("no value in {}", self.names.join(", ")), "targets of some graphs")),
+            false => Ok(known),
+        }
+    }
+
+    /// The task that the texts of rows with targets suggest.
+    fn inferred(&self, known: &[usize]) -> Task {
+        let texts = || self.cells.iter().flat_map(|cells| known.iter().map(|&row| cells[row].as_str()));
+        if self.cells.len() > 1 {
+            let are_labels = texts().all(|text| text == "0" || text == "1");
+            return if are_labels { Task::MultiLabel } else { Task::Regression };
+        }
+        let is_text = texts().any(|text| text.parse::<f64>().is_err());
+        // A program that has no integers beside a missing value writes them as 1.0.
+        let has_missing = known.len() < self.origins.len();
+        let are_integers =
+            texts().all(|text| text.parse::<i64>().is_ok() || (has_missing && whole_number(text).is_some()));
+        let distinct = numbered(&texts().map(str::to_owned).collect::<Vec<_>>()).0.len();
+        let few = distinct <= MOST_INFERRED_CLASSES.min(2.max(known.len() / 4));
         if is_text || (are_integers && few) { Task::Classification } else { Task::Regression }
     }
 
-    fn classes(&self) -> Result<(Vec<Target>, Vec<f32>), DatasetError> {
+    /// A note if most classes are numbers and a few are not, so that the numbers are only names.
+    fn mixed(&self, task: Task, known: &[usize]) -> Option<String> {
+        if task != Task::Classification {
+            return None;
+        }
+        let is_number = |row: &&usize| self.cells[0][**row].parse::<f64>().is_ok();
+        let numbers = known.iter().filter(is_number).count();
+        let other = known.iter().find(|row| !is_number(row)).filter(|_| 2 * numbers >= known.len())?;
+        let (name, text, origin) = (&self.names[0], &self.cells[0][*other], self.origins[*other]);
+        Some(format!("the numbers of {name} are read as names of classes, because {} has '{text}'", origin.text()))
+    }
+
+    fn classes(&self, known: &[usize]) -> Result<(Vec<Target>, Vec<f32>), DatasetError> {
         if let [_, second, ..] = &self.names[..] {
             let expected = "one target for classification; name it in kdgat-graphs.toml";
             return Err(self.header.error(format!("a second target '{second}'"), expected));
         }
-        let (classes, numbers) = numbered(&self.cells[0]);
-        self.expect_trained_classes(&classes, &numbers)?;
+        let texts = || known.iter().map(|&row| self.cells[0][row].as_str());
+        // 1 and 1.0 are the same class.
+        let whole: Option<Vec<String>> =
+            texts().map(|text| whole_number(text).map(|number| number.to_string())).collect();
+        let (classes, numbers) = numbered(&whole.unwrap_or_else(|| texts().map(str::to_owned).collect()));
+        self.expect_trained_classes(&classes, &numbers, known)?;
         let target = Target { name: self.names[0].clone(), classes };
         Ok((vec![target], numbers.into_iter().map(|class| class as f32).collect()))
     }
 
-    /// Refuses a class that no training graph has.
-    fn expect_trained_classes(&self, classes: &[String], numbers: &[u32]) -> Result<(), DatasetError> {
+    /// Refuses a class that no training graph has; `numbers` has the class of each row in `known`.
+    fn expect_trained_classes(&self, classes: &[String], numbers: &[u32], known: &[usize]) -> Result<(), DatasetError> {
         let Some(splits) = &self.splits else { return Ok(()) };
         let mut trained = vec![false; classes.len()];
-        let of_training = splits.iter().zip(numbers).filter(|(split, _)| **split == Split::Train);
+        let of_training = known.iter().zip(numbers).filter(|(row, _)| splits[**row] == Split::Train);
         of_training.for_each(|(_, &class)| trained[class as usize] = true);
-        match numbers.iter().position(|&class| !trained[class as usize]) {
+        match known.iter().zip(numbers).find(|(_, class)| !trained[**class as usize]) {
             None => Ok(()),
-            Some(graph) => {
-                let found = format!("class '{}', which no training graph has", classes[numbers[graph] as usize]);
-                Err(self.origins[graph].error(found, "a class that is in the training split, too"))
+            Some((&row, &class)) => {
+                let found = format!("class '{}', which no training graph has", classes[class as usize]);
+                Err(self.origins[row].error(found, "a class that is in the training split, too"))
             }
         }
     }
 
-    fn values(&self, task: Task) -> Result<(Vec<Target>, Vec<f32>), DatasetError> {
-        let mut values = Vec::with_capacity(self.origins.len() * self.names.len());
-        for (graph, origin) in self.origins.iter().enumerate() {
+    /// The values of the rows in `known`.
+    fn values(&self, task: Task, known: &[usize]) -> Result<(Vec<Target>, Vec<f32>), DatasetError> {
+        let mut values = Vec::with_capacity(known.len() * self.names.len());
+        for &row in known {
             for (name, cells) in self.names.iter().zip(&self.cells) {
-                let text = cells[graph].as_str();
+                let text = cells[row].as_str();
                 let (fits, expected) = match task {
-                    Task::MultiLabel => (matches!(text, "0" | "1"), "0 or 1"),
+                    Task::MultiLabel => (whole_number(text).is_some_and(|label| label == 0 || label == 1), "0 or 1"),
                     _ => (text.parse::<f32>().is_ok_and(f32::is_finite), "a finite number"),
                 };
                 let parsed = text.parse::<f32>().ok().filter(|_| fits);
-                values.push(parsed.ok_or_else(|| origin.error(format!("'{name}' has '{text}'"), expected))?);
+                let error = || self.origins[row].error(format!("'{name}' has '{text}'"), expected);
+                values.push(parsed.ok_or_else(error)?);
             }
         }
         let target = |name: &String| Target { name: name.clone(), classes: Vec::new() };
         Ok((self.names.iter().map(target).collect(), values))
     }
+}
+
+/// The integer that a text writes, also as 3.0; `None` for any other text.
+fn whole_number(text: &str) -> Option<i64> {
+    // Integers up to here are exact in f64.
+    let exact = -9_007_199_254_740_992.0..=9_007_199_254_740_992.0;
+    let parsed = text.parse::<f64>().ok().filter(|number| number.fract() == 0.0 && exact.contains(number));
+    parsed.map(|number| number as i64)
+}
+
+/// A cell for an error.
+fn quoted(text: &str) -> String {
+    if text.is_empty() { "an empty field".to_owned() } else { format!("'{text}'") }
 }
 
 /// The set that a text names.

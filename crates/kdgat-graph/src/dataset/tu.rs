@@ -3,31 +3,50 @@
 //! `NAME_A.txt` has an edge a line, `NAME_graph_indicator.txt` the graph of each node, `NAME_graph_labels.txt` the class of each graph (or
 //! `NAME_graph_attributes.txt` its values, for regression); labels and attributes of nodes and edges are optional. Numbers count from 1.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 
-use super::error::{DatasetError, Origin};
+use super::error::{DatasetError, Origin, Place as FilePlace};
+use super::feature_rows::{Cells, Column, Rows};
 use super::graph_set::{GraphSet, RawEdge, SortedEdges, expect_few_nodes};
-use super::schema::{Feature, Level, Schema, Target, Task, numbered};
+use super::schema::{Level, Schema, Task};
 use super::source_files::SourceFiles;
+use super::targets::{TargetCells, Targets};
 
 /// Ending of the file that every dataset of this format has.
-pub(super) const INDICATOR: &str = "_graph_indicator.txt";
+const INDICATOR: &str = "_graph_indicator.txt";
+/// Endings of the other files.
+const ENDINGS: [&str; 7] = [
+    "_A.txt",
+    "_graph_labels.txt",
+    "_graph_attributes.txt",
+    "_node_labels.txt",
+    "_node_attributes.txt",
+    "_edge_labels.txt",
+    "_edge_attributes.txt",
+];
 
-/// Reads a dataset of this format.
+/// Names of the datasets whose files are among these: those with an indicator file, or at least two others.
+pub(super) fn names(files: &[String]) -> BTreeSet<&str> {
+    let others =
+        || ENDINGS.into_iter().flat_map(|ending| files.iter().filter_map(move |file| file.strip_suffix(ending)));
+    let is_twice = |name: &&str| others().filter(|other| other == name).count() >= 2;
+    files.iter().filter_map(|file| file.strip_suffix(INDICATOR)).chain(others().filter(is_twice)).collect()
+}
+
+/// True if a file's name has an ending of this format.
+pub(super) fn is_file(name: &str) -> bool {
+    name.ends_with(INDICATOR) || ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
+/// Reads the dataset of this name.
 ///
 /// # Errors
 /// A missing file, or a line that does not fit, with its number.
-pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
-    let Some(name) = files.names().iter().find_map(|name| name.strip_suffix(INDICATOR)) else {
-        return Err(DatasetError::MissingFile {
-            root: files.root().to_owned(),
-            file: format!("NAME{INDICATOR}"),
-            expected: "a dataset of the TUDataset collection has one",
-        });
-    };
+pub(super) fn read(files: &SourceFiles, name: &str) -> Result<GraphSet, DatasetError> {
     let reader = TuReader { files, name };
     let graphs_of_nodes = reader.graphs_of_nodes()?;
-    let (task, targets, graph_targets) = reader.targets()?;
+    let Targets { task, targets, values: graph_targets, notes, .. } = reader.targets()?;
     let num_graphs = graph_targets.len() / targets.len().max(1);
     let nodes = Nodes::new(&reader, &graphs_of_nodes, num_graphs)?;
     let edges = reader.edges(&nodes)?;
@@ -43,6 +62,8 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
             node_features: node_rows.features.clone(),
             edge_features: edge_rows.features.clone(),
         },
+        without_targets: Vec::new(),
+        notes,
         graph_ids: (1..=num_graphs).map(|graph| graph.to_string()).collect(),
         node_ids: Vec::new(),
         node_features: node_rows.ordered(nodes.order.iter().copied()),
@@ -136,28 +157,28 @@ impl TuReader<'_> {
         Ok(graphs)
     }
 
-    /// Task, targets, and `[num_graphs, number of targets]` values.
-    fn targets(&self) -> Result<(Task, Vec<Target>, Vec<f32>), DatasetError> {
+    /// The targets of the graphs.
+    fn targets(&self) -> Result<Targets, DatasetError> {
+        let parse = |file: &str, task: Task, names: Vec<String>, cells: Vec<Vec<String>>| {
+            let lines = 1..=cells.first().map_or(0, Vec::len) as u64;
+            let origins = lines.map(|line| Origin::line(file, line)).collect();
+            TargetCells { names, cells, splits: None, origins, header: Origin::line(file, 1) }.parse(Some(task))
+        };
         if let Some((file, lines)) = self.lines("graph_labels")? {
             if let Some(at) = lines.iter().position(String::is_empty) {
                 return Err(DatasetError::line(&file, at as u64 + 1, "an empty line", "the class of a graph"));
             }
-            let (classes, numbers) = numbered(&lines);
-            let target = Target { name: "class".to_owned(), classes };
-            return Ok((Task::Classification, vec![target], numbers.into_iter().map(|class| class as f32).collect()));
+            return parse(&file, Task::Classification, vec!["class".to_owned()], vec![lines]);
         }
-        let expected = "a dataset has the classes of its graphs there, or their values in NAME_graph_attributes.txt";
         let Some((file, lines)) = self.lines("graph_attributes")? else {
-            return Err(DatasetError::MissingFile {
-                root: self.files.root().to_owned(),
-                file: format!("{}_graph_labels.txt", self.name),
-                expected,
-            });
+            let expected =
+                "a dataset has the classes of its graphs there, or their values in NAME_graph_attributes.txt";
+            let file = format!("{}_graph_labels.txt", self.name);
+            return Err(DatasetError::MissingFile { root: self.files.root().to_owned(), file, expected });
         };
-        let values = numbers(&file, &lines)?;
-        let columns = values.first().map_or(0, Vec::len);
-        let name = |column: usize| Target { name: format!("y_{column}"), classes: Vec::new() };
-        Ok((Task::Regression, (0..columns).map(name).collect(), values.concat()))
+        let cells = cells(&file, &lines)?;
+        let names = (0..cells.len()).map(|column| format!("y_{column}")).collect();
+        parse(&file, Task::Regression, names, cells)
     }
 
     fn edges(&self, nodes: &Nodes) -> Result<Vec<RawEdge>, DatasetError> {
@@ -195,8 +216,6 @@ impl TuReader<'_> {
 
     /// Labels and attributes of nodes or edges.
     fn features(&self, of: &str, rows: usize, what: &'static str) -> Result<Rows, DatasetError> {
-        let mut features = Vec::new();
-        let mut parts: Vec<Vec<f32>> = Vec::new();
         let expect_rows = |file: &str, found: usize| match found == rows {
             true => Ok(()),
             false => Err(DatasetError::line(
@@ -206,92 +225,66 @@ impl TuReader<'_> {
                 format!("{rows}, one for each of the {what}"),
             )),
         };
-        if let Some((file, lines)) = self.lines(&format!("{of}_labels"))? {
-            expect_rows(&file, lines.len())?;
-            let split = |line: &String| line.split(',').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
-            let cells: Vec<Vec<String>> = lines.iter().map(split).collect();
-            let columns = cells.first().map_or(0, Vec::len);
-            if let Some(at) = cells.iter().position(|row| row.len() != columns || row.iter().any(String::is_empty)) {
-                return Err(DatasetError::line(
-                    &file,
-                    at as u64 + 1,
-                    format!("'{}'", lines[at]),
-                    format!("{columns} labels"),
-                ));
-            }
-            for column in 0..columns {
-                let (values, numbers) = numbered(&cells.iter().map(|row| row[column].clone()).collect::<Vec<_>>());
-                let width = values.len();
-                let mut one_hot = vec![0.0; rows * width];
-                numbers.iter().enumerate().for_each(|(row, &value)| one_hot[row * width + value as usize] = 1.0);
-                features.push(Feature { name: named("label", column, columns), values: Some(values) });
-                parts.push(one_hot);
+        let (labels, attributes) = (self.lines(&format!("{of}_labels"))?, self.lines(&format!("{of}_attributes"))?);
+        let mut columns = Vec::new();
+        if let Some((file, lines)) = &labels {
+            expect_rows(file, lines.len())?;
+            let cells = cells(file, lines)?;
+            let count = cells.len();
+            for (column, texts) in cells.into_iter().enumerate() {
+                if let Some(at) = texts.iter().position(String::is_empty) {
+                    return Err(DatasetError::line(file, at as u64 + 1, "an empty label", format!("{count} labels")));
+                }
+                let origin = Origin { file, place: FilePlace::File };
+                let name = named("label", column, count);
+                columns.push(Column { name, cells: Cells::Texts(texts), origin, remedy: TOO_MANY_LABELS });
             }
         }
-        if let Some((file, lines)) = self.lines(&format!("{of}_attributes"))? {
-            expect_rows(&file, lines.len())?;
-            let values = numbers(&file, &lines)?;
-            let columns = values.first().map_or(0, Vec::len);
-            for column in 0..columns {
-                features.push(Feature { name: named("attribute", column, columns), values: None });
-                parts.push(values.iter().map(|row| row[column]).collect());
+        if let Some((file, lines)) = &attributes {
+            expect_rows(file, lines.len())?;
+            let cells = cells(file, lines)?;
+            let count = cells.len();
+            for (column, texts) in cells.into_iter().enumerate() {
+                let origin = Origin { file, place: FilePlace::File };
+                let name = named("attribute", column, count);
+                let cells = Cells::Numbers(numbers(file, &texts)?);
+                columns.push(Column { name, cells, origin, remedy: TOO_MANY_LABELS });
             }
         }
-        Ok(Rows::joined(features, &parts, rows))
+        Rows::new(columns, rows)
     }
 }
+
+/// Advice against labels with too many values.
+const TOO_MANY_LABELS: &str =
+    "if they are numbers with a meaning, put them into the file of attributes; otherwise leave the column out";
 
 fn named(name: &str, column: usize, columns: usize) -> String {
     if columns == 1 { name.to_owned() } else { format!("{name}_{column}") }
 }
 
-/// Rows of comma-separated finite numbers, all of the same length.
-fn numbers(file: &str, lines: &[String]) -> Result<Vec<Vec<f32>>, DatasetError> {
-    let mut rows: Vec<Vec<f32>> = Vec::with_capacity(lines.len());
+/// The columns of comma-separated lines, which have as many cells each as the first.
+fn cells(file: &str, lines: &[String]) -> Result<Vec<Vec<String>>, DatasetError> {
+    let count = lines.first().map_or(0, |line| line.split(',').count());
+    let mut columns = vec![Vec::with_capacity(lines.len()); count];
     for (line, text) in (1..).zip(lines) {
-        let number = |cell: &str| match cell.trim().parse::<f32>() {
-            Ok(value) if value.is_finite() => Ok(value),
-            _ => Err(DatasetError::line(file, line, format!("'{}'", cell.trim()), "a finite number")),
-        };
-        let row = text.split(',').map(number).collect::<Result<Vec<_>, _>>()?;
-        if rows.first().is_some_and(|first| first.len() != row.len()) {
-            let found = format!("{} numbers", row.len());
-            return Err(DatasetError::line(file, line, found, format!("{} as in line 1", rows[0].len())));
+        let found = text.split(',').count();
+        if found != count {
+            let found = format!("{found} values in '{text}'");
+            return Err(DatasetError::line(file, line, found, format!("{count} as in line 1")));
         }
-        rows.push(row);
+        columns.iter_mut().zip(text.split(',')).for_each(|(column, cell)| column.push(cell.trim().to_owned()));
     }
-    Ok(rows)
+    Ok(columns)
 }
 
-/// Features of nodes or edges in the order of the source.
-pub(super) struct Rows {
-    pub features: Vec<Feature>,
-    /// `[rows, width]`.
-    pub values: Vec<f32>,
-    pub width: usize,
-}
-
-impl Rows {
-    /// Joins the columns of each feature, `[rows, columns of the feature]`, to rows.
-    pub fn joined(features: Vec<Feature>, parts: &[Vec<f32>], rows: usize) -> Self {
-        let width: usize = features.iter().map(Feature::columns).sum();
-        let mut values = Vec::with_capacity(rows * width);
-        for row in 0..rows {
-            for (feature, part) in features.iter().zip(parts) {
-                let columns = feature.columns();
-                values.extend_from_slice(&part[row * columns..(row + 1) * columns]);
-            }
-        }
-        Self { features, values, width }
-    }
-
-    /// The rows in another order.
-    pub fn ordered(&self, order: impl Iterator<Item = u32>) -> Vec<f32> {
-        order
-            .flat_map(|row| &self.values[row as usize * self.width..(row as usize + 1) * self.width])
-            .copied()
-            .collect()
-    }
+/// A column of finite numbers.
+fn numbers(file: &str, cells: &[String]) -> Result<Vec<f32>, DatasetError> {
+    let number = |(line, cell): (u64, &String)| match cell.parse::<f32>() {
+        Ok(value) if value.is_finite() => Ok(value),
+        _ => Err(DatasetError::line(file, line, format!("'{cell}'"), "a finite number")),
+    };
+    (1..).zip(cells).map(number).collect()
 }
 
 /// A node's graph and its number in it, both from 0.
@@ -313,24 +306,39 @@ struct Nodes {
 impl Nodes {
     fn new(reader: &TuReader<'_>, graphs_of_nodes: &[u32], num_graphs: usize) -> Result<Self, DatasetError> {
         let file = format!("{}{INDICATOR}", reader.name);
+        let distinct = graphs_of_nodes.iter().collect::<BTreeSet<_>>().len();
         let mut counts = vec![0usize; num_graphs];
         let mut positions = Vec::with_capacity(graphs_of_nodes.len());
         for (line, &graph) in (1..).zip(graphs_of_nodes) {
             let Some(count) = counts.get_mut(graph as usize - 1) else {
-                let found = format!("graph {graph}");
-                return Err(DatasetError::line(
-                    &file,
-                    line,
-                    found,
-                    format!("a graph from 1 to {num_graphs}, which have targets"),
-                ));
+                let has_gaps = distinct < graphs_of_nodes.iter().copied().max().unwrap_or(0) as usize;
+                let (found, expected) = match has_gaps {
+                    true => (
+                        format!("graph {graph}, although there are {distinct} graphs and {num_graphs} targets"),
+                        "graphs numbered from 1 without gaps, each with a line of targets: number them anew".to_owned(),
+                    ),
+                    false => (
+                        format!("graph {graph}"),
+                        format!("a graph from 1 to {num_graphs}, which have targets: add the targets of the others"),
+                    ),
+                };
+                return Err(DatasetError::line(&file, line, found, expected));
             };
             positions.push(Place { graph: graph - 1, node: *count as u32 });
             *count += 1;
             expect_few_nodes(Origin::line(&file, line), *count, &graph.to_string())?;
         }
-        if let Some(empty) = counts.iter().position(|&count| count == 0) {
-            let detail = format!("graph {} has no node: no line of {file} names it; remove its target", empty + 1);
+        let empty: Vec<usize> = (1..=num_graphs).filter(|graph| counts[graph - 1] == 0).collect();
+        if let Some(&first) = empty.first() {
+            let detail = match empty.len() {
+                1 if first == num_graphs => format!("remove line {first} of its targets"),
+                1 => format!("remove line {first} of its targets, and lower by 1 every number above {first} in {file}"),
+                count => format!(
+                    "neither have {} others; remove their lines of targets, and number the graphs in {file} from 1 without gaps",
+                    count - 1
+                ),
+            };
+            let detail = format!("graph {first} has no node: no line of {file} names it; {detail}");
             return Err(DatasetError::Unusable { root: reader.files.root().to_owned(), detail });
         }
         let mut pointers = vec![0u64];

@@ -1,11 +1,13 @@
 //! Reads files of the extended XYZ format: each frame is a graph of atoms, with edges between atoms within a cutoff.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
+use super::elements;
 use super::error::{DatasetError, Origin, Place};
+use super::feature_rows::{Cells, Column, Rows};
 use super::graph_set::GraphSet;
 use super::radius::{EdgeMaker, Radius};
-use super::schema::{Feature, Level, Schema, Task, numbered};
+use super::schema::{Level, Schema, Task, numbered};
 use super::settings::{SETTINGS, Settings};
 use super::source_files::SourceFiles;
 use super::targets::{TargetCells, split_of};
@@ -18,6 +20,9 @@ const DEFAULT_CUTOFF: f64 = 5.0;
 const DEFAULT_TARGET: &str = "energy";
 /// Key of the split unless one is set.
 const DEFAULT_SPLIT: &str = "split";
+
+/// Most species that a note lists.
+const MOST_RESPELLED: usize = 8;
 
 /// True if a file is one of this format, by its ending.
 pub(super) fn is_xyz(file: &str) -> bool {
@@ -142,14 +147,19 @@ impl<'a> Reader<'a> {
     }
 
     fn finish(self, root: String) -> Result<GraphSet, DatasetError> {
+        let header = self.origins.first().copied().unwrap_or(Origin { file: SETTINGS, place: Place::File });
+        let notes = self.species.notes();
         let (species, numbers) = numbered(&self.species.names);
-        let mut node_features = vec![0.0; self.atoms.len() * species.len()];
-        for (row, &atom) in node_features.chunks_exact_mut(species.len().max(1)).zip(&self.atoms) {
-            row[numbers[atom as usize] as usize] = 1.0;
-        }
+        let of_rows = self.atoms.iter().map(|&atom| numbers[atom as usize]).collect();
+        let species = Column {
+            name: "species".to_owned(),
+            cells: Cells::Numbered { values: species, of_rows },
+            origin: header,
+            remedy: "write the elements as species, without numbers of atoms",
+        };
+        let nodes = Rows::new(vec![species], self.atoms.len())?;
         // Energies that happen to be integers are no classes.
         let default_task = self.settings.targets.is_none().then_some(Task::Regression);
-        let header = self.origins.first().copied().unwrap_or(Origin { file: SETTINGS, place: Place::File });
         let Self { targets: names, cells, origins, .. } = self;
         let splits = self.split.map(|_| self.splits);
         let task = self.settings.graph_task()?.or(default_task);
@@ -161,12 +171,14 @@ impl<'a> Reader<'a> {
                 task: targets.task,
                 level: Level::Graph,
                 targets: targets.targets,
-                node_features: vec![Feature { name: "species".to_owned(), values: Some(species) }],
+                node_features: nodes.features,
                 edge_features: edges.features,
             },
             graph_ids: self.ids,
             node_ids: Vec::new(),
-            node_features,
+            without_targets: Vec::new(),
+            notes: [notes, targets.notes].concat(),
+            node_features: nodes.values,
             node_pointers: self.pointers,
             edge_features: edges.values,
             edge_pointers: edges.pointers,
@@ -202,18 +214,40 @@ fn numeric(frame: &Frame<'_, '_>) -> String {
 #[derive(Default)]
 struct Species {
     names: Vec<String>,
+    /// The number of each text.
     numbers: HashMap<String, u32>,
+    /// Texts in another case than that of their element, with the element.
+    respelled: BTreeMap<String, &'static str>,
 }
 
 impl Species {
-    /// The number of a species; a new one follows the others.
-    fn number(&mut self, name: &str) -> u32 {
-        if let Some(&number) = self.numbers.get(name) {
+    /// The number of a species; a new one follows the others. Upper and lower case of an element are the same.
+    fn number(&mut self, text: &str) -> u32 {
+        if let Some(&number) = self.numbers.get(text) {
             return number;
         }
-        let number = self.names.len() as u32;
-        self.names.push(name.to_owned());
-        self.numbers.insert(name.to_owned(), number);
-        number
+        let element = elements::symbol(text);
+        if let Some(element) = element.filter(|element| *element != text) {
+            self.respelled.insert(text.to_owned(), element);
+        }
+        let name = element.unwrap_or(text);
+        let known = self.names.iter().position(|known| known == name);
+        let number = known.unwrap_or_else(|| {
+            self.names.push(name.to_owned());
+            self.names.len() - 1
+        });
+        // There are no more species than atoms, which are numbered in 32 bits.
+        self.numbers.insert(text.to_owned(), number as u32);
+        number as u32
+    }
+
+    /// A note on the species that were written in another case.
+    fn notes(&self) -> Vec<String> {
+        let respelled =
+            self.respelled.iter().take(MOST_RESPELLED).map(|(text, element)| format!("{text} as {element}"));
+        match self.respelled.is_empty() {
+            true => Vec::new(),
+            false => vec![format!("species are read as elements: {}", respelled.collect::<Vec<_>>().join(", "))],
+        }
     }
 }

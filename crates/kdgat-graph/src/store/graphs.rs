@@ -36,6 +36,7 @@ pub fn open_or_build_graphs(source: &Path, stores_dir: &Path, progress: &dyn Pro
     }
     place.remove_leftovers()?;
     let set = dataset::read(source)?;
+    set.notes.iter().for_each(|text| progress.report(&Event::Note { text }));
     let building = UnfinishedFolder::new(place.building());
     if building.path.exists() {
         std::fs::remove_dir_all(&building.path).map_err(StoreError::io("remove", &building.path))?;

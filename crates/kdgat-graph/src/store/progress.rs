@@ -69,6 +69,11 @@ pub enum Event<'a> {
         /// Graphs that are in two splits.
         duplicates: &'a Duplicates,
     },
+    /// A fact about the source that may surprise.
+    Note {
+        /// The fact, as a line without an end.
+        text: &'a str,
+    },
     /// The store is complete and in its place.
     Finished {
         /// The store's folder.

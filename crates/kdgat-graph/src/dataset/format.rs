@@ -1,0 +1,108 @@
+//! The formats of datasets, and what the files of a folder or archive belong to.
+
+use std::path::Path;
+
+use super::csv_dataset::{CsvDataset, META};
+use super::error::DatasetError;
+use super::settings::SETTINGS;
+use super::source_files::SourceFiles;
+use super::{table, table_file, tu, xyz};
+
+/// A dataset that was found.
+pub(super) struct Found {
+    pub format: Format,
+    /// Its format and files, for the user.
+    pub text: String,
+}
+
+/// A format of datasets.
+pub(super) enum Format {
+    /// The text format of the TUDataset collection, with the name in its files.
+    Tu(String),
+    /// Tables as CSV or Parquet, also those that DGL's `meta.yaml` describes.
+    Table,
+    /// Frames of atoms.
+    Xyz,
+}
+
+/// True if files of these names belong to a dataset.
+pub(super) fn is_any(names: &[String]) -> bool {
+    let has = |file: &str| names.iter().any(|name| name == file);
+    has_tables(names)
+        || has(SETTINGS)
+        || has(META)
+        || names.iter().any(|name| xyz::is_xyz(name))
+        || !tu::names(names).is_empty()
+}
+
+/// True if a file of this name belongs to a dataset, so that an archive has it once.
+pub(super) fn is_read(name: &str) -> bool {
+    let is_table = |table: &str| table_file::is_table(name, table);
+    [table::GRAPHS, table::NODES, table::EDGES].into_iter().any(is_table)
+        || name == SETTINGS
+        || name == META
+        || xyz::is_xyz(name)
+        || tu::is_file(name)
+}
+
+/// True if the table of graphs is there, or those of nodes and edges, which need it.
+fn has_tables(names: &[String]) -> bool {
+    let has = |table: &str| names.iter().any(|name| table_file::is_table(name, table));
+    has(table::GRAPHS) || (has(table::NODES) && has(table::EDGES))
+}
+
+/// The datasets among files.
+///
+/// # Errors
+/// A `meta.yaml` that cannot be read.
+pub(super) fn found(files: &SourceFiles) -> Result<Vec<Found>, DatasetError> {
+    let names = files.names();
+    let mut found = Vec::new();
+    let mut add = |format: Format, text: String| found.push(Found { format, text });
+    match files.read(META)?.map(|bytes| CsvDataset::parse(&bytes)).transpose()?.flatten() {
+        Some(dataset) if dataset.graphs.is_some() || files.is_archive() => {
+            add(Format::Table, format!("a CSVDataset of DGL ({META})"));
+        }
+        // One graph: its nodes, not the graph, are classified.
+        Some(_) => {}
+        None if has_tables(names) => add(Format::Table, "tables (graphs, nodes and edges)".to_owned()),
+        None => {}
+    }
+    if let Some(file) = names.iter().find(|name| xyz::is_xyz(name)) {
+        add(Format::Xyz, format!("extended XYZ ({file})"));
+    }
+    tu::names(names)
+        .into_iter()
+        .for_each(|name| add(Format::Tu(name.to_owned()), format!("a TUDataset ({name}_*.txt)")));
+    if found.is_empty() && names.iter().any(|name| name == SETTINGS) {
+        found.push(Found { format: Format::Table, text: format!("tables ({SETTINGS})") });
+    }
+    Ok(found)
+}
+
+/// Explains why a path is no dataset of graphs, and what to do; `None` if nothing is known about it.
+pub fn explain(path: &Path) -> Option<String> {
+    let raw_has = |name: &str| path.join("raw").join(name).is_file();
+    if raw_has("graph-label.csv.gz") || raw_has("graph-label.npz") {
+        let text = "folders of the Open Graph Benchmark whose graphs have labels are not read; write tables (graphs.csv, nodes.csv, edges.csv)";
+        return Some(text.to_owned());
+    }
+    let mut entries: Vec<_> = std::fs::read_dir(path).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    entries.sort_unstable();
+    let is_npz = |path: &&std::path::PathBuf| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npz"));
+    if let Some(file) = entries.iter().find(is_npz) {
+        return Some(format!("one large graph is named by its file: --data {}", file.display()));
+    }
+    let within: Vec<_> = entries.iter().filter(|path| path.is_dir() && super::is_dataset(path)).collect();
+    if let Some(first) = within.first() {
+        let count = if within.len() == 1 { "a dataset".to_owned() } else { format!("{} datasets", within.len()) };
+        return Some(format!("it holds {count} of graphs in folders of its own; name one: --data {}", first.display()));
+    }
+    let is_processed = |path: &std::path::PathBuf| path.extension().is_some_and(|ending| ending == "pt");
+    let processed = std::fs::read_dir(path.join("processed")).ok();
+    if processed.is_some_and(|files| files.flatten().any(|file| is_processed(&file.path()))) {
+        let text = "processed files of PyTorch Geometric (*.pt) are not read, and no known files are in raw/; write tables (graphs.csv, nodes.csv, edges.csv)";
+        return Some(text.to_owned());
+    }
+    None
+}
