@@ -79,6 +79,10 @@ pub enum NodesError {
     #[error("{0}")]
     Options(String),
 
+    /// A file in the layout of another library cannot be converted.
+    #[error(transparent)]
+    Dataset(#[from] kdgat_graph::dataset::DatasetError),
+
     /// libtorch reported an error.
     #[error(transparent)]
     Torch(#[from] tch::TchError),
@@ -105,8 +109,10 @@ impl NodesError {
     pub fn is_input(&self) -> bool {
         match self {
             Self::Io { source, .. } => files::is_about_the_path(source),
+            Self::Dataset(kdgat_graph::dataset::DatasetError::Io { source, .. }) => files::is_about_the_path(source),
             Self::Torch(_) | Self::Space { .. } | Self::Stopped => false,
-            Self::Invalid { .. } | Self::Damaged { .. } | Self::Version { .. } | Self::Options(_) => true,
+            Self::Invalid { .. } | Self::Damaged { .. } | Self::Version { .. } => true,
+            Self::Options(_) | Self::Dataset(_) => true,
         }
     }
 }

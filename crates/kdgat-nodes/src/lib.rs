@@ -10,6 +10,7 @@ pub mod batches;
 pub mod block;
 pub mod build;
 pub mod citations;
+mod class_numbers;
 pub mod class_shares;
 pub mod clusters;
 pub mod error;

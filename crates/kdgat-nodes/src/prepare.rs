@@ -1,9 +1,10 @@
 //! Turns the list of edges of a source into a [`NodeGraph`]: edges sorted by target without self-loops and repetitions,
-//! and the largest component, renumbered.
+//! the largest component, renumbered, and the classes that nodes have.
 //!
 //! Each step takes time linear in nodes and edges (components: times the inverse Ackermann function). Sorting needs
 //! memory for two copies of the directed edges, four bytes each; all other steps work in place.
 
+use crate::class_numbers::ClassNumbers;
 use crate::node_graph::{NO_LABEL, NodeGraph, NodeTask, Section};
 use crate::sections::content_digest;
 use crate::sources::{EdgeList, GraphOptions, RawFeatures, RawGraph, SourceNotes};
@@ -13,14 +14,17 @@ const REMOVED: u32 = u32::MAX;
 
 /// Sorts the edges, and reduces the graph to its largest component if `options` ask for it.
 pub fn prepare(raw: RawGraph, options: &GraphOptions) -> (NodeGraph, SourceNotes) {
-    let RawGraph { name, edges, features, mut labels, mut split, class_names, ignored_columns } = raw;
+    let RawGraph { name, edges, features, mut labels, mut split, class_names, ignored_columns, mut remarks } = raw;
     let mut node_hashes = features.node_hashes();
     let mut features = features.features;
+    // Of the whole source, so that no option of reading changes a node's class.
+    let present = ClassNumbers::of(&labels);
+    labels.iter_mut().for_each(|label| *label = present.renumbered(*label));
+    let had_names = class_names.is_some();
+    let class_names = present.names(class_names);
+    remarks.extend(present.remark(class_names.as_deref()).filter(|_| !had_names));
     let source_nodes = labels.len();
     let listed_edges = edges.sources.len() as u64;
-    let named = class_names.as_ref().map_or(0, Vec::len);
-    // Labels are at least `NO_LABEL`, which is -1.
-    let classes = labels.iter().map(|&label| (label + 1) as usize).fold(named, usize::max);
     let (outgoing, removed_self_loops) = outgoing_edges(edges, source_nodes, options.undirected);
     let mut rows = transposed(outgoing);
     remove_repetitions(&mut rows);
@@ -43,6 +47,7 @@ pub fn prepare(raw: RawGraph, options: &GraphOptions) -> (NodeGraph, SourceNotes
         nodes_without_label: labels.iter().filter(|&&label| label == NO_LABEL).count() as u64,
         ignored_columns,
         class_names,
+        remarks,
     };
     let mut graph = NodeGraph {
         name,
@@ -51,7 +56,7 @@ pub fn prepare(raw: RawGraph, options: &GraphOptions) -> (NodeGraph, SourceNotes
         sources: rows.nodes.into(),
         features: features.into(),
         labels: labels.into(),
-        task: NodeTask { classes },
+        task: NodeTask { classes: present.count() },
         given_split: split.map(Section::from),
         node_hashes: node_hashes.into(),
         original: kept.map(|kept| kept.into_iter().map(u64::from).collect::<Vec<_>>().into()),
@@ -268,6 +273,7 @@ mod tests {
             split: Some((0..num_nodes).map(|node| (node % 4) as u8).collect()),
             class_names: None,
             ignored_columns: Vec::new(),
+            remarks: Vec::new(),
         }
     }
 
@@ -341,7 +347,6 @@ mod tests {
             RawGraph { labels: vec![0, 1, -1], ..numbered(3, &edges) },
             RawGraph { split: None, ..numbered(3, &edges) },
             RawGraph { features: hashed(features, 3), ..numbered(3, &edges) },
-            RawGraph { class_names: Some(vec![String::new(); 4]), ..numbered(3, &edges) },
         ] {
             assert!(others.insert(digest(raw)));
         }

@@ -25,13 +25,15 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 
 use crate::NodesError;
+use crate::class_numbers::ClassNumbers;
 use crate::node_graph::NO_LABEL;
-use crate::sources::{GraphOptions, RowBlock, SourceNotes};
+use crate::sources::{GraphOptions, MOST_CLASSES, RowBlock, SourceNotes};
 use crate::store::header::{FeatureKind, Header, PAGE_BYTES, Section};
 use crate::store::{self, Provenance};
 
 pub(crate) use buckets::most_edges;
 pub(crate) use edges::{Bucket, Buckets, key};
+use work::Journal;
 pub(crate) use work::Work;
 
 /// Memory of a build without another limit, in bytes.
@@ -260,10 +262,9 @@ pub(crate) trait Rows: Sync {
 /// Those of the stream, too little space, [`NodesError::Stopped`], or any error of the disk.
 pub(crate) fn build(stream: &dyn GraphStream, path: &Path, build: &Build<'_>) -> Result<(), NodesError> {
     let sizes = stream.sizes();
-    let header = room(sizes).map_err(|error| NodesError::io("write", path)(error.into()))?;
     let Some(mut work) = Work::open(path, &key_of(sizes), build.progress)? else { return Ok(()) };
-    match fill(stream, &mut work, header, build) {
-        Ok(()) => seal::seal(sizes, work, header, build),
+    match fill(stream, &mut work, build) {
+        Ok(header) => seal::seal(sizes, work, header, build),
         // The same files would give the same error: nothing could resume this build.
         Err(error @ NodesError::Invalid { .. }) => work.discard().and(Err(error)),
         Err(error) => Err(error),
@@ -282,10 +283,10 @@ pub(crate) fn remove_rest(path: &Path) -> Result<(), NodesError> {
     Ok(())
 }
 
-/// Writes all arrays.
-fn fill(stream: &dyn GraphStream, work: &mut Work, header: u64, build: &Build<'_>) -> Result<(), NodesError> {
+/// Writes all arrays; returns the bytes of the header that goes before them.
+fn fill(stream: &dyn GraphStream, work: &mut Work, build: &Build<'_>) -> Result<u64, NodesError> {
     let sizes = stream.sizes();
-    let needed = sizes.needed(header, matches!(stream.edges(), Edges::Listed(_)));
+    let needed = sizes.needed(room(sizes, work)?, matches!(stream.edges(), Edges::Listed(_)));
     let free = work.free_bytes()?;
     if needed > free {
         return Err(NodesError::Space { path: work.folder().to_owned(), needed, free });
@@ -295,6 +296,7 @@ fn fill(stream: &dyn GraphStream, work: &mut Work, header: u64, build: &Build<'_
     if work.journal.classes.is_none() {
         labels(stream, work, build)?;
     }
+    let header = room(sizes, work)?;
     work.expect_length(written(sizes, header, work))?;
     edges::build(stream, work, header, build)?;
     let begin = header + edges::bytes(sizes.nodes, work.journal.edges_written);
@@ -304,7 +306,7 @@ fn fill(stream: &dyn GraphStream, work: &mut Work, header: u64, build: &Build<'_
     if sizes.has_split {
         append(work, SPLIT, begin + padded(4 * sizes.nodes as u64))?;
     }
-    Ok(())
+    Ok(header)
 }
 
 /// Bytes that the store in progress has at least, by the journal.
@@ -317,18 +319,19 @@ fn written(sizes: &Sizes, header: u64, work: &Work) -> u64 {
     }
 }
 
-/// Reads labels and split into temporary files.
+/// Reads labels and split into temporary files; classes without a node are left out unless the source has a number of them.
 fn labels(stream: &dyn GraphStream, work: &mut Work, build: &Build<'_>) -> Result<(), NodesError> {
     let sizes = stream.sizes();
     let total = sizes.nodes as u64;
     let path = work.path(LABELS);
     let mut file = BufWriter::new(work.create(LABELS)?);
-    let (mut classes, mut without, mut done) = (sizes.classes, 0, 0);
+    let (mut seen, mut without, mut done) = (vec![false; MOST_CLASSES], 0, 0);
     stream.labels(&mut |label| {
         file.write_all(&label.to_le_bytes()).map_err(NodesError::io("write", &path))?;
-        // Labels are at least `NO_LABEL`, which is -1.
-        classes = classes.max((label + 1) as usize);
-        without += u64::from(label == NO_LABEL);
+        match label {
+            NO_LABEL => without += 1,
+            label => seen[label as usize] = true,
+        }
         done += 1;
         match done % EDGE_BLOCK as u64 {
             0 => build.advance(Step::Labels, done, total),
@@ -338,6 +341,11 @@ fn labels(stream: &dyn GraphStream, work: &mut Work, build: &Build<'_>) -> Resul
     file.flush().map_err(NodesError::io("write", &path))?;
     if without == total {
         return Err(NodesError::invalid(&sizes.source, "", "no node has a label", "a class for some nodes"));
+    }
+    let classes = ClassNumbers::seen(&seen);
+    let has_gaps = sizes.classes == 0 && classes.has_gaps();
+    if has_gaps {
+        renumber(&path, &classes)?;
     }
     if sizes.has_split {
         let path = work.path(SPLIT);
@@ -350,9 +358,30 @@ fn labels(stream: &dyn GraphStream, work: &mut Work, build: &Build<'_>) -> Resul
         }
     }
     work.sync(LABELS)?;
-    work.journal.classes = Some(classes);
+    work.journal.classes = Some(sizes.classes.max(classes.count()));
+    work.journal.class_numbers = if has_gaps { classes.numbers().to_vec() } else { Vec::new() };
     work.journal.nodes_without_label = without;
     work.save()
+}
+
+/// Replaces the labels in a file by numbers without gaps.
+fn renumber(path: &Path, classes: &ClassNumbers) -> Result<(), NodesError> {
+    use std::os::unix::fs::FileExt;
+    let opened = fs::File::options().read(true).write(true).open(path);
+    let mut file = opened.map_err(NodesError::io("open", path))?;
+    let (mut at, mut block) = (0, Vec::new());
+    loop {
+        block.clear();
+        let read = (&mut file).take(BLOCK_BYTES as u64).read_to_end(&mut block);
+        if read.map_err(NodesError::io("read", path))? == 0 {
+            return Ok(());
+        }
+        for label in block.as_chunks_mut::<4>().0 {
+            *label = classes.renumbered(i32::from_le_bytes(*label)).to_le_bytes();
+        }
+        file.write_all_at(&block, at).map_err(NodesError::io("write", path))?;
+        at += block.len() as u64;
+    }
 }
 
 /// The rows of a store in its file.
@@ -472,8 +501,12 @@ fn header(sizes: &Sizes, classes: usize, edges: u64, notes: SourceNotes) -> Head
     }
 }
 
-fn notes(sizes: &Sizes) -> SourceNotes {
+fn notes(sizes: &Sizes, journal: &Journal) -> SourceNotes {
+    let classes = ClassNumbers::from(journal.class_numbers.clone());
+    let class_names = classes.names(None);
     SourceNotes {
+        remarks: classes.remark(class_names.as_deref()).into_iter().collect(),
+        class_names,
         source_nodes: sizes.nodes as u64,
         listed_edges: sizes.edges,
         ignored_columns: sizes.ignored_columns.clone(),
@@ -481,9 +514,10 @@ fn notes(sizes: &Sizes) -> SourceNotes {
     }
 }
 
-/// Bytes of the header, known before anything is read.
-fn room(sizes: &Sizes) -> Result<u64, serde_json::Error> {
-    header(sizes, 0, 0, notes(sizes)).room().map(|bytes| bytes as u64)
+/// Bytes of the header, known once labels are read.
+fn room(sizes: &Sizes, work: &Work) -> Result<u64, NodesError> {
+    let room = header(sizes, 0, 0, notes(sizes, &work.journal)).room();
+    room.map(|bytes| bytes as u64).map_err(|error| NodesError::io("write", work.target())(error.into()))
 }
 
 /// A text that tells builds apart whose temporary files do not fit each other.

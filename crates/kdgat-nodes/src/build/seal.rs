@@ -19,7 +19,7 @@ pub fn seal(sizes: &Sizes, work: Work, header_bytes: u64, build: &Build<'_>) -> 
         removed_self_loops: journal.self_loops,
         removed_duplicates: sizes.edges - journal.self_loops - journal.edges_written / sizes.directions(),
         nodes_without_label: journal.nodes_without_label,
-        ..notes(sizes)
+        ..notes(sizes, journal)
     };
     // Labels were counted before the edges.
     let mut header = header(sizes, journal.classes.unwrap_or(0), journal.edges_written, notes);

@@ -29,6 +29,8 @@ pub struct Journal {
     key: String,
     /// Number of classes, once labels and split are in their files.
     pub classes: Option<usize>,
+    /// Numbers of the classes in the source, ascending, if they have gaps, which those in the files have not.
+    pub class_numbers: Vec<u32>,
     /// Nodes without a label.
     pub nodes_without_label: u64,
     /// Edges from a node to itself.

@@ -44,6 +44,7 @@ pub(super) fn read(path: &Path, options: &GraphOptions) -> Result<RawGraph, Node
         split: None,
         class_names: None,
         ignored_columns: ignored,
+        remarks: Vec::new(),
     })
 }
 
@@ -278,8 +279,9 @@ mod tests {
         assert_eq!(graph.name, "small");
         assert_eq!(&graph.row_pointers[..], [0, 1, 3, 4]);
         assert_eq!(&graph.sources[..], [1, 0, 2, 1]);
-        assert_eq!(&graph.labels[..], [0, 3, 0]);
-        assert_eq!(graph.task.classes, 4);
+        // No node is of class 2; that of class 1 is outside the component.
+        assert_eq!(&graph.labels[..], [0, 2, 0]);
+        assert_eq!((graph.task.classes, notes.class_names.as_deref().unwrap().join(" ")), (3, "0 1 3".to_owned()));
         let Features::Sparse { columns: 5, row_pointers, column_index, values } = &graph.features else {
             panic!("not sparse")
         };
@@ -293,7 +295,8 @@ mod tests {
                 "removed 1 self-loop",
                 "removed 1 repeated edge of 4",
                 "kept the largest component: 3 of 4 nodes",
-                "ignored small.npz node_names"
+                "ignored small.npz node_names",
+                "class numbers have gaps: 0, 1, 3 are the classes 0 to 2"
             ]
         );
         let half = GraphOptions { half: true, ..GraphOptions::default() };
@@ -316,7 +319,7 @@ mod tests {
         assert_eq!(&graph.sources[..], [0, 1]);
         let Features::Dense { columns: 2, values } = &graph.features else { panic!("not dense") };
         assert_eq!(&values[..], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
-        let ignored = notes.lines().pop().unwrap();
+        let ignored = notes.lines().into_iter().find(|line| line.starts_with("ignored")).unwrap();
         assert!(ignored.contains("small.npz attr_data"), "{ignored}");
         assert!(ignored.ends_with("small.npz adj_data (weights of edges)"), "{ignored}");
     }

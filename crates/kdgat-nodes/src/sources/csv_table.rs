@@ -1,10 +1,11 @@
 //! A CSV file with named columns, read as a stream, and errors with its lines and columns.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 
 use csv::{ReaderBuilder, StringRecord, Trim};
+use kdgat_graph::dataset::is_missing;
 
 use super::raw_graph::Mismatch;
 use crate::NodesError;
@@ -13,7 +14,7 @@ use crate::NodesError;
 pub(super) struct CsvTable {
     path: PathBuf,
     columns: Vec<String>,
-    reader: csv::Reader<BufReader<File>>,
+    reader: csv::Reader<Box<dyn Read>>,
 }
 
 /// A line of a table.
@@ -34,7 +35,16 @@ impl CsvTable {
             return Err(NodesError::invalid(folder, "", format!("no {name}"), format!("a table of {content}")));
         }
         let file = File::open(path).map_err(NodesError::io("open", path))?;
-        let mut reader = ReaderBuilder::new().trim(Trim::All).from_reader(BufReader::with_capacity(1 << 18, file));
+        Self::new(path, Box::new(BufReader::with_capacity(1 << 18, file)))
+    }
+
+    /// A table of this content, which was converted from the file `path`.
+    pub fn converted(path: &Path, content: Vec<u8>) -> Result<Self, NodesError> {
+        Self::new(path, Box::new(Cursor::new(content)))
+    }
+
+    fn new(path: &Path, content: Box<dyn Read>) -> Result<Self, NodesError> {
+        let mut reader = ReaderBuilder::new().trim(Trim::All).from_reader(content);
         let header = reader.headers().cloned().map_err(|error| broken(path, error))?;
         let columns: Vec<String> =
             header.iter().map(|name| name.trim_start_matches('\u{feff}').trim().to_owned()).collect();
@@ -72,6 +82,16 @@ impl CsvTable {
         self.line_error(1, Mismatch::new(found, expected))
     }
 
+    /// An error about the table as a whole.
+    pub fn error(&self, mismatch: Mismatch) -> NodesError {
+        mismatch.at(&self.path, "")
+    }
+
+    /// Name of the file.
+    pub fn file_name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     /// An error about a line.
     pub fn line_error(&self, line: u64, mismatch: Mismatch) -> NodesError {
         mismatch.at(&self.path, format!(", line {line}"))
@@ -95,6 +115,11 @@ impl Row<'_> {
     pub fn cell(&self, column: usize) -> &str {
         // The reader refuses rows of another length than the names.
         self.record.get(column).unwrap_or_default()
+    }
+
+    /// The cell of a column; `None` if it is empty, NaN, or another mark of a missing value.
+    pub fn value(&self, column: usize) -> Option<&str> {
+        Some(self.cell(column)).filter(|text| !is_missing(text))
     }
 
     /// The cell of a column that must not be empty.

@@ -62,8 +62,10 @@ pub struct SourceNotes {
     pub nodes_without_label: u64,
     /// Columns, arrays and files of the source that nothing reads, each with its file.
     pub ignored_columns: Vec<String>,
-    /// Names of the classes, in the order of their numbers, if the source names them.
+    /// Names of the classes, in the order of their numbers, if the source names them or has numbers with gaps.
     pub class_names: Option<Vec<String>>,
+    /// Other facts that may surprise, one line each.
+    pub remarks: Vec<String>,
 }
 
 impl SourceNotes {
@@ -89,6 +91,7 @@ impl SourceNotes {
         if !self.ignored_columns.is_empty() {
             lines.push(format!("ignored {}", self.ignored_columns.join(", ")));
         }
+        lines.extend_from_slice(&self.remarks);
         lines
     }
 }
@@ -104,7 +107,7 @@ enum Format {
 }
 
 /// True if `path` is a source of one large graph: a store, an `.npz` file, a folder whose `kdgat-graphs.toml` has
-/// `task = "node-class"`, or a folder of the Open Graph Benchmark for predicting properties of nodes.
+/// `task = "node-class"`, DGL's layout of one graph, or a folder of the Open Graph Benchmark for predicting properties of nodes.
 pub fn is_node_dataset(path: &Path) -> bool {
     format_of(path).is_some()
 }
@@ -151,7 +154,7 @@ pub fn node_names(path: &Path) -> Result<Option<Vec<String>>, NodesError> {
 pub fn source_digest(path: &Path) -> Result<String, NodesError> {
     let files: Vec<PathBuf> = match known_format_of(path)? {
         Format::CsrNpz => vec![path.to_owned()],
-        Format::Table => table::files(path),
+        Format::Table => table::files(path)?,
         Format::Ogb => ogb::files(path)?,
         Format::Store => return store::digest(path),
     };
@@ -200,8 +203,8 @@ fn format_of(path: &Path) -> Option<Format> {
 
 fn known_format_of(path: &Path) -> Result<Format, NodesError> {
     std::fs::metadata(path).map_err(NodesError::io("open", path))?;
-    let expected = "an .npz file, a .kdgat-nodes file, a folder whose kdgat-graphs.toml has task = \"node-class\", or a folder with raw/edge.csv.gz \
-                    or raw/data.npz";
+    let expected = "an .npz file, a .kdgat-nodes file, a folder whose kdgat-graphs.toml has task = \"node-class\", a folder with DGL's \
+                    meta.yaml, or one with raw/edge.csv.gz or raw/data.npz";
     format_of(path).ok_or_else(|| NodesError::invalid(path, "", "no graph of classified nodes", expected))
 }
 
@@ -233,6 +236,7 @@ mod tests {
             nodes_without_label: 1,
             ignored_columns: vec!["edges.csv e_weight".to_owned(), "nodes.csv pos_x".to_owned()],
             class_names: None,
+            remarks: vec!["seen".to_owned()],
         };
         assert_eq!(
             notes.lines(),
@@ -241,7 +245,8 @@ mod tests {
                 "removed 2 repeated edges of 20",
                 "kept the largest component: 6 of 9 nodes",
                 "1 node without a label",
-                "ignored edges.csv e_weight, nodes.csv pos_x"
+                "ignored edges.csv e_weight, nodes.csv pos_x",
+                "seen"
             ]
         );
         assert!(SourceNotes::default().lines().is_empty());

@@ -19,6 +19,8 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use kdgat_graph::dataset::is_missing;
+
 use super::csr_npz::{dense_rows, labels as npz_labels};
 use super::csv_gz::{each_line, first_line};
 use super::raw_graph::{DenseRows, EdgeList, HashedRows, Mismatch, RawGraph, class_of, expect_nodes, node_number};
@@ -148,6 +150,7 @@ fn unnamed(edges: EdgeList, features: HashedRows, labels: Vec<i32>) -> RawGraph 
         split: None,
         class_names: None,
         ignored_columns: Vec::new(),
+        remarks: Vec::new(),
     }
 }
 
@@ -241,7 +244,7 @@ fn each_csv_label(
         }
         // pandas writes a missing value that is alone in its line as "".
         let class = match text.trim().trim_matches('"') {
-            "" => f64::NAN,
+            text if is_missing(text) => f64::NAN,
             text => text.parse().map_err(|_| Mismatch::new(format!("'{text}'"), "the number of a class"))?,
         };
         each(class_of(class)?)
@@ -415,7 +418,8 @@ mod tests {
 
     fn check(graph: &NodeGraph, notes: &SourceNotes, second_feature: f32) {
         assert_eq!((&graph.row_pointers[..], &graph.sources[..]), (&[0, 1, 2, 3, 3][..], &[3, 0, 1][..]));
-        assert_eq!(&graph.labels[..], [2, NO_LABEL, 0, NO_LABEL]);
+        assert_eq!(&graph.labels[..], [1, NO_LABEL, 0, NO_LABEL]);
+        assert_eq!(notes.class_names.as_deref().unwrap(), ["0", "2"]);
         assert_eq!(graph.given_split.as_deref().unwrap(), [2, 0, 1, 2]);
         let Features::Dense { columns: 2, values } = &graph.features else { panic!("not dense") };
         assert_eq!(&values[..], [0.5, -1.0, second_feature, 0.0, 2.0, 3.0, 4.0, 5.0]);

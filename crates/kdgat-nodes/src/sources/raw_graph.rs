@@ -52,6 +52,8 @@ pub struct RawGraph {
     pub class_names: Option<Vec<String>>,
     /// Columns and arrays of the source that nothing reads.
     pub ignored_columns: Vec<String>,
+    /// Other facts about the source that may surprise.
+    pub remarks: Vec<String>,
 }
 
 /// Directed edges.

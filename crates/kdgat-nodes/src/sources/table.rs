@@ -3,15 +3,19 @@
 //! | file | content |
 //! |---|---|
 //! | `kdgat-graphs.toml` | `task = "node-class"`, optionally `name` |
-//! | `nodes.csv` | `node_id`, class `y` (empty: no label), continuous `x_*`, categorical `c_*`, optionally `split` |
+//! | `nodes.csv` | `node_id`, class `y` (empty or NaN: no label), continuous `x_*`, categorical `c_*`, optionally `split` |
 //! | `edges.csv` | `source`, `target` |
+//!
+//! Or the layout of DGL's `CSVDataset` for one graph, whose tables are converted to these ([`CsvDataset`]).
 //!
 //! Nodes are numbered in the order of the rows. Features are the continuous columns, then one column for each value of
 //! each categorical one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
+use kdgat_graph::dataset::{Converted, CsvDataset, Table, is_missing};
+use kdgat_torch::allocator;
 use serde::Deserialize;
 
 use super::csv_table::{CsvTable, Row};
@@ -41,8 +45,23 @@ struct Settings {
     _task: String,
 }
 
-/// True if a folder has a `kdgat-graphs.toml` with this format's task.
+/// File that describes a dataset in DGL's layout.
+const META: &str = "meta.yaml";
+/// Other sources of a graph that would be ignored beside tables.
+const OTHERS: [&str; 3] = ["graphs.csv", "graphs.parquet", META];
+
+/// True if a folder has a `kdgat-graphs.toml` with this format's task, or a `meta.yaml` of DGL that describes one graph.
 pub(super) fn is_table(path: &Path) -> bool {
+    has_task(path) || is_described(path)
+}
+
+/// True if `meta.yaml` describes one graph; if it is that of DGL but cannot be read, so that the error is said.
+fn is_described(path: &Path) -> bool {
+    let found = CsvDataset::in_folder(path);
+    found.map_or(true, |dataset| dataset.is_some_and(|dataset| dataset.graphs.is_none()))
+}
+
+fn has_task(path: &Path) -> bool {
     let text = std::fs::read_to_string(path.join(SETTINGS)).unwrap_or_default();
     // The reader of many graphs reports a file that is no TOML.
     let settings = text.parse::<toml::Table>().unwrap_or_default();
@@ -50,8 +69,20 @@ pub(super) fn is_table(path: &Path) -> bool {
 }
 
 /// The files of a dataset.
-pub(super) fn files(path: &Path) -> Vec<PathBuf> {
-    [SETTINGS, NODES, EDGES].map(|name| path.join(name)).into()
+///
+/// # Errors
+/// A `meta.yaml` that cannot be read.
+pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, NodesError> {
+    let names = match described(path)? {
+        Some(CsvDataset { nodes, edges, .. }) => vec![META.to_owned(), nodes, edges],
+        None => [SETTINGS, NODES, EDGES].map(str::to_owned).into(),
+    };
+    Ok(names.into_iter().map(|name| path.join(name)).collect())
+}
+
+/// The description in DGL's layout, which counts unless the folder has settings of this program.
+fn described(path: &Path) -> Result<Option<CsvDataset>, NodesError> {
+    if has_task(path) { Ok(None) } else { Ok(CsvDataset::in_folder(path)?) }
 }
 
 /// Reads a graph.
@@ -59,18 +90,20 @@ pub(super) fn files(path: &Path) -> Vec<PathBuf> {
 /// # Errors
 /// A missing file or column, or a row that does not fit, with its line.
 pub(super) fn read(path: &Path, options: &GraphOptions) -> Result<RawGraph, NodesError> {
-    let settings = settings(path)?;
-    let nodes = Nodes::read(&path.join(NODES), options)?;
+    let Tables { name, nodes, edges, notes: mut remarks } = Tables::open(path)?;
+    let nodes = Nodes::read(nodes, options)?;
     let mut ignored_columns = nodes.ignored_columns;
-    let edges = edges(&path.join(EDGES), &nodes.numbers, &mut ignored_columns)?;
+    let edges = read_edges(edges, &nodes.numbers, &mut ignored_columns)?;
+    remarks.extend(nodes.remarks);
     Ok(RawGraph {
-        name: settings.name.unwrap_or_else(|| name_of(path)),
+        name: name.unwrap_or_else(|| name_of(path)),
         edges,
         features: nodes.features,
         labels: nodes.labels,
         split: nodes.split,
         class_names: nodes.class_names,
         ignored_columns,
+        remarks,
     })
 }
 
@@ -79,7 +112,7 @@ pub(super) fn read(path: &Path, options: &GraphOptions) -> Result<RawGraph, Node
 /// # Errors
 /// A file that cannot be read.
 pub(super) fn node_names(path: &Path) -> Result<Vec<String>, NodesError> {
-    let mut table = CsvTable::open(&path.join(NODES), "the nodes")?;
+    let Tables { nodes: mut table, .. } = Tables::open(path)?;
     let node_id = table.column("node_id")?;
     let mut names = Vec::new();
     table.each_row(|row| {
@@ -87,6 +120,47 @@ pub(super) fn node_names(path: &Path) -> Result<Vec<String>, NodesError> {
         Ok(())
     })?;
     Ok(names)
+}
+
+/// The open tables of a dataset.
+struct Tables {
+    /// Name of the dataset, if it has one besides that of its folder.
+    name: Option<String>,
+    nodes: CsvTable,
+    edges: CsvTable,
+    /// Columns and files that are not read.
+    notes: Vec<String>,
+}
+
+impl Tables {
+    fn open(path: &Path) -> Result<Self, NodesError> {
+        if let Some(dataset) = described(path)? {
+            return Self::converted(path, &dataset);
+        }
+        let settings = settings(path)?;
+        let beside = OTHERS.into_iter().filter(|name| path.join(name).is_file());
+        let notes = beside.map(|name| format!("{name} is not read beside task = \"{TASK}\"")).collect();
+        let (nodes, edges) =
+            (CsvTable::open(&path.join(NODES), "the nodes")?, CsvTable::open(&path.join(EDGES), "the edges")?);
+        Ok(Self { name: settings.name, nodes, edges, notes })
+    }
+
+    /// The tables of a dataset in DGL's layout.
+    fn converted(path: &Path, dataset: &CsvDataset) -> Result<Self, NodesError> {
+        let mut notes = Vec::new();
+        let mut open = |name: &str, table: Table| {
+            let file = path.join(name);
+            if !file.is_file() {
+                return Err(NodesError::invalid(path, "", format!("no {name}"), format!("the file that {META} names")));
+            }
+            let bytes = std::fs::read(&file).map_err(NodesError::io("read", &file))?;
+            let Converted { csv, notes: of_table } = dataset.convert(table, &bytes)?;
+            notes.extend(of_table);
+            CsvTable::converted(&file, csv)
+        };
+        let (nodes, edges) = (open(&dataset.nodes, Table::Nodes)?, open(&dataset.edges, Table::Edges)?);
+        Ok(Self { name: dataset.name.clone(), nodes, edges, notes })
+    }
 }
 
 fn settings(path: &Path) -> Result<Settings, NodesError> {
@@ -110,11 +184,12 @@ struct Nodes {
     class_names: Option<Vec<String>>,
     split: Option<Vec<u8>>,
     ignored_columns: Vec<String>,
+    /// Facts about the labels that may surprise.
+    remarks: Vec<String>,
 }
 
 impl Nodes {
-    fn read(path: &Path, options: &GraphOptions) -> Result<Self, NodesError> {
-        let mut table = CsvTable::open(path, "the nodes")?;
+    fn read(mut table: CsvTable, options: &GraphOptions) -> Result<Self, NodesError> {
         let (node_id, class, split) = (table.column("node_id")?, table.column("y")?, table.find("split"));
         let (continuous, categorical) = (table.starting_with("x"), table.starting_with("c"));
         if continuous.is_empty() && categorical.is_empty() {
@@ -122,7 +197,7 @@ impl Nodes {
             return Err(table.header_error(found, "columns x_* (continuous) or c_* (categorical)"));
         }
         let read = [&[node_id, class][..], &continuous, &categorical, split.as_slice()].concat();
-        let ignored_columns = ignored_columns(&table, NODES, &read);
+        let ignored_columns = ignored_columns(&table, &read);
         let (mut numbers, mut names) = (NodeNumbers::new(), Vec::new());
         let mut classes = Values::default();
         let mut values = Vec::new();
@@ -154,19 +229,43 @@ impl Nodes {
             return Err(table.header_error("no node", "a row for each node"));
         }
         let Classes { labels, names: class_names } = Classes::of_rows(&classes, &table)?;
-        let categories = cells.into_iter().map(Values::numbered).collect();
+        let remarks = remarks(&classes, class_names.is_some());
+        let named = categorical.iter().map(|&column| table.columns()[column].clone()).zip(cells);
+        let categories = named.map(|(name, values)| values.numbered(name)).collect();
         let features = FeatureColumns { nodes: numbers.len(), continuous: continuous.len(), values, categories };
-        let features = features.into_rows(options).map_err(|mismatch| mismatch.at(path, ""))?;
+        let features = features.into_rows(options).map_err(|mismatch| table.error(mismatch))?;
         let features = HashedRows { names: Some(names), ..features };
-        Ok(Self { numbers, features, labels, class_names, split: splits, ignored_columns })
+        Ok(Self { numbers, features, labels, class_names, split: splits, ignored_columns, remarks })
     }
+}
+
+/// Remarks on the texts of classes: which of them were taken for no label, and numbers that are only names.
+fn remarks(classes: &Values, are_names: bool) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let marks: BTreeSet<&str> = classes.texts.iter().map(|(text, _)| &**text).filter(|text| !text.is_empty()).collect();
+    let marks: Vec<String> =
+        marks.into_iter().filter(|text| is_missing(text)).map(|text| format!("'{text}'")).collect();
+    if !marks.is_empty() {
+        remarks.push(format!("{} in column y is no label", marks.join(", ")));
+    }
+    let is_number = |text: &str| text.parse::<f64>().is_ok();
+    let named = || {
+        classes.of_rows.iter().map(|&position| &classes.texts[position as usize]).filter(|(text, _)| !is_missing(text))
+    };
+    let numbers = named().filter(|(text, _)| is_number(text)).count();
+    if let Some((text, line)) = named().find(|(text, _)| !is_number(text))
+        && are_names
+        && 2 * numbers >= named().count()
+    {
+        remarks.push(format!("the numbers of y are read as names of classes, because line {line} has '{text}'"));
+    }
+    remarks
 }
 
 /// The set that a cell names; none if it is empty.
 fn set_of(row: &Row<'_>, column: usize) -> Result<GivenSet, NodesError> {
-    let text = row.cell(column);
+    let Some(text) = row.value(column) else { return Ok(GivenSet::None) };
     match text.to_ascii_lowercase().as_str() {
-        "" => Ok(GivenSet::None),
         "train" | "training" => Ok(GivenSet::Training),
         "validation" | "valid" | "val" => Ok(GivenSet::Validation),
         "test" => Ok(GivenSet::Test),
@@ -196,7 +295,7 @@ impl Values {
     }
 
     /// Numbers the texts: integers in numerical order, others in alphabetical order.
-    fn numbered(self) -> Category {
+    fn numbered(self, name: String) -> Category {
         let mut order: Vec<u32> = (0..self.texts.len() as u32).collect();
         let text = |position: &u32| &*self.texts[*position as usize].0;
         order.sort_unstable_by(|first, second| text(first).cmp(text(second)));
@@ -207,7 +306,7 @@ impl Values {
         (0..).zip(&order).for_each(|(number, &position)| numbers[position as usize] = number);
         let mut of_rows = self.of_rows;
         of_rows.iter_mut().for_each(|value| *value = numbers[*value as usize]);
-        Category { values: numbers.len(), of_rows }
+        Category { name, values: numbers.len(), of_rows }
     }
 }
 
@@ -223,8 +322,8 @@ impl Classes {
     /// The class of each row. If all are integers, also written as 3.0, they are the numbers of classes; otherwise they are
     /// numbered in alphabetical order.
     fn of_rows(values: &Values, table: &CsvTable) -> Result<Self, NodesError> {
-        // An empty text is no label, as is NaN.
-        let number = |text: &str| if text.is_empty() { Some(f64::NAN) } else { integer(text) };
+        // A missing value is no label, as is NaN.
+        let number = |text: &str| if is_missing(text) { Some(f64::NAN) } else { integer(text) };
         let numbers: Option<Vec<f64>> = values.texts.iter().map(|(text, _)| number(text)).collect();
         let Self { labels, names } = match numbers {
             Some(numbers) => Self::numbered(&numbers, &values.texts, table)?,
@@ -244,7 +343,7 @@ impl Classes {
 
     /// The class of each text by its alphabetical position.
     fn named(texts: &[(Box<str>, u64)], table: &CsvTable) -> Result<Self, NodesError> {
-        let mut order: Vec<usize> = (0..texts.len()).filter(|&position| !texts[position].0.is_empty()).collect();
+        let mut order: Vec<usize> = (0..texts.len()).filter(|&position| !is_missing(&texts[position].0)).collect();
         if let Some(&position) = order.get(MOST_CLASSES) {
             let (text, line) = &texts[position];
             let found = format!("class number {} ('{text}')", MOST_CLASSES + 1);
@@ -263,6 +362,8 @@ fn integer(text: &str) -> Option<f64> {
 
 /// A categorical column.
 struct Category {
+    /// Name of the column.
+    name: String,
     /// Number of distinct values.
     values: usize,
     /// `[num_nodes]`: the number of each node's value.
@@ -288,6 +389,7 @@ impl FeatureColumns {
         if !options.half && 2 * (self.continuous + self.categories.len()) < columns {
             return self.sparse_rows(columns, options);
         }
+        self.expect_room(columns, options, allocator::stats().limit)?;
         let mut rows = DenseRows::new(self.nodes, columns, options)?;
         let mut row = vec![0.0; columns];
         for node in 0..self.nodes {
@@ -296,6 +398,19 @@ impl FeatureColumns {
             row.iter().try_for_each(|&value| rows.push(value.into()))?;
         }
         Ok(rows.finish())
+    }
+
+    /// Refuses dense rows in half precision that take more than an eighth of the memory limit because of a categorical column.
+    fn expect_room(&self, columns: usize, options: &GraphOptions, memory_limit: u64) -> Result<(), Mismatch> {
+        let largest = self.categories.iter().max_by_key(|category| category.values);
+        let bytes = 2 * (columns as u64).saturating_mul(self.nodes as u64);
+        let Some(largest) = largest.filter(|_| options.half && bytes > memory_limit / 8) else { return Ok(()) };
+        let (megabytes, limit) = (bytes / 1_000_000, memory_limit / 8_000_000);
+        let found = format!("{} values of column '{}', dense rows of {megabytes} MB", largest.values, largest.name);
+        let expected = format!(
+            "at most {limit} MB, an eighth of the memory limit; leave --half-features out, so that the rows are sparse"
+        );
+        Err(Mismatch::new(found, expected))
     }
 
     fn sparse_rows(self, columns: usize, options: &GraphOptions) -> Result<HashedRows, Mismatch> {
@@ -332,10 +447,9 @@ impl FeatureColumns {
 }
 
 /// Reads the table of edges.
-fn edges(path: &Path, numbers: &NodeNumbers, ignored: &mut Vec<String>) -> Result<EdgeList, NodesError> {
-    let mut table = CsvTable::open(path, "the edges")?;
+fn read_edges(mut table: CsvTable, numbers: &NodeNumbers, ignored: &mut Vec<String>) -> Result<EdgeList, NodesError> {
     let (source, target) = (table.column("source")?, table.column("target")?);
-    ignored.extend(ignored_columns(&table, EDGES, &[source, target]));
+    ignored.extend(ignored_columns(&table, &[source, target]));
     let mut edges = EdgeList::default();
     table.each_row(|row| {
         let node = |column| {
@@ -351,7 +465,8 @@ fn edges(path: &Path, numbers: &NodeNumbers, ignored: &mut Vec<String>) -> Resul
 }
 
 /// Columns of a table that nothing reads.
-fn ignored_columns(table: &CsvTable, file: &str, read: &[usize]) -> Vec<String> {
+fn ignored_columns(table: &CsvTable, read: &[usize]) -> Vec<String> {
+    let file = table.file_name();
     let ignored = table.columns().iter().enumerate().filter(|(column, _)| !read.contains(column));
     ignored.map(|(_, name)| format!("{file} {name}")).collect()
 }
@@ -423,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_classes_keep_their_gaps() {
+    fn classes_are_numbered_without_gaps() {
         let nodes = |classes: &[&str]| {
             let row = |(node, class): (usize, &&str)| format!("{node},{class},1\n");
             "node_id,y,x\n".to_owned() + &classes.iter().enumerate().map(row).collect::<String>()
@@ -432,8 +547,8 @@ mod tests {
             let (graph, notes) = graph(&nodes(classes), "source,target\n", &whole())?;
             Ok::<_, NodesError>((graph.labels.to_vec(), graph.task.classes, notes.class_names.is_some()))
         };
-        assert_eq!(labels(&["7", "", "0"]).unwrap(), (vec![7, -1, 0], 8, false));
-        assert_eq!(labels(&["2.0", "", "0.0"]).unwrap(), (vec![2, -1, 0], 3, false));
+        assert_eq!(labels(&["7", "", "0"]).unwrap(), (vec![1, -1, 0], 2, true));
+        assert_eq!(labels(&["2.0", "", "0.0", "1"]).unwrap(), (vec![2, -1, 0, 1], 3, false));
         assert_eq!(labels(&["10", "b", "9"]).unwrap(), (vec![0, 2, 1], 3, true));
         for (class, expected) in [("-1", "nodes.csv, line 3: class -1"), ("65535", "nodes.csv, line 3: class 65535")] {
             let error = labels(&["0", class]).unwrap_err().to_string();
@@ -447,6 +562,53 @@ mod tests {
     }
 
     #[test]
+    fn marks_of_missing_values_are_no_class() {
+        let nodes = "node_id,y,x\n1,NaN,1\n2,1,1\n3,0,1\n4,nan,1\n5,NA,1\n6,,1\n7,2,1\n";
+        let (graph, notes) = graph(nodes, "source,target\n", &whole()).unwrap();
+        assert_eq!((&graph.labels[..], graph.task.classes), (&[-1, 1, 0, -1, -1, -1, 2][..], 3));
+        let expected = ["4 nodes without a label", "'NA', 'NaN', 'nan' in column y is no label"];
+        assert_eq!(notes.lines(), expected);
+        // Names stay names, without the marks; numbers beside a word are noted.
+        let named = nodes.replace("1,1\n3,0", "cat,1\n3,dog").replace("7,2", "7,Na");
+        let (named, _) = self::graph(&named, "source,target\n", &whole()).unwrap();
+        assert_eq!((&named.labels[..], named.task.classes), (&[-1, 1, 2, -1, -1, -1, 0][..], 3));
+        let (_, notes) = self::graph(&nodes.replace("7,2", "7,two"), "source,target\n", &whole()).unwrap();
+        let note = notes.lines().pop().unwrap();
+        assert_eq!(note, "the numbers of y are read as names of classes, because line 8 has 'two'");
+    }
+
+    #[test]
+    fn a_folder_in_the_layout_of_dgl_is_a_graph() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write(META, "dataset_name: mini\nedge_data:\n- file_name: links.csv\nnode_data:\n- file_name: people.csv\n");
+        write(
+            "people.csv",
+            "node_id,label,train_mask,val_mask,test_mask,feat\na,1,True,False,False,\"0.5,1\"\nb,0,False,False,True,\"2,3\"\n",
+        );
+        write("links.csv", "src_id,dst_id\na,b\n");
+        assert!(is_node_dataset(folder.path()));
+        let (graph, notes) = read_source(folder.path(), &whole()).unwrap();
+        assert_eq!(
+            (graph.name.as_str(), &graph.labels[..], &graph.given_split.unwrap()[..]),
+            ("mini", &[1, 0][..], &[1, 3][..])
+        );
+        let Features::Dense { columns: 2, values } = graph.features else { panic!("not dense") };
+        assert_eq!((&values[..], notes.lines().len()), (&[0.5, 1.0, 2.0, 3.0][..], 0));
+        let digest = crate::sources::source_digest(folder.path()).unwrap();
+        write("links.csv", "src_id,dst_id\na,c\n");
+        assert_ne!(crate::sources::source_digest(folder.path()).unwrap(), digest);
+        let error = read_source(folder.path(), &whole()).unwrap_err().to_string();
+        assert!(error.contains("links.csv, line 2: column 'target' has node 'c'"), "{error}");
+        std::fs::remove_file(folder.path().join("links.csv")).unwrap();
+        let error = read_source(folder.path(), &whole()).unwrap_err().to_string();
+        assert!(error.contains("no links.csv, expected the file that meta.yaml names"), "{error}");
+        write(META, "edge_data:\n- file_name: a\n- file_name: b\nnode_data:\n- file_name: c\n");
+        let error = read_source(folder.path(), &whole()).unwrap_err();
+        assert!(error.is_input() && error.to_string().contains("meta.yaml, line 1: 2 files in edge_data"), "{error}");
+    }
+
+    #[test]
     fn many_categorical_values_become_sparse_rows() {
         let nodes = "node_id,y,c_word,x,c_kind\n1,0,a,0.5,k\n2,1,b,0,l\n3,0,c,2,m\n4,0,a,1,n\n";
         let (sparse, _) = graph(nodes, "source,target\n", &whole()).unwrap();
@@ -456,7 +618,16 @@ mod tests {
         assert_eq!(&row_pointers[..], [0, 3, 5, 8, 11]);
         assert_eq!(&column_index[..], [0, 1, 4, 2, 5, 0, 3, 6, 0, 1, 7]);
         assert_eq!(&values[..], [0.5, 1.0, 1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
-        let (half, _) = graph(nodes, "source,target\n", &GraphOptions { half: true, ..whole() }).unwrap();
+        let halves = GraphOptions { half: true, ..whole() };
+        let category = |values| Category { name: "c_id".to_owned(), values, of_rows: vec![0; 1000] };
+        let columns =
+            FeatureColumns { nodes: 1000, continuous: 0, values: Vec::new(), categories: vec![category(1000)] };
+        assert!(
+            columns.expect_room(1000, &halves, 8 * 2_000_000).is_ok() && columns.expect_room(1000, &whole(), 1).is_ok()
+        );
+        let refused = columns.expect_room(1000, &halves, 8 * 1_999_999).unwrap_err();
+        assert_eq!(refused.found, "1000 values of column 'c_id', dense rows of 2 MB");
+        let (half, _) = graph(nodes, "source,target\n", &halves).unwrap();
         let Features::Half { columns: 8, values } = half.features else { panic!("not in half precision") };
         assert_eq!(values[..3], [0.5, 1.0, 0.0].map(|value| half::f16::from_f32(value).to_bits()));
     }

@@ -174,6 +174,7 @@ impl SmallGraph {
             split: self.split.clone(),
             class_names: None,
             ignored_columns: Vec::new(),
+            remarks: Vec::new(),
         }
     }
 
