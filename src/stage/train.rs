@@ -100,6 +100,7 @@ pub fn train(config: &Config) -> Result<Outcome, StageError> {
     let Opened { data, split, foreign, architecture } = open(config)?;
     let (found, identity) = match &foreign {
         Some(targets) => {
+            foreign::worth(targets, &data.store, &split.training)?.iter().for_each(|line| eprintln!("{line}"));
             (None, Some(TeacherIdentity { digest: targets.digest().to_owned(), architectures: Vec::new() }))
         }
         None => {
@@ -221,7 +222,7 @@ fn gnn_config(
         hidden: model.hidden.first().copied().unwrap_or(0) as i64,
         layers: model.layers as i64,
         heads: if kind == GnnKind::Gat { model.heads as i64 } else { 1 },
-        outputs: foreign::outputs(schema) as i64,
+        outputs: foreign::output_names(schema).len() as i64,
         embedding_columns: foreign.and_then(|targets| targets.columns(TargetName::Embedding)).unwrap_or(0) as i64,
         level: schema.level,
         pooling: training::pooling(config),

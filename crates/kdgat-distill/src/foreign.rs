@@ -3,11 +3,13 @@
 //! | format | content |
 //! |---|---|
 //! | safetensors | tensors `logits` or `values` `[num_graphs, outputs]` and `embedding` `[num_graphs, any width]`, f32, f16 or bf16, in the order of the dataset's graphs |
-//! | CSV | columns `graph_id`, `logit_*` or `value_*`, and `embedding_*`, in any order of rows |
+//! | CSV | columns `graph_id`, `logit_*` or `value_*`, and `embedding_*`, in any order of rows and columns |
+//!
+//! A column of a CSV file is matched with an output by its name, `logit_CLASS`, or by its number from 0, `logit_0`; never by its position.
 //!
 //! A safetensors file is mapped, so that it may be larger than the memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,21 +82,31 @@ enum Element {
 /// The graphs that a file must have rows for.
 #[derive(Clone, Copy)]
 pub struct ExpectedGraphs<'a> {
-    /// Names of the dataset's graphs, in their order; only a CSV file needs them.
-    pub ids: &'a dyn Fn() -> Result<Vec<String>, String>,
+    /// Names of the dataset's graphs; only a CSV file needs them.
+    pub ids: &'a dyn Fn() -> Result<GraphNames, String>,
     /// Number of graphs.
     pub count: usize,
-    /// Number of outputs of the task: classes, labels or values.
-    pub outputs: usize,
+    /// Names of the outputs of the task in their order: classes, labels or values.
+    pub outputs: &'a [String],
     /// True for regression: the file has `values` instead of `logits`.
     pub are_values: bool,
+}
+
+/// Names of a dataset's graphs.
+#[derive(Debug, Clone, Default)]
+pub struct GraphNames {
+    /// The graphs in their order.
+    pub graphs: Vec<String>,
+    /// Graphs of the source that the dataset leaves out, whose rows are not read.
+    pub left_out: Vec<String>,
 }
 
 impl ForeignTargets {
     /// Opens a file of targets and checks every value.
     ///
     /// # Errors
-    /// A file that cannot be read, another number of graphs or outputs, an unknown name, or a value that is not finite.
+    /// A file that cannot be read, another number of graphs or outputs, a name that matches no graph or output, or a value that is not
+    /// finite.
     pub fn open(path: &Path, graphs: ExpectedGraphs<'_>) -> Result<Self, ForeignError> {
         let io = |source| ForeignError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;
@@ -160,9 +172,8 @@ impl ForeignTargets {
         if self.matrices.is_empty() {
             return Err(content(&self.path, "it has no target", FORMATS));
         }
-        if let Some(columns) = self.columns(TargetName::Logits).filter(|&columns| columns != graphs.outputs) {
-            let expected = format!("{}, as the dataset has outputs", graphs.outputs);
-            return Err(content(&self.path, &format!("{columns} {} a graph", output_name(graphs)), &expected));
+        if let Some(columns) = self.columns(TargetName::Logits) {
+            expect_outputs(&self.path, columns, graphs)?;
         }
         let mut row = Vec::new();
         for matrix in &self.matrices {
@@ -178,6 +189,25 @@ impl ForeignTargets {
         Ok(())
     }
 }
+
+/// Refuses another number of outputs than the task has.
+fn expect_outputs(path: &Path, found: usize, graphs: ExpectedGraphs<'_>) -> Result<(), ForeignError> {
+    let outputs = graphs.outputs.len();
+    if found == outputs {
+        return Ok(());
+    }
+    let expected = format!("{outputs}, as the dataset has outputs ({})", listed(graphs.outputs));
+    Err(content(path, &format!("{found} {} a graph", output_name(graphs)), &expected))
+}
+
+/// Up to eight names.
+fn listed(names: &[String]) -> String {
+    let more = if names.len() > MOST_LISTED { ", …" } else { "" };
+    names[..names.len().min(MOST_LISTED)].join(", ") + more
+}
+
+/// Most names that a message lists.
+const MOST_LISTED: usize = 8;
 
 /// The formats, for errors.
 const FORMATS: &str = "a .safetensors file with the tensors `logits` (or `values`) and `embedding`, or a .csv file with the columns \
@@ -264,6 +294,7 @@ fn from_safetensors(path: &Path, map: &Arc<Mmap>, graphs: ExpectedGraphs<'_>) ->
 /// The columns of a target in a CSV file.
 struct Columns {
     name: TargetName,
+    /// Position in the file of each column of the target.
     positions: Vec<usize>,
     values: Vec<f32>,
 }
@@ -274,7 +305,8 @@ fn from_csv(path: &Path, bytes: &[u8], graphs: ExpectedGraphs<'_>) -> Result<Vec
     let header = reader.headers().map_err(broken)?.clone();
     let (id, mut targets) = csv_columns(path, &header, graphs)?;
     let names = (graphs.ids)().map_err(|error| content(path, &error, "the names of the dataset's graphs"))?;
-    let positions: HashMap<&str, usize> = names.iter().map(String::as_str).zip(0..).collect();
+    let positions: HashMap<&str, usize> = names.graphs.iter().map(String::as_str).zip(0..).collect();
+    let left_out: HashSet<&str> = names.left_out.iter().map(String::as_str).collect();
     for target in &mut targets {
         let count = target.positions.len().checked_mul(graphs.count);
         // Each number is followed by a comma or the end of its line.
@@ -290,6 +322,9 @@ fn from_csv(path: &Path, bytes: &[u8], graphs: ExpectedGraphs<'_>) -> Result<Vec
         let line = record.position().map_or(0, csv::Position::line);
         let at_line = |found: String, expected: &str| content(path, &format!("line {line}: {found}"), expected);
         let name = record.get(id).unwrap_or("");
+        if left_out.contains(name) {
+            continue;
+        }
         let graph = positions.get(name).copied();
         let Some(graph) = graph.filter(|&graph| graph < graphs.count) else {
             return Err(at_line(format!("'{name}'"), "a graph of the dataset"));
@@ -310,7 +345,7 @@ fn from_csv(path: &Path, bytes: &[u8], graphs: ExpectedGraphs<'_>) -> Result<Vec
         }
     }
     if let Some(missing) = seen.iter().position(|seen| !seen) {
-        let found = format!("graph '{}' has no row", names.get(missing).map_or("", String::as_str));
+        let found = format!("graph '{}' has no row", names.graphs.get(missing).map_or("", String::as_str));
         return Err(content(path, &found, "a row for each graph of the dataset"));
     }
     let matrix = |target: Columns| {
@@ -327,22 +362,77 @@ fn csv_columns(
     graphs: ExpectedGraphs<'_>,
 ) -> Result<(usize, [Columns; 2]), ForeignError> {
     let singular = if graphs.are_values { "value_" } else { "logit_" };
-    let of = |name: TargetName| Columns { name, positions: Vec::new(), values: Vec::new() };
-    let mut targets = [of(TargetName::Logits), of(TargetName::Embedding)];
+    let (mut outputs, mut embedding) = (Vec::new(), Vec::new());
     let mut id = None;
+    let mut seen = HashSet::new();
     for (position, column) in header.iter().enumerate() {
-        match column.trim_start_matches('\u{feff}') {
+        let column = column.trim_start_matches('\u{feff}');
+        if !seen.insert(column) {
+            return Err(content(path, &format!("line 1: a column '{column}' twice"), "each column once"));
+        }
+        match column {
             "graph_id" => id = Some(position),
-            name if name.starts_with(singular) => targets[0].positions.push(position),
-            name if name.starts_with("embedding_") => targets[1].positions.push(position),
-            other => {
-                let expected = format!("graph_id, {singular}* and embedding_*");
-                return Err(content(path, &format!("line 1: a column '{other}'"), &expected));
-            }
+            name if name.starts_with("embedding_") => embedding.push(position),
+            name => match name.strip_prefix(singular) {
+                Some(output) => outputs.push(NamedColumn { output, position }),
+                None => {
+                    let expected = format!("graph_id, {singular}* and embedding_*");
+                    return Err(content(path, &format!("line 1: a column '{name}'"), &expected));
+                }
+            },
         }
     }
     let id = id.ok_or_else(|| content(path, "line 1: no column 'graph_id'", FORMATS))?;
-    Ok((id, targets))
+    if !outputs.is_empty() {
+        expect_outputs(path, outputs.len(), graphs)?;
+    }
+    let of = |name: TargetName, positions: Vec<usize>| Columns { name, positions, values: Vec::new() };
+    let outputs = of(TargetName::Logits, in_order(path, &outputs, singular, graphs)?);
+    Ok((id, [outputs, of(TargetName::Embedding, embedding)]))
+}
+
+/// A column of outputs: its name without the prefix, and its position in the file.
+struct NamedColumn<'a> {
+    output: &'a str,
+    position: usize,
+}
+
+/// Positions of the columns in the order of the task's outputs: all columns have names of outputs, or all have numbers from 0.
+fn in_order(
+    path: &Path,
+    columns: &[NamedColumn<'_>],
+    singular: &str,
+    graphs: ExpectedGraphs<'_>,
+) -> Result<Vec<usize>, ForeignError> {
+    let by_name = |output: usize| {
+        let (name, exact) =
+            (&graphs.outputs[output], |column: &&NamedColumn<'_>| column.output == graphs.outputs[output]);
+        columns.iter().find(exact).or_else(|| columns.iter().find(|column| names_output(column.output, name)))
+    };
+    let by_number = |output: usize| columns.iter().find(|column| column.output.parse() == Ok(output));
+    let all = |find: &dyn Fn(usize) -> Option<usize>| {
+        let positions = (0..columns.len()).map(find).collect::<Option<Vec<usize>>>()?;
+        let distinct: HashSet<usize> = positions.iter().copied().collect();
+        (distinct.len() == positions.len()).then_some(positions)
+    };
+    let position = |column: &NamedColumn<'_>| column.position;
+    let found = all(&|output| by_name(output).map(position)).or_else(|| all(&|output| by_number(output).map(position)));
+    found.ok_or_else(|| {
+        let is_name = |column: &str| graphs.outputs.iter().any(|name| names_output(column, name));
+        let is_number = |column: &str| column.parse::<usize>().is_ok_and(|number| number < columns.len());
+        let odd = columns.iter().find(|column| !is_name(column.output) && !is_number(column.output));
+        let odd = odd.or_else(|| columns.iter().find(|column| !is_name(column.output))).or(columns.first());
+        let odd = odd.map_or(String::new(), |column| format!("line 1: column '{singular}{}'", column.output));
+        let (last, names) = (columns.len().saturating_sub(1), listed(graphs.outputs));
+        let expected =
+            format!("{singular}NAME for each of {names}, or {singular}0 to {singular}{last} in this order of names");
+        content(path, &odd, &expected)
+    })
+}
+
+/// True if a column has the name of an output, with or without the `y_` of a column of targets.
+fn names_output(column: &str, output: &str) -> bool {
+    column == output || output.strip_prefix("y_") == Some(column)
 }
 
 #[cfg(test)]
@@ -350,16 +440,21 @@ mod tests {
     use super::*;
     use safetensors::tensor::TensorView;
 
-    fn expected(ids: &dyn Fn() -> Result<Vec<String>, String>) -> ExpectedGraphs<'_> {
-        ExpectedGraphs { ids, count: 3, outputs: 2, are_values: false }
+    fn names(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
     }
 
-    fn ids() -> Result<Vec<String>, String> {
-        Ok(["a", "b", "c"].map(str::to_owned).to_vec())
+    fn ids() -> Result<GraphNames, String> {
+        Ok(GraphNames { graphs: names(&["a", "b", "c"]), left_out: names(&["without"]) })
+    }
+
+    fn open_with(path: &Path, outputs: &[&str], are_values: bool) -> Result<ForeignTargets, String> {
+        let graphs = ExpectedGraphs { ids: &ids, count: 3, outputs: &names(outputs), are_values };
+        ForeignTargets::open(path, graphs).map_err(|error| error.to_string())
     }
 
     fn open(path: &Path) -> Result<ForeignTargets, String> {
-        ForeignTargets::open(path, expected(&ids)).map_err(|error| error.to_string())
+        open_with(path, &["0", "1"], false)
     }
 
     #[test]
@@ -393,6 +488,41 @@ mod tests {
             safetensors::serialize_to_file([(name, view(shape))], None, &path).unwrap();
             let found = open(&path).unwrap_err();
             assert!(found.contains(error), "{found}");
+        }
+    }
+
+    #[test]
+    fn columns_of_tables_are_matched_by_name_or_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("targets.csv");
+        let row = |header: &str, outputs: &[&str], are_values: bool| {
+            let rows = ["a", "b", "c"].map(|id| format!("{id},0,1,2\n")).concat();
+            std::fs::write(&path, format!("graph_id,{header}\n{rows}without,7,7,7\n")).unwrap();
+            Ok::<_, String>(open_with(&path, outputs, are_values)?.rows(TargetName::Logits, &[1]))
+        };
+        let classes = ["ant", "bee", "cat"];
+        assert_eq!(row("logit_0,logit_1,logit_2", &classes, false).unwrap(), [0.0, 1.0, 2.0]);
+        assert_eq!(row("logit_2,logit_0,logit_1", &classes, false).unwrap(), [1.0, 2.0, 0.0]);
+        assert_eq!(row("logit_cat,logit_bee,logit_ant", &classes, false).unwrap(), [2.0, 1.0, 0.0]);
+        // Classes that are numbers: by name where the names are all there, otherwise by number.
+        assert_eq!(row("logit_5,logit_1,logit_3", &["1", "3", "5"], false).unwrap(), [1.0, 2.0, 0.0]);
+        assert_eq!(row("logit_1,logit_2,logit_0", &["1", "3", "5"], false).unwrap(), [2.0, 0.0, 1.0]);
+        let targets = ["y_gap", "y_mu", "y_u"];
+        assert_eq!(row("value_u,value_y_gap,value_mu", &targets, true).unwrap(), [1.0, 2.0, 0.0]);
+        assert_eq!(row("value_a,value_y_a,value_b", &["y_a", "a", "b"], true).unwrap(), [1.0, 0.0, 2.0]);
+        for (header, found) in [
+            (
+                "logit_ant,logit_bee,logit_dog",
+                "line 1: column 'logit_dog'; expected logit_NAME for each of ant, bee, cat",
+            ),
+            ("logit_1,logit_2,logit_3", "line 1: column 'logit_3'; expected logit_NAME"),
+            ("logit_0,logit_00,logit_2", "or logit_0 to logit_2 in this order of names"),
+            ("logit_0,logit_bee,logit_2", "or logit_0 to logit_2"),
+            ("logit_0,logit_1,logit_0", "line 1: a column 'logit_0' twice"),
+            ("logit_0,embedding_0,graph_id", "line 1: a column 'graph_id' twice"),
+        ] {
+            let error = row(header, &classes, false).unwrap_err();
+            assert!(error.contains(found), "{header}: {error}");
         }
     }
 
