@@ -4,4 +4,5 @@ mod export_networks;
 mod graph_curriculum;
 mod graph_datasets;
 mod graph_learning;
+mod graph_odd_sources;
 mod graph_sources;
