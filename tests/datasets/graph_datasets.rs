@@ -203,7 +203,7 @@ fn bad_input_is_named_with_its_line() {
     assert_error(&edit("D_A.txt", "1, 2", "1, 9"), false, &["D_A.txt, line 1", "an edge from graph 1 to graph 2"]);
     assert_error(&edit("D_A.txt", "1, 2", "1, 2, 3"), false, &["D_A.txt, line 1", "a third number"]);
     assert_error(&edit("D_graph_indicator.txt", "1\n", "0\n"), false, &["D_graph_indicator.txt, line 1", "'0'"]);
-    assert_error(&edit("D_graph_indicator.txt", "1\n", "99\n"), false, &["graph 99", "1 to 6"]);
+    assert_error(&edit("D_graph_indicator.txt", "1\n", "99\n"), false, &["graph 99", "numbered from 1 without gaps"]);
     assert_error(&edit("D_graph_labels.txt", "1\n", "1\n1\n"), false, &["graph 7 has no node"]);
     assert_error(
         &edit("D_node_labels.txt", "0\n", "0\n0\n"),

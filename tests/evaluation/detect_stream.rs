@@ -462,7 +462,8 @@ fn one_interface_is_read_where_there_are_several() {
         assert!(said.contains(&format!("has frames of several interfaces: {listed}")), "{said}");
         assert!(said.contains(" can0 (") && said.contains(" vcan1 ("), "{said}");
         assert!(said.contains("choose one with --interface NAME"), "{said}");
-        let chosen = feed(detect(&[file, "--interface", "can0"]), merged.as_bytes());
+        let piped = if file == "-" { merged.as_bytes() } else { b"" };
+        let chosen = feed(detect(&[file, "--interface", "can0"]), piped);
         assert_eq!(stdout(&chosen), stdout(&expected), "{file}");
         let wrong = fed(detect(&[file, "--interface", "can7"]), merged.as_bytes());
         assert_eq!(wrong.status.code(), Some(2), "{}", stderr(&wrong));
@@ -504,8 +505,10 @@ fn times_that_cannot_be_are_refused_or_read_in_their_unit() {
     let bench = Bench::new();
     let run = model(&bench.gat("gat_student_normal", 1, 1));
     let frames = &frames_of(&bench.log(KNOWN, "fuzzing.csv"))[..1500];
+    // 500 frames a second.
     let scaled = |factor: f64| {
-        let frame = |frame: &kdgat::can::Frame| kdgat::can::Frame { timestamp: frame.timestamp * factor, ..*frame };
+        let frame =
+            |frame: &kdgat::can::Frame| kdgat::can::Frame { timestamp: 4.0 * frame.timestamp * factor, ..*frame };
         candump(&frames.iter().map(frame).collect::<Vec<_>>())
     };
     let detect =

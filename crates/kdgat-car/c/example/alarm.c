@@ -64,13 +64,23 @@ static void merge(alarm_merged *merged, const alarm_verdict *verdict)
     }
 }
 
-static void merge_recent(const alarm_state *state, alarm_merged *merged)
+/* Merges the recent attacks from a position on. */
+static void merge_recent(const alarm_state *state, uint32_t position, alarm_merged *merged)
 {
-    uint32_t position;
     memset(merged, 0, sizeof *merged);
-    for (position = 0; position < state->num_recent; position++) {
+    for (; position < state->num_recent; position++) {
         merge(merged, &state->recent[position].verdict);
     }
+}
+
+/* Position of the first attack among the last windows. */
+static uint32_t first_among(const alarm_state *state, uint32_t among)
+{
+    uint32_t position = 0;
+    while (position < state->num_recent && state->recent[position].position + among <= state->windows) {
+        position++;
+    }
+    return position;
 }
 
 /* Lists the IDs named by most windows, ties in the order in which they were first named. */
@@ -109,7 +119,7 @@ static void tell(alarm_state *state, uint32_t id)
     }
 }
 
-/* True if as many recent attacks as raise an alarm name the ID. */
+/* True if enough recent attacks name the ID. */
 static int is_agreed(const alarm_state *state, uint32_t id)
 {
     uint32_t position, count = 0;
@@ -121,7 +131,7 @@ static int is_agreed(const alarm_state *state, uint32_t id)
         }
         count += named < verdict->num_ids && named < ALARM_MOST_NAMED ? 1u : 0u;
     }
-    return count >= state->rule.needed;
+    return count >= state->rule.needed && count >= ALARM_CULPRITS_NEEDED;
 }
 
 /* Calls tell for each ID that enough recent attacks agree on, or only finds one that was not told. */
@@ -145,11 +155,11 @@ static int agreed_ids(alarm_state *state, int tells)
     return 0;
 }
 
-/* What as many recent attacks as raise an alarm agree on and the events of the last alarm have not said. */
+/* What recent attacks agree on and the events of the last alarm have not said. */
 static alarm_news news(alarm_state *state)
 {
     uint32_t position, severe = 0;
-    for (position = 0; position < state->num_recent; position++) {
+    for (position = first_among(state, state->rule.among); position < state->num_recent; position++) {
         severe += state->recent[position].verdict.severity > state->told_severity ? 1u : 0u;
     }
     if (severe >= state->rule.needed) {
@@ -173,10 +183,11 @@ static void of_last_window(const alarm_state *state, alarm_event *event)
 
 static void raise_alarm(alarm_state *state, alarm_event *event)
 {
+    const uint32_t first = first_among(state, state->rule.among);
     uint32_t position;
-    state->first_position = state->recent[0].position;
-    state->first_clock = state->recent[0].clock;
-    merge_recent(state, &state->episode);
+    state->first_position = state->recent[first].position;
+    state->first_clock = state->recent[first].clock;
+    merge_recent(state, first, &state->episode);
     state->raised++;
     state->told_severity = state->episode.severity;
     state->num_told = 0;
@@ -184,7 +195,7 @@ static void raise_alarm(alarm_state *state, alarm_event *event)
         tell(state, state->episode.tracked[position].id);
     }
     event->kind = ALARM_BEGIN;
-    event->since = state->recent[0].verdict.time;
+    event->since = state->recent[first].verdict.time;
     event->suppressed = state->suppressed - state->suppressed_before;
     state->suppressed_before = state->suppressed;
     of_last_window(state, event);
@@ -204,7 +215,7 @@ static void change_alarm(alarm_state *state, alarm_event *event)
     event->kind = ALARM_CHANGE;
     event->news = found;
     of_last_window(state, event);
-    merge_recent(state, &recent);
+    merge_recent(state, 0, &recent);
     list_culprits(&recent, event);
     (void)agreed_ids(state, 1);
     state->told_severity = state->episode.severity;
@@ -236,15 +247,13 @@ static void end_alarm(alarm_state *state, uint8_t cleared, alarm_event *event)
 
 static void attack(alarm_state *state, double clock, const alarm_verdict *verdict, alarm_event *event)
 {
-    uint32_t old = 0;
+    const uint32_t among = state->rule.among > ALARM_CULPRITS_AMONG ? state->rule.among : ALARM_CULPRITS_AMONG;
+    const uint32_t old = first_among(state, among);
     int enough, cooling;
-    while (old < state->num_recent && state->recent[old].position + state->rule.among <= state->windows) {
-        old++;
-    }
     state->num_recent -= old;
     memmove(state->recent, state->recent + old, state->num_recent * sizeof *state->recent);
     if (state->num_recent == ALARM_MOST_AMONG) {
-        /* Cannot happen: among the last `among` windows, there are at most `among`. */
+        /* Cannot happen: among so many windows, there are at most so many attacks. */
         return;
     }
     state->recent[state->num_recent].position = state->windows;
@@ -257,7 +266,7 @@ static void attack(alarm_state *state, double clock, const alarm_verdict *verdic
         change_alarm(state, event);
         return;
     }
-    enough = state->num_recent >= state->rule.needed;
+    enough = state->num_recent - first_among(state, state->rule.among) >= state->rule.needed;
     cooling = state->has_ended && clock - state->ended_at < state->rule.cooldown_seconds;
     if (enough && (!cooling || news(state) != ALARM_NO_NEWS)) {
         raise_alarm(state, event);

@@ -3,7 +3,8 @@
  * The rules are those of kdgat's crates/kdgat-detect/src/alarm/mod.rs. In short:
  * - `needed` attack windows among the last `among` raise an alarm; `clear` windows without an attack in a row end it.
  * - Within `cooldown_seconds` after the end of an alarm none is raised, unless it is more severe or names other IDs; an attack that
- *   outlasts them raises it then. In an open alarm, both are a change. `needed` windows among the last `among` have to agree on it.
+ *   outlasts them raises it then. In an open alarm, both are a change. `needed` windows among the last `among` have to be more severe;
+ *   3 among the last 5 have to name an ID, or `needed` among `among` if these are more.
  * - Seconds are counted on a clock of the windows' times: a step back counts 0, a step of more than a day counts a day, and a time
  *   that is NaN or infinite is ignored.
  * All state is in one struct that the caller owns; nothing is allocated. */
@@ -15,6 +16,8 @@
 #define ALARM_MOST_AMONG 64   /* largest `among` */
 #define ALARM_MOST_TRACKED 32 /* different IDs kept for an episode; later ones are left out */
 #define ALARM_MOST_LISTED 5   /* IDs listed in an event */
+#define ALARM_CULPRITS_AMONG 5  /* windows among which other culprits are counted, if that is more than `among` */
+#define ALARM_CULPRITS_NEEDED 3 /* attack windows that name an ID, if that is more than `needed` */
 #define ALARM_MOST_NAMED 3    /* IDs that a window names */
 #define ALARM_LONGEST_STEP_SECONDS 86400.0
 
@@ -92,7 +95,7 @@ typedef struct alarm_state {
     double last_time;
     enum { ALARM_STATE_QUIET, ALARM_STATE_OPEN, ALARM_STATE_SUPPRESSED } state;
     uint64_t quiet;
-    /* Attack windows among the last `among`, oldest first. */
+    /* Attack windows among the last `among` or ALARM_CULPRITS_AMONG, whichever is more, oldest first. */
     uint32_t num_recent;
     struct {
         uint64_t position;

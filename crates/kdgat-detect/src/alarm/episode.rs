@@ -11,6 +11,11 @@ pub const MOST_TRACKED: usize = 32;
 /// IDs listed in an event.
 pub const MOST_LISTED: usize = 5;
 
+/// Windows among which other culprits are counted, or [`AlarmRule::among`] if that is more, and attack windows among them that have to name an
+/// ID, or [`AlarmRule::needed`]: the ID that weighs most in a window of a false alarm is often another one in the next.
+const CULPRITS_AMONG: usize = 5;
+const CULPRITS_NEEDED: usize = 3;
+
 /// Rule for begin and end of an episode.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AlarmRule {
@@ -65,7 +70,7 @@ pub struct Alarms {
     windows: u64,
     /// Time of the last window.
     last_time: f64,
-    /// Attack windows among the last [`AlarmRule::among`].
+    /// Attack windows among the last [`AlarmRule::among`] or [`CULPRITS_AMONG`], whichever is more.
     recent: VecDeque<Attack>,
     state: State,
     /// Severity and IDs of the last alarm, which later attacks are compared with.
@@ -199,7 +204,7 @@ impl Alarms {
 
     /// Takes an attack window.
     fn attack(&mut self, clock: f64, verdict: Verdict) -> Option<Event> {
-        let oldest = (self.windows + 1).saturating_sub(self.rule.among as u64);
+        let oldest = self.oldest_of(self.rule.among.max(CULPRITS_AMONG));
         while self.recent.front().is_some_and(|attack| attack.position < oldest) {
             self.recent.pop_front();
         }
@@ -210,7 +215,7 @@ impl Alarms {
             return self.change();
         }
         self.recent.push_back(Attack { position: self.windows, clock, verdict });
-        let is_enough = self.recent.len() >= self.rule.needed;
+        let is_enough = self.raising().count() >= self.rule.needed;
         let is_cooling = self.ended_at.is_some_and(|end| clock - end < self.rule.cooldown_seconds);
         if is_enough && (!is_cooling || self.news().is_some()) {
             return self.raise();
@@ -223,22 +228,33 @@ impl Alarms {
         None
     }
 
-    /// Returns what as many recent attacks as raise an alarm agree on and the events of the last alarm have not said.
+    /// Position of the first of the last `among` windows.
+    fn oldest_of(&self, among: usize) -> u64 {
+        (self.windows + 1).saturating_sub(among as u64)
+    }
+
+    /// Attack windows among the last [`AlarmRule::among`].
+    fn raising(&self) -> impl Iterator<Item = &Attack> {
+        let oldest = self.oldest_of(self.rule.among);
+        self.recent.iter().filter(move |attack| attack.position >= oldest)
+    }
+
+    /// Returns what recent attacks agree on and the events of the last alarm have not said.
     fn news(&self) -> Option<Changed> {
-        let mut severities: Vec<Severity> = self.recent.iter().map(|attack| attack.verdict.severity).collect();
-        severities.sort_unstable_by(|one, other| other.cmp(one));
-        if severities.get(self.rule.needed - 1).is_some_and(|severity| *severity > self.told.severity) {
+        let severer = self.raising().filter(|attack| attack.verdict.severity > self.told.severity).count();
+        if severer >= self.rule.needed {
             return Some(Changed::Severity);
         }
         let has_room = self.told.ids.len() < MOST_TRACKED;
         (has_room && self.agreed_ids().any(|id| !self.told.ids.contains(id))).then_some(Changed::Culprits)
     }
 
-    /// IDs that as many recent attacks name as raise an alarm; an ID may come several times.
+    /// IDs that enough recent attacks name; an ID may come several times.
     fn agreed_ids(&self) -> impl Iterator<Item = &String> {
+        let needed = self.rule.needed.max(CULPRITS_NEEDED);
         let names = |attack: &Attack, id: &String| attack.verdict.culprits.iter().any(|named| named.id == *id);
         let all = self.recent.iter().flat_map(|attack| attack.verdict.culprits.iter().map(|named| &named.id));
-        all.filter(move |id| self.recent.iter().filter(|attack| names(attack, id)).count() >= self.rule.needed)
+        all.filter(move |id| self.recent.iter().filter(|attack| names(attack, id)).count() >= needed)
     }
 
     /// Reports news in an open episode.
@@ -267,11 +283,11 @@ impl Alarms {
 
     /// Begins an episode with the recent attacks.
     fn raise(&mut self) -> Option<Event> {
-        let (first, last) = (self.recent.front()?, self.recent.back()?);
+        let (first, last) = (self.raising().next()?, self.recent.back()?);
         let (position, clock, since) = (first.position, first.clock, first.verdict.time);
         let Verdict { window, time, score, deviations, .. } = last.verdict;
         let mut merged = Merged::default();
-        self.recent.iter().for_each(|attack| merged.add(&attack.verdict));
+        self.raising().for_each(|attack| merged.add(&attack.verdict));
         self.raised += 1;
         self.told = Told { severity: merged.severity, ids: Vec::new() };
         self.told.add_ids(merged.causes.iter().map(|tracked| &tracked.cause.id));
@@ -514,23 +530,20 @@ mod tests {
     fn a_more_severe_attack_or_one_with_other_culprits_breaks_the_cooldown() {
         let rule = AlarmRule { cooldown_seconds: 100.0, ..RULE };
         assert_eq!(drawn_with_news(rule, "l..l...h.."), ("+.-....+.-".to_owned(), 1), "more severe");
-        assert_eq!(drawn_with_news(rule, "h..l...L.."), ("+.-....+.-".to_owned(), 1), "other culprits");
-        assert_eq!(
-            drawn_with_news(rule, "lL..l.L..h"),
-            ("+c.-.....+".to_owned(), 1),
-            "both IDs were named, and then it is more severe"
-        );
+        assert_eq!(drawn_with_news(rule, "h..l...LLL.."), ("+.-......+.-".to_owned(), 1), "other culprits");
+        assert_eq!(drawn_with_news(rule, "l..lL.L.."), ("+.-......".to_owned(), 1), "two windows name other culprits");
+        assert_eq!(drawn_with_news(rule, "lLLL..l.L..h"), ("+..c.-.....+".to_owned(), 1), "both IDs were named");
         // As many windows as raise an alarm have to agree.
         let rule = AlarmRule { needed: 2, among: 3, ..rule };
         assert_eq!(drawn_with_news(rule, "ll..lh..lhh.."), (".+.-......+.-".to_owned(), 1));
-        assert_eq!(drawn_with_news(rule, "ll..lL..LlL.."), (".+.-......+.-".to_owned(), 1));
+        assert_eq!(drawn_with_news(rule, "ll..LLL.."), (".+.-..+.-".to_owned(), 0));
     }
 
     #[test]
     fn an_open_alarm_reports_once_that_it_has_become_more_severe_or_names_other_ids() {
-        assert_eq!(drawn_with_news(RULE, "llmmhhLLhL.."), ("+.s.s.c....-".to_owned(), 0));
+        assert_eq!(drawn_with_news(RULE, "llmmhhLLLhL.."), ("+.s.s...c...-".to_owned(), 0));
         let rule = AlarmRule { needed: 2, among: 4, ..RULE };
-        assert_eq!(drawn_with_news(rule, "lllhllhhLlL.."), (".+....s...c.-".to_owned(), 0));
+        assert_eq!(drawn_with_news(rule, "lllhllhhLlLL.."), (".+....s....c.-".to_owned(), 0));
     }
 
     #[test]

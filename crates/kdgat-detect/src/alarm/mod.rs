@@ -12,7 +12,8 @@
 //! A rule `K/N`, `clear` and `cooldown` decide. The layer is in one of three states: *quiet* at the start, *alarm*, *suppressed*.
 //!
 //! - The *recent attacks* are the attack windows among the last N windows. They are empty at the start and after each episode.
-//! - *News*: what at least K of the recent attacks agree on and the events of the last alarm have not said, a higher severity or an ID.
+//! - *News*: a severity above those that the events of the last alarm have said, if at least K of the recent attacks have it, or an ID that
+//!   they have not named, if at least 3 attacks among the last 5 windows name it (K among the last N, if these are more).
 //!   The events of an alarm have said its severities and the IDs of the windows that raised it, of its changes, and of its end.
 //! - Quiet, or suppressed, and an attack window arrives that makes the recent attacks K or more: if an earlier alarm has ended less than
 //!   `cooldown` seconds before (the clock at this window minus the clock at the end) and there is no news, the state becomes *suppressed*.

@@ -31,8 +31,15 @@ struct Entry {
     bytes: usize,
 }
 
-/// Assigns each weight of each layer its position in the block. Refuses weights that are NaN or infinite.
+/// Assigns each weight of each layer its position in the block. Refuses weights that are NaN or infinite, also where no layer reads them: a
+/// training that diverged leaves no weight that is worth anything.
 pub(super) fn lay_out(model: &dyn FrozenModel, weights: &Weights) -> Result<Vec<Layer>, TeacherError> {
+    for (name, tensor) in weights.iter() {
+        if let Some(found) = not_finite(tensor).map_err(ModelError::from)? {
+            let path = weights.source().map_or(String::new(), |path| format!(" {}", path.display()));
+            return Err(TeacherError::NotFinite { weights: path, tensor: name.to_owned(), found });
+        }
+    }
     let mut layers = Vec::new();
     let mut offset = 0;
     for spec in model.layers() {
@@ -41,10 +48,6 @@ pub(super) fn lay_out(model: &dyn FrozenModel, weights: &Weights) -> Result<Vec<
             let Some(tensor) = weights.get(&name) else {
                 return Err(TeacherError::MissingTensor { tensor: name, layer: spec.name });
             };
-            if let Some(found) = not_finite(tensor).map_err(ModelError::from)? {
-                let path = weights.source().map_or(String::new(), |path| format!(" {}", path.display()));
-                return Err(TeacherError::NotFinite { weights: path, tensor: name, found });
-            }
             let entry = Entry {
                 kind: tensor.kind(),
                 shape: tensor.size(),

@@ -26,7 +26,7 @@ pub enum TeacherError {
         /// Name of the layer.
         layer: String,
     },
-    /// A weight that a layer reads is NaN or infinite.
+    /// A weight is NaN or infinite.
     #[error(
         "the teacher's weights{weights} have {found} in tensor '{tensor}', expected finite numbers: its training diverged; train the \
          teacher again, or name another one with --teacher-path"

@@ -178,12 +178,13 @@ int main(void)
     drawn(1, 1, 2, 2.0, "A..A", "+.-.", 1);
     drawn(1, 1, 2, 1e9, "A..A..A..A.A", "+.-.........", 3);
     drawn_with_news(1, 1, 100.0, "l..l...h..", "+.-....+.-", 1);
-    drawn_with_news(1, 1, 100.0, "h..l...L..", "+.-....+.-", 1);
-    drawn_with_news(1, 1, 100.0, "lL..l.L..h", "+c.-.....+", 1);
+    drawn_with_news(1, 1, 100.0, "h..l...LLL..", "+.-......+.-", 1);
+    drawn_with_news(1, 1, 100.0, "l..lL.L..", "+.-......", 1);
+    drawn_with_news(1, 1, 100.0, "lLLL..l.L..h", "+..c.-.....+", 1);
     drawn_with_news(2, 3, 100.0, "ll..lh..lhh..", ".+.-......+.-", 1);
-    drawn_with_news(2, 3, 100.0, "ll..lL..LlL..", ".+.-......+.-", 1);
-    drawn_with_news(1, 1, 0.0, "llmmhhLLhL..", "+.s.s.c....-", 0);
-    drawn_with_news(2, 4, 0.0, "lllhllhhLlL..", ".+....s...c.-", 0);
+    drawn_with_news(2, 3, 100.0, "ll..LLL..", ".+.-..+.-", 0);
+    drawn_with_news(1, 1, 0.0, "llmmhhLLLhL..", "+.s.s...c...-", 0);
+    drawn_with_news(2, 4, 0.0, "lllhllhhLlLL..", ".+....s....c.-", 0);
     figures();
     many_ids();
     bad_times();
