@@ -281,8 +281,9 @@ fn software_card_copies_of_batches_do_not_block() {
         assert_eq!(queued, batches + visits + of_indices, "{run}: {batches} batches, {visits} copies of weights");
         (batches, blocking)
     };
-    let (few, blocking) = copies("normal-teacher", "64");
-    for (teacher, batch_size) in [("normal-teacher", "16"), ("hashed", "64"), ("hashed", "16")] {
+    let trained = format!("{}-teacher", NORMAL.name);
+    let (few, blocking) = copies(&trained, "64");
+    for (teacher, batch_size) in [(trained.as_str(), "16"), ("hashed", "64"), ("hashed", "16")] {
         let found = copies(teacher, batch_size);
         assert!(found.0 >= few);
         assert_eq!(found.1, blocking, "{teacher}, batches of {batch_size}: copies that block");
