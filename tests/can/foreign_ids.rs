@@ -101,15 +101,6 @@ fn a_training_counts_validation_windows_and_learns_the_same_without() {
     // Outside training the flag is refused, and a model's list does not change.
     let refusal = place.refused(&["evaluate", "listed", "--foreign-ids", "false"]);
     assert!(refusal.contains("does not read it"), "{refusal}");
-    // A run from a version without the list is resumed without one.
-    let path = place.path("alone/config.json");
-    let mut config = place.json("alone/config.json");
-    config["config"]["model"].as_object_mut().unwrap().remove("foreign_ids");
-    std::fs::write(&path, config.to_string()).unwrap();
-    let resume = ["--run-dir", "alone", "--resume"];
-    let refusal = place.refused(&[&normal[..], &resume].concat());
-    assert!(refusal.contains("foreign_ids (it was not set, now true) changed"), "{refusal}");
-    place.run(&["classifier", "--config", "alone/config.json", "--run-dir", "alone", "--resume"]);
 }
 
 /// After calibration on a car, frames with IDs that the car does not have are detected.

@@ -218,10 +218,8 @@ mod tests {
         assert_eq!(describe(&other, &distinguishing(&[&one, &other])), "hidden_fraction 0.2");
         // The number of further teachers is a setting, not their paths.
         let taught = |paths: &str| {
-            let nodes = json!({ "hidden_fraction": 0.0, "more_teachers": paths });
-            settings(
-                &json!({ "command": "train", "config": { "nodes": nodes }, "inputs": { "split": { "nodes": [1, 1, 1, 0] } } }),
-            )
+            let config = json!({ "nodes": { "hidden_fraction": 0.0 }, "distillation": { "use_kd": true, "more_teachers": paths } });
+            settings(&json!({ "command": "train", "config": config, "inputs": { "split": { "nodes": [1, 1, 1, 0] } } }))
         };
         assert_eq!(taught("runs/a,runs/b"), taught("runs/c,runs/d"));
         let (two, three) = (taught("runs/a"), taught("runs/a,runs/b"));

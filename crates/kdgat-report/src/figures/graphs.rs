@@ -201,7 +201,8 @@ mod tests {
             serde_json::from_value(json!({
                 "model": format!("{group}/{}", fold + 1), "group": group, "distilled": distilled, "parameters": 10,
                 "fold": format!("fold {fold} of 10"), "seed": 42, "seen_graphs": 90, "test_graphs": 10,
-                "settings": { "model": "gin" }, "metrics": metric(accuracy), "baseline": metric(0.4),
+                "test_digest": fold.to_string(), "settings": { "model": "gin" }, "metrics": metric(accuracy),
+                "baseline": metric(0.4), "linear": [], "propagated": [],
             }))
             .unwrap()
         };

@@ -68,8 +68,8 @@ mod tests {
             std::fs::write(folder.path().join(FILE), text).unwrap();
             GraphEvaluation::read(folder.path()).map_err(|error| error.to_string())
         };
-        // As written before there were comparisons: what they need is missing, and no value is null.
-        let run = r#"{"model": "a/1", "group": "a", "parameters": 3, "fold": "fold 0 of 10", "seed": 42, "test_graphs": 9,
+        let run = r#"{"model": "a/1", "group": "a", "distilled": false, "parameters": 3, "fold": "fold 0 of 10", "seed": 42, "seen_graphs": 81,
+                      "test_graphs": 9, "test_digest": "0123456789abcdef", "settings": {}, "baseline": [], "linear": [], "propagated": [],
                       "metrics": [{"name": "accuracy", "value": null, "interval": null}]}"#;
         let mut found = read(&format!(r#"{{"format_version": 1, "dataset": "d", "models": [{run}]}}"#)).unwrap();
         assert_eq!((found.dataset.as_str(), found.runs.len(), found.runs[0].distilled), ("d", 1, false));

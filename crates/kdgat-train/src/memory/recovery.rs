@@ -329,13 +329,6 @@ mod tests {
     }
 
     #[test]
-    fn states_without_a_plan_are_read() {
-        let text = r#"{"graphs":4,"good_steps":63,"good_steps_needed":64}"#;
-        let mut micro: MicroBatch = serde_json::from_str(text).unwrap();
-        assert_eq!(micro.succeeded(121), Some(8));
-    }
-
-    #[test]
     fn sources_of_errors_are_searched() {
         let deep = kdgat_nn::ModelError::from(TchError::Torch("CUDA out of memory. Tried".into()));
         assert!(is_out_of_memory(&deep));
