@@ -6,7 +6,7 @@
 #include <string.h>
 
 static int failures;
-static const bus_counts nothing = {0, 0};
+static const bus_counts nothing = {0, 0, 0};
 
 static void check(int holds, const char *what)
 {
@@ -55,7 +55,7 @@ static void figures_of_a_log(void)
 {
     bus_state bus;
     bus_events events;
-    const bus_counts counts = {7, 2};
+    const bus_counts counts = {7, 2, 1};
     bus_init(&bus, 0.5, 2.0, 0);
     bus_frame(&bus, 7.5, 0.0, &nothing, &events);
     bus_frame(&bus, 8.25, 0.0, &nothing, &events);
@@ -63,7 +63,7 @@ static void figures_of_a_log(void)
     check(events.event[1].time == 8.25 && events.event[1].seconds == 0.75, "a silence ends at the next frame");
     bus_frame(&bus, 9.5, 0.0, &counts, &events);
     check(events.count == 3 && events.event[2].kind == BUS_HEARTBEAT, "a heartbeat after the end of a silence");
-    check(events.event[2].frames == 2 && events.event[2].windows == 7 && events.event[2].alarms == 2, "what came before the frame");
+    check(events.event[2].frames == 2 && events.event[2].windows == 7 && events.event[2].alarms == 2 && events.event[2].suppressed == 1, "what came before the frame");
     check(!events.event[2].silent && bus.silences == 2 && !bus.silent, "the silence is over");
 }
 
@@ -71,7 +71,7 @@ static void a_live_bus(void)
 {
     bus_state bus;
     bus_events events;
-    const bus_counts counts = {5, 1};
+    const bus_counts counts = {5, 1, 3};
     bus_init(&bus, 0.5, 10.0, 1);
     bus_tick(&bus, 0.4, &nothing, &events);
     check(events.count == 0, "not silent yet");
