@@ -124,7 +124,7 @@ struct Place {
 struct GraphRows {
     rows: TestedRows,
     graph_ids: Vec<String>,
-    /// Of each graph; empty if graphs have the targets.
+    /// Identifiers of the nodes of each graph; empty if graphs have the targets.
     node_ids: Vec<Vec<String>>,
 }
 

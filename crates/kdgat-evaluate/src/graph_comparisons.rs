@@ -1,4 +1,4 @@
-//! What a teacher adds to a student: the differences to the same student alone, on the same test graphs or nodes.
+//! Gains of a student from its teacher: the differences to the same student alone, on the same test graphs or nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

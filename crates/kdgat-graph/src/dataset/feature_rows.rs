@@ -24,7 +24,7 @@ pub(super) struct Column<'a> {
     pub cells: Cells,
     /// The file or the place of its name, for errors.
     pub origin: Origin<'a>,
-    /// What to do with a categorical column of too many values.
+    /// Remedy for a categorical column of too many values.
     pub remedy: &'static str,
 }
 

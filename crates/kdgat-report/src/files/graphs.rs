@@ -14,7 +14,7 @@ const FORMAT_VERSION: u64 = 1;
 pub struct GraphEvaluation {
     pub folder: PathBuf,
     pub dataset: String,
-    /// What was scored, in the plural: `graphs`, or `nodes` of one graph.
+    /// Name of what was scored, in the plural: `graphs`, or `nodes` of one graph.
     pub units: String,
     pub runs: Vec<RunResult>,
 }
