@@ -10,7 +10,7 @@ use super::output;
 use super::part_runs::{self, PartsArgs};
 use super::settings::Settings;
 use super::sweep::Executor;
-use crate::config::{self, Config, reads};
+use crate::config::{Config, DataKind, reads};
 use crate::graph::Share;
 use crate::graph::store::{Gathered, Gathering};
 use crate::interrupt;
@@ -35,7 +35,7 @@ pub struct BuildArgs {
 
 /// Builds the store, or the requested part, unless it exists.
 pub fn run(args: &BuildArgs) -> Result<ExitCode> {
-    if config::is_one_graph(&args.settings.load()?.config) {
+    if args.settings.load()?.config.data_kind == DataKind::OneGraph {
         return of_nodes(args);
     }
     let config = args.settings.load_reading(&reads::BUILD)?.config;

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::{data, output};
 use crate::can::check::{self, CheckOptions, CheckReport, LogCheck, Severity, readable};
-use crate::config::{self, Config};
+use crate::config::{Config, DataKind};
 use crate::exit;
 use crate::graph::dataset::{self, Feature, Summary, TargetValues};
 use crate::graph::{BuildOptions, Level, StoreError};
@@ -17,7 +17,7 @@ use crate::stage::{self, StageError};
 /// Reads all logs and prints the report. Exit code 2 if a build would refuse a log.
 pub fn run(config: &Config, json: bool) -> Result<ExitCode> {
     stage::limit_memory(config);
-    if config::is_one_graph(config) {
+    if config.data_kind == DataKind::OneGraph {
         return of_nodes(config, json);
     }
     if let Some(path) = config.data.data.as_ref().filter(|path| dataset::is_dataset(path)) {

@@ -6,13 +6,14 @@ use anyhow::Result;
 
 use super::commands::{Cli, Command, DataCommand, TeachersCommand};
 use super::memory::{self as memory_commands, MemoryCommand};
+use super::settings::Settings;
 use super::{
     build, calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, export, fusion,
     pipeline, reference, report, simulate, sweep, teachers, verify,
 };
 use crate::config::{Config, DeviceChoice, Stage, reads};
 use crate::memory::GpuCap;
-use crate::stage::{self, Outcome};
+use crate::stage;
 use crate::train::fit::Ending;
 use crate::{exit, interrupt, memory, torch};
 
@@ -23,32 +24,16 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Completions { shell } => completions::print(shell),
         Command::Commands => reference::print(),
 
-        Command::Autoencoder(settings) => {
-            let loaded = settings.load_for(Stage::Autoencoder)?;
-            start(&loaded.config)?;
-            Ok(exit_code(&torch::recover(|| stage::autoencoder(&loaded.config))?))
-        }
-        Command::Classifier(settings) => {
-            let loaded = settings.load_for(Stage::Classifier)?;
-            start(&loaded.config)?;
-            Ok(exit_code(&torch::recover(|| stage::classifier(&loaded.config))?))
-        }
+        Command::Autoencoder(settings) => train(Stage::Autoencoder, &settings),
+        Command::Classifier(settings) => train(Stage::Classifier, &settings),
         Command::Curriculum(args) if args.score_only => {
             let loaded = args.settings.load_reading(&reads::SCORE)?;
             start(&loaded.config)?;
             stage::score_only(&loaded.config, args.scores.as_deref())?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Curriculum(args) => {
-            let loaded = args.settings.load_for(Stage::Curriculum)?;
-            start(&loaded.config)?;
-            Ok(exit_code(&torch::recover(|| stage::curriculum(&loaded.config))?))
-        }
-        Command::Train(settings) => {
-            let loaded = settings.load_for(Stage::Train)?;
-            start(&loaded.config)?;
-            Ok(exit_code(&torch::recover(|| stage::train(&loaded.config))?))
-        }
+        Command::Curriculum(args) => train(Stage::Curriculum, &args.settings),
+        Command::Train(settings) => train(Stage::Train, &settings),
         Command::Fusion(args) => {
             let loaded = args.settings.load_for_fusion()?;
             start(&loaded.config)?;
@@ -109,6 +94,15 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     }
 }
 
+/// Runs a training stage.
+fn train(stage: Stage, settings: &Settings) -> Result<ExitCode> {
+    let loaded = settings.load_for(stage)?;
+    start(&loaded.config)?;
+    let outcome = torch::recover(|| stage::run_stage(stage, &loaded.config))?;
+    // A run that ended by a signal can be resumed, which its exit code says.
+    Ok(if outcome.ending == Ending::Interrupted { ExitCode::from(exit::INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
 /// Prepares a training command before anything touches torch: signal handler, GPU allocator.
 fn start(config: &Config) -> Result<()> {
     interrupt::listen()?;
@@ -135,9 +129,4 @@ fn start_devices(cap: Option<GpuCap>) {
     for warning in devices.warnings {
         eprintln!("warning: {warning}");
     }
-}
-
-/// The exit code of a training run.
-fn exit_code(outcome: &Outcome) -> ExitCode {
-    if outcome.ending == Ending::Interrupted { ExitCode::from(exit::INTERRUPTED) } else { ExitCode::SUCCESS }
 }

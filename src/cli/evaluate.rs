@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::output;
 use super::settings::Settings;
-use crate::config::{self, Config, ConfigError, Loaded, Problem, Threshold, reads};
+use crate::config::{ConfigError, DataKind, Loaded, Problem, Threshold, reads};
 use crate::evaluate::bootstrap::MOST_RESAMPLES;
 use crate::evaluate::calibration::is_unknown_vehicle;
 use crate::evaluate::judge::NOT_CALIBRATED;
@@ -54,13 +54,13 @@ pub struct EvaluateArgs {
 /// Scores the models, writes the results and prints them.
 pub fn run(mut args: EvaluateArgs) -> Result<ExitCode> {
     args.runs.append(&mut args.model);
-    let loaded = args.settings.load_reading_by(&args.runs, |config| match kind_of(config) {
-        Kind::Windows => &reads::EVALUATE,
-        Kind::Graphs => &reads::EVALUATE_GRAPHS,
-        Kind::Nodes => &reads::EVALUATE_NODES,
+    let loaded = args.settings.load_reading_by(&args.runs, |config| match config.data_kind {
+        DataKind::Windows => &reads::EVALUATE,
+        DataKind::Graphs => &reads::EVALUATE_GRAPHS,
+        DataKind::OneGraph => &reads::EVALUATE_NODES,
     })?;
-    let kind = kind_of(&loaded.config);
-    args.refuse_ignored(&kind)?;
+    let kind = loaded.config.data_kind;
+    args.refuse_ignored(kind)?;
     let options = EvaluateOptions {
         runs: args.runs,
         predictions: args.predictions,
@@ -70,41 +70,21 @@ pub fn run(mut args: EvaluateArgs) -> Result<ExitCode> {
         resamples: args.resamples,
         rules: args.rules,
     };
-    let evaluate = match kind {
-        Kind::Windows => return evaluate_windows(&loaded, &options),
-        Kind::Graphs => stage::evaluate_graphs,
-        Kind::Nodes => stage::evaluate_nodes,
-    };
-    let (text, folder) = evaluate(&loaded.config, &options)?;
+    if kind == DataKind::Windows {
+        return evaluate_windows(&loaded, &options);
+    }
+    let (text, folder) = stage::evaluate_tested(&loaded.config, &options)?;
     output::write(&format!("{text}\nwritten: {}\n", folder.join("graph_metrics.{json,csv}").display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The kind of data that models are tested on.
-enum Kind {
-    /// Windows of CAN traffic.
-    Windows,
-    /// Graphs of other kinds.
-    Graphs,
-    /// The nodes of one large graph.
-    Nodes,
-}
-
-fn kind_of(config: &Config) -> Kind {
-    match config::is_one_graph(config) {
-        true => Kind::Nodes,
-        false if stage::is_graph_dataset(config) => Kind::Graphs,
-        false => Kind::Windows,
-    }
-}
-
 impl EvaluateArgs {
     /// Refuses options that would be ignored.
-    fn refuse_ignored(&self, kind: &Kind) -> Result<(), ConfigError> {
+    fn refuse_ignored(&self, kind: DataKind) -> Result<(), ConfigError> {
         let data = match kind {
-            Kind::Windows => return Ok(()),
-            Kind::Graphs => "graphs",
-            Kind::Nodes => "the nodes of one graph",
+            DataKind::Windows => return Ok(()),
+            DataKind::Graphs => "graphs",
+            DataKind::OneGraph => "the nodes of one graph",
         };
         let given = [
             ("--calibrate-seconds", self.calibrate_seconds.is_some()),

@@ -85,7 +85,7 @@ impl Settings {
         let runs = RunData::of_all(runs);
         let mut loaded = config::load(&Sources { run: RunData::config_of(&runs), ..self.sources() })?;
         if !loaded.is_given("data") {
-            loaded.config.data.data = RunData::common(&runs)?;
+            loaded.set_data(RunData::common(&runs)?);
         }
         Ok(loaded)
     }

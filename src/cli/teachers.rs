@@ -9,7 +9,7 @@ use super::exit::UsageError;
 use super::output;
 use super::part_runs::{self, PartsArgs};
 use super::settings::Settings;
-use crate::config::{self, Config, reads};
+use crate::config::{Config, DataKind, reads};
 use crate::distill::frozen;
 use crate::distill::planner::format_bytes;
 use crate::distill::registry::Registry;
@@ -120,7 +120,7 @@ pub struct CacheArgs {
 
 /// The configuration of `kdgat teachers cache`.
 pub fn cache_config(args: &CacheArgs) -> Result<Config> {
-    let of_nodes = config::is_one_graph(&args.settings.load()?.config);
+    let of_nodes = args.settings.load()?.config.data_kind == DataKind::OneGraph;
     let config = args.settings.load_reading(if of_nodes { &reads::CACHE_NODES } else { &reads::CACHE })?.config;
     if !of_nodes && (args.part.is_some() || args.in_parts.parts.is_some()) {
         let text =
@@ -132,7 +132,7 @@ pub fn cache_config(args: &CacheArgs) -> Result<Config> {
 
 /// Fills the cache file of a teacher's targets, or continues an interrupted fill.
 pub fn cache(config: &Config, args: &CacheArgs) -> Result<ExitCode> {
-    if !config::is_one_graph(config) {
+    if config.data_kind != DataKind::OneGraph {
         return describe(&stage::cache_teacher(config)?, "graphs");
     }
     let targets = stage::node_targets(config)?;

@@ -1,73 +1,120 @@
 //! Trains a VGAE on attack-free graphs: a teacher alone, or a student that learns from a teacher.
 
-use serde_json::Map;
+use serde_json::{Map, Value};
 
-use super::StageError;
+use super::epochs::{Epochs, Graphs};
 use super::outcome::Outcome;
-use super::run::Run;
-use super::setup::{self, Data};
-use super::teacher::{self, FoundTeacher};
-use super::training::{self, Graphs};
-use super::validation;
+use super::run::{Prepared, Run};
+use super::setup::{self, Data, Origin};
+use super::workload::{NewStudent, TeacherSource, Workload};
+use super::{StageError, graph_batches, teacher, training, validation};
 use crate::config::{Config, Stage};
 use crate::distill::hints::Hints;
 use crate::distill::losses::Projection;
-use crate::distill::objective::{Translation, VgaeDistillation, VgaeObjective};
+use crate::distill::objective::{TeacherLink, Translation, VgaeDistillation, VgaeObjective};
 use crate::graph::Split;
-use crate::memory::{Meter, retry_on_oom};
 use crate::nn::{Architecture, FreshParameters, ModelError, Scope, Vgae, VgaeConfig, vgae};
+use crate::train::trainable::Trainable;
 
-const STAGE: Stage = Stage::Autoencoder;
+/// A VGAE of CAN windows.
+pub struct WindowAutoencoder<'a> {
+    config: &'a Config,
+    data: Data,
+    graphs: Graphs,
+}
 
-/// Runs `kdgat autoencoder`.
-pub fn autoencoder(config: &Config) -> Result<Outcome, StageError> {
-    let data = setup::open(config)?;
-    let mut graphs = graphs(config, &data)?;
-    let found = teacher::find(config, STAGE, &data)?;
-    let run = Run::open(config, STAGE, data.origin(), found.as_ref().map(FoundTeacher::identity), Map::new())?;
+impl<'a> WindowAutoencoder<'a> {
+    /// Opens the windows and selects the attack-free ones: a model trained on them alone reconstructs unusual windows badly.
+    ///
+    /// # Errors
+    /// Data that cannot be read, or without an attack-free window.
+    pub fn open(config: &'a Config) -> Result<Self, StageError> {
+        let data = setup::open(config)?;
+        let training = data.store.select(Split::Train, Some(false));
+        let validation = data.store.select(Split::Validation, Some(false));
+        if training.is_empty() {
+            return Err(no_training_graph(&data));
+        }
+        training::expect_validation(&validation, &data.dataset.name)?;
+        let graphs = Graphs::new(config, &data.store, training, validation)?;
+        Ok(Self { config, data, graphs })
+    }
+}
 
-    let architecture = vgae_config(config, &data)?;
-    let (parameters, model, distillation) = retry_on_oom(Meter::new(data.device), || {
-        let mut parameters = FreshParameters::new(config.training.seed, data.device);
+impl<'a> Workload<'a> for WindowAutoencoder<'a> {
+    type Student = VgaeObjective;
+    type Plan = Epochs;
+
+    fn config(&self) -> &'a Config {
+        self.config
+    }
+
+    fn stage(&self) -> Stage {
+        Stage::Autoencoder
+    }
+
+    fn origin(&self) -> Origin {
+        self.data.origin()
+    }
+
+    fn find_teacher(&mut self) -> Result<TeacherSource, StageError> {
+        Ok(TeacherSource::network(teacher::find(self.config, self.stage(), &self.data)?))
+    }
+
+    fn inputs(&mut self) -> Result<Map<String, Value>, StageError> {
+        Ok(Map::new())
+    }
+
+    fn plan(&mut self) -> Result<Epochs, StageError> {
+        Ok(Epochs::of_all(self.config, self.graphs.clone()))
+    }
+
+    fn new_student(&self, teacher: &TeacherSource) -> Result<NewStudent<VgaeObjective>, StageError> {
+        let config = self.config;
+        let architecture = vgae_config(config, &self.data)?;
+        let mut parameters = FreshParameters::new(config.training.seed, self.data.device);
         let mut model = Vgae::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
-        let distillation = found.as_ref().map(|found| distillation(config, found, &mut parameters, &architecture));
+        let teacher = teacher.architecture();
+        let distillation = teacher.map(|teacher| distillation(config, teacher, &mut parameters, &architecture));
         let distillation = distillation.transpose()?;
         if distillation.as_ref().is_some_and(|distillation| distillation.hints.is_some()) {
             model.keep_hidden();
         }
-        Ok::<_, StageError>((parameters, model, distillation))
-    })?;
-    let teacher = teacher::start(config, found, &data, graphs.teacher_use())?;
-    let student = VgaeObjective { model, teacher, distillation };
-    let outcome = run.train(&data, student, Architecture::Vgae(architecture), parameters, &mut graphs)?;
-    validation::record_threshold(config, &data, &outcome)?;
-    Ok(outcome)
+        Ok(NewStudent { parameters, student: VgaeObjective { model, teacher: TeacherLink::none(), distillation } })
+    }
+
+    fn start_teacher(&self, teacher: TeacherSource, plan: &Epochs) -> Result<TeacherLink, StageError> {
+        teacher::start(self.config, teacher.into_network(), &self.data, plan.teacher_use())
+    }
+
+    fn prepare(
+        &self,
+        run: &mut Run,
+        student: &mut VgaeObjective,
+        trainable: &mut Trainable,
+        plan: &mut Epochs,
+    ) -> Result<Prepared, StageError> {
+        let architecture = Architecture::Vgae(vgae_config(self.config, &self.data)?);
+        graph_batches::prepare(run, &self.data, architecture, student, trainable, plan)
+    }
+
+    fn finish(&self, outcome: &Outcome) -> Result<(), StageError> {
+        validation::record_threshold(self.config, &self.data, outcome)
+    }
 }
 
-/// Selects the attack-free graphs: a model trained on them alone reconstructs unusual graphs badly.
-fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
-    let training = data.store.select(Split::Train, Some(false));
-    let validation = data.store.select(Split::Validation, Some(false));
-    if training.is_empty() {
-        let left_out = data.store.manifest().duplicates.num_dropped();
-        if left_out > 0 {
-            return Err(StageError::Input(format!(
-                "dataset {} has no attack-free graph for training: {left_out} training graphs are left out, because they are \
-                 also in validation or a test; add training logs of other drives, or keep these graphs with --keep-duplicates",
-                data.dataset.name
-            )));
-        }
-        return Err(StageError::Input(format!(
-            "dataset {} has no attack-free graph for training; \
-             put attack-free logs into train_01_attack_free/, or lower --window",
-            data.dataset.name
-        )));
+fn no_training_graph(data: &Data) -> StageError {
+    let name = &data.dataset.name;
+    let left_out = data.store.manifest().duplicates.num_dropped();
+    if left_out > 0 {
+        return StageError::Input(format!(
+            "dataset {name} has no attack-free graph for training: {left_out} training graphs are left out, because they are \
+             also in validation or a test; add training logs of other drives, or keep these graphs with --keep-duplicates"
+        ));
     }
-    training::expect_validation(&validation, &data.dataset.name)?;
-    let batch_graphs = training::batch_graphs(config, training.len());
-    let shuffle = training::shuffle(config);
-    let budget = training::batch_budget(config, &data.store)?;
-    Ok(Graphs { training, validation, batch_graphs, budget, packed: false, seed: config.training.seed, shuffle })
+    StageError::Input(format!(
+        "dataset {name} has no attack-free graph for training; put attack-free logs into train_01_attack_free/, or lower --window"
+    ))
 }
 
 /// The configured VGAE for this dataset.
@@ -88,21 +135,22 @@ pub(super) fn vgae_config(config: &Config, data: &Data) -> Result<VgaeConfig, St
 /// Builds the distillation loss: its weights, and the projection to the teacher's latent space if latents are compared.
 fn distillation(
     config: &Config,
-    found: &FoundTeacher,
+    teacher: &Architecture,
     parameters: &mut FreshParameters,
     student: &VgaeConfig,
 ) -> Result<VgaeDistillation, StageError> {
-    let Architecture::Vgae(architecture) = &found.architecture else {
+    let Architecture::Vgae(architecture) = teacher else {
         return Err(ModelError::Architecture {
             field: "model",
-            found: found.architecture.model_name().into(),
+            found: teacher.model_name().into(),
             expected: "the teacher of a vgae is a vgae",
         }
         .into());
     };
     let options = &config.distillation;
     let [from, to] = [student.latent, architecture.latent];
-    let projection = found.asked.latent.then(|| Projection::new(Scope::root(parameters), from, to)).transpose()?;
+    let projection =
+        teacher::asked(config).latent.then(|| Projection::new(Scope::root(parameters), from, to)).transpose()?;
     let scales = student.input.node_scaling.as_ref().zip(architecture.input.node_scaling.as_ref());
     let translation = scales.and_then(|(student, teacher)| teacher.translation(student));
     let columns = [vgae::last_width(student), vgae::last_width(architecture)];

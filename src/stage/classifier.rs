@@ -2,92 +2,142 @@
 //!
 //! `kdgat classifier` trains on every graph in every epoch, `kdgat curriculum` on all attacks and a selection of normal graphs.
 
-use serde_json::Map;
+use serde_json::{Map, Value};
 
-use super::StageError;
-use super::curriculum::{self, CurriculumEpochs};
+use super::difficulty::{self, load_scorer, score_windows};
+use super::epochs::{Epochs, Graphs};
 use super::outcome::Outcome;
-use super::run::Run;
-use super::setup::{self, Data};
-use super::teacher::{self, FoundTeacher, TeacherUse};
-use super::training::{self, Graphs, StagePlan};
-use super::validation;
+use super::run::{Prepared, Run};
+use super::setup::{self, Data, Origin};
+use super::workload::{NewStudent, TeacherSource, Workload};
+use super::{StageError, graph_batches, teacher, training, validation};
 use crate::config::{Config, Stage, TaskLoss};
+use crate::curriculum::Scorer;
 use crate::distill::hints::Hints;
-use crate::distill::objective::{GatDistillation, GatObjective};
+use crate::distill::objective::{GatDistillation, GatObjective, TeacherLink};
 use crate::graph::Split;
-use crate::memory::{Meter, retry_on_oom};
+use crate::nn::parameters::NamedTensor;
 use crate::nn::{Architecture, ClassLoss, FreshParameters, Gat, GatConfig, ModelError, Scope};
+use crate::train::trainable::Trainable;
 
-/// Runs `kdgat classifier`.
-pub fn classifier(config: &Config) -> Result<Outcome, StageError> {
-    let stage = Stage::Classifier;
-    let data = setup::open(config)?;
-    let mut graphs = graphs(config, &data)?;
-    let found = teacher::find(config, stage, &data)?;
-    let run = Run::open(config, stage, data.origin(), found.as_ref().map(FoundTeacher::identity), Map::new())?;
-    let usage = graphs.teacher_use();
-    train(config, &data, run, found, usage, &mut graphs)
+/// A classifier of CAN windows, with or without a curriculum.
+pub struct WindowClassifier<'a> {
+    config: &'a Config,
+    stage: Stage,
+    data: Data,
+    graphs: Graphs,
+    /// Scores the difficulty of normal windows, if the curriculum needs it.
+    scorer: Option<Scorer>,
 }
 
-/// Runs `kdgat curriculum`.
-pub fn curriculum(config: &Config) -> Result<Outcome, StageError> {
-    let stage = Stage::Curriculum;
-    let data = setup::open(config)?;
-    let mut plan = CurriculumEpochs::new(config, &data, graphs(config, &data)?);
-    let found = teacher::find(config, stage, &data)?;
-    let scorer = curriculum::scorer(config, &data)?;
-    let inputs = curriculum::inputs(scorer.as_ref());
-    let run = Run::open(config, stage, data.origin(), found.as_ref().map(FoundTeacher::identity), inputs)?;
-    if let Some(scorer) = scorer {
-        plan.score(config, &data, &scorer, run.directory(), run.resumes())?;
+impl<'a> WindowClassifier<'a> {
+    /// Opens the windows, normal ones and attacks.
+    ///
+    /// # Errors
+    /// Data that cannot be read, or without one of the two.
+    pub fn open(config: &'a Config, stage: Stage) -> Result<Self, StageError> {
+        let data = setup::open(config)?;
+        let training = data.store.select(Split::Train, None);
+        let validation = data.store.select(Split::Validation, None);
+        for (attack, what, folder) in
+            [(false, "normal graph", "train_01_attack_free"), (true, "graph with an attack", "train_02_with_attacks")]
+        {
+            if data.store.select(Split::Train, Some(attack)).is_empty() {
+                return Err(StageError::Input(format!(
+                    "dataset {} has no {what} for training; put labelled logs with such graphs into {folder}/, or lower --window",
+                    data.dataset.name
+                )));
+            }
+        }
+        training::expect_validation(&validation, &data.dataset.name)?;
+        let graphs = Graphs::new(config, &data.store, training, validation)?;
+        Ok(Self { config, stage, data, graphs, scorer: None })
     }
-    let usage = plan.graphs().teacher_use_of(plan.typical_epoch_graphs(config.training.max_epochs));
-    train(config, &data, run, found, usage, &mut plan)
 }
 
-fn train(
-    config: &Config,
-    data: &Data,
-    run: Run,
-    found: Option<FoundTeacher>,
-    usage: TeacherUse,
-    plan: &mut impl StagePlan,
-) -> Result<Outcome, StageError> {
-    let architecture = gat_config(config, data)?;
-    let (parameters, model, task, distillation) = retry_on_oom(Meter::new(data.device), || {
+impl<'a> Workload<'a> for WindowClassifier<'a> {
+    type Student = GatObjective;
+    type Plan = Epochs;
+
+    fn config(&self) -> &'a Config {
+        self.config
+    }
+
+    fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    fn origin(&self) -> Origin {
+        self.data.origin()
+    }
+
+    fn find_teacher(&mut self) -> Result<TeacherSource, StageError> {
+        Ok(TeacherSource::network(teacher::find(self.config, self.stage, &self.data)?))
+    }
+
+    fn inputs(&mut self) -> Result<Map<String, Value>, StageError> {
+        if self.stage != Stage::Curriculum {
+            return Ok(Map::new());
+        }
+        if self.config.curriculum.curriculum.scores() {
+            self.scorer = Some(load_scorer(self.config, &self.data.dataset.name, self.data.device)?);
+        }
+        Ok(difficulty::inputs(self.scorer.as_ref().map(Scorer::digest)))
+    }
+
+    fn plan(&mut self) -> Result<Epochs, StageError> {
+        let (config, graphs) = (self.config, self.graphs.clone());
+        if self.stage != Stage::Curriculum {
+            return Ok(Epochs::of_all(config, graphs));
+        }
+        let [normals, attacks] = [false, true].map(|attack| self.data.store.select(Split::Train, Some(attack)));
+        Ok(Epochs::of_normals(config, graphs, &attacks, &normals))
+    }
+
+    fn new_student(&self, teacher: &TeacherSource) -> Result<NewStudent<GatObjective>, StageError> {
+        let (config, data) = (self.config, &self.data);
+        let architecture = gat_config(config, data)?;
         let mut parameters = FreshParameters::new(config.training.seed, data.device);
         let model = Gat::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
-        let distillation =
-            found.as_ref().map(|found| distillation(config, &found.architecture, &mut parameters, &architecture));
-        Ok::<_, StageError>((parameters, model, task_loss(config, data)?, distillation.transpose()?))
-    })?;
-    let teacher = teacher::start(config, found, data, usage)?;
-    let student = GatObjective { model, task, teacher, distillation, labels: None };
-    let outcome = run.train(data, student, Architecture::Gat(architecture), parameters, plan)?;
-    validation::record_threshold(config, data, &outcome)?;
-    Ok(outcome)
-}
+        let teacher = teacher.architecture();
+        let distillation = teacher.map(|teacher| distillation(config, teacher, &mut parameters, &architecture));
+        let (distillation, task) = (distillation.transpose()?, task_loss(config, data)?);
+        let student = GatObjective { model, task, teacher: TeacherLink::none(), distillation, labels: None };
+        Ok(NewStudent { parameters, student })
+    }
 
-/// Selects all graphs, normal ones and attacks.
-fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
-    let training = data.store.select(Split::Train, None);
-    let validation = data.store.select(Split::Validation, None);
-    for (attack, what, folder) in
-        [(false, "normal graph", "train_01_attack_free"), (true, "graph with an attack", "train_02_with_attacks")]
-    {
-        if data.store.select(Split::Train, Some(attack)).is_empty() {
-            return Err(StageError::Input(format!(
-                "dataset {} has no {what} for training; put labelled logs with such graphs into {folder}/, or lower --window",
-                data.dataset.name
-            )));
+    fn start_teacher(&self, teacher: TeacherSource, plan: &Epochs) -> Result<TeacherLink, StageError> {
+        teacher::start(self.config, teacher.into_network(), &self.data, plan.teacher_use())
+    }
+
+    fn score(
+        &mut self,
+        plan: &mut Epochs,
+        _: &mut GatObjective,
+        _: &[NamedTensor],
+        run: &mut Run,
+    ) -> Result<(), StageError> {
+        // The scorer's memory is freed before the training.
+        match self.scorer.take() {
+            Some(scorer) => score_windows(plan, self.config, &self.data, &scorer, run),
+            None => Ok(()),
         }
     }
-    training::expect_validation(&validation, &data.dataset.name)?;
-    let batch_graphs = training::batch_graphs(config, training.len());
-    let shuffle = training::shuffle(config);
-    let budget = training::batch_budget(config, &data.store)?;
-    Ok(Graphs { training, validation, batch_graphs, budget, packed: false, seed: config.training.seed, shuffle })
+
+    fn prepare(
+        &self,
+        run: &mut Run,
+        student: &mut GatObjective,
+        trainable: &mut Trainable,
+        plan: &mut Epochs,
+    ) -> Result<Prepared, StageError> {
+        let architecture = Architecture::Gat(gat_config(self.config, &self.data)?);
+        graph_batches::prepare(run, &self.data, architecture, student, trainable, plan)
+    }
+
+    fn finish(&self, outcome: &Outcome) -> Result<(), StageError> {
+        validation::record_threshold(self.config, &self.data, outcome)
+    }
 }
 
 /// The configured GAT for this dataset.

@@ -22,14 +22,9 @@ pub struct ChoiceLog {
 }
 
 impl ChoiceLog {
-    /// Creates the writer for a choice of normal graphs; the file is created with the first epoch.
-    pub fn of_normals(path: PathBuf, max_epochs: u64) -> Self {
-        Self { path, max_epochs, header: OF_NORMALS, log: None }
-    }
-
-    /// Creates the writer for a choice of all training graphs.
-    pub fn of_graphs(path: PathBuf, max_epochs: u64) -> Self {
-        Self { path, max_epochs, header: OF_GRAPHS, log: None }
+    /// Creates the writer for a choice of all training graphs, or of normal ones; the file is created with the first epoch.
+    pub fn new(path: PathBuf, max_epochs: u64, is_of_all: bool) -> Self {
+        Self { path, max_epochs, header: if is_of_all { OF_GRAPHS } else { OF_NORMALS }, log: None }
     }
 
     /// Writes the graphs that an epoch chooses, if the epoch is among those to write. A resumed run replaces its rows.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tch::{Device, Kind, Tensor};
 
-use super::evaluate_nodes::{self, outputs_of};
 use super::evaluated_models::expect_fit;
 use super::run_data::warn_of_other;
-use super::{StageError, evaluate_graphs, node_data, setup, training};
+use super::tested_nodes::{self, outputs_of};
+use super::{StageError, node_data, setup, tested_graphs, training};
 use crate::config::Config;
 use crate::evaluate::{Scorer, TrainedModel};
 use crate::graph::dataset::GraphSplit;
@@ -84,7 +84,7 @@ fn of_graphs(
 ) -> Result<Examples, StageError> {
     let store = setup::open_graph_store(config)?;
     let dataset = &store.manifest().dataset;
-    let Some(recorded) = evaluate_graphs::records_of(model)? else {
+    let Some(recorded) = tested_graphs::records_of(model)? else {
         return Err(no_run(model, "--examples writes graphs that the run did not see, and needs its division"));
     };
     let split = GraphSplit::of(&store, &recorded.division)?;
@@ -140,11 +140,11 @@ fn of_nodes(
     architecture: &NodeGnnConfig,
     count: usize,
 ) -> Result<Examples, StageError> {
-    let Some(recorded) = evaluate_nodes::recorded_nodes(config, model)? else {
+    let Some(recorded) = tested_nodes::recorded_nodes(config, model)? else {
         return Err(no_run(model, "--examples writes test nodes of the run, and needs its division"));
     };
     let data = node_data::open(&recorded)?;
-    evaluate_nodes::expect_graph(model, &data.graph)?;
+    tested_nodes::expect_graph(model, &data.graph)?;
     let split = NodeSplit::of(&data.graph, &node_data::split_options(&recorded, &data.graph))?;
     let test: Vec<u32> = split.test.iter().copied().take(count).collect();
     if test.is_empty() {

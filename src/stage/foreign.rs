@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::StageError;
+use super::graphs::schema;
 use super::setup::Data;
-use super::train::schema;
 use crate::config::{Config, EmbeddingLossChoice};
 use crate::distill::TargetName;
 use crate::distill::foreign::{ExpectedGraphs, ForeignTargets, GraphNames};

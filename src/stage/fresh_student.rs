@@ -7,7 +7,8 @@ use serde::Serialize;
 use tch::Device;
 
 use super::graph_peak::Question;
-use super::train::{NewStudent, schema};
+use super::graphs::new_student;
+use super::workload::NewStudent;
 use super::{StageError, teacher, training};
 use crate::config::Config;
 use crate::distill::frozen::{self, TeacherVocabulary};
@@ -58,20 +59,20 @@ impl FreshStudent {
         let Question { config, data, architecture, teacher, foreign, .. } = *question;
         let architecture_of_teacher = teacher.cloned().map(Architecture::Graph);
         let foreign_targets = foreign.map(Arc::as_ref);
-        let NewStudent { parameters, model, distillation } =
-            NewStudent::new(config, data.device, architecture, architecture_of_teacher.as_ref(), foreign_targets)?;
+        let NewStudent { parameters, student: mut objective } =
+            new_student(config, data, architecture, architecture_of_teacher.as_ref(), foreign_targets)?;
         let (link, teacher_bytes) = match (foreign, teacher) {
             (Some(targets), _) => (TeacherLink::from_file(Arc::clone(targets)), 0.0),
             (None, Some(teacher)) => random_teacher(config, data.device, teacher)?,
             (None, None) => (TeacherLink::new(None, 1), 0.0),
         };
-        let task = schema(&data.store)?.task;
+        objective.teacher = link;
         let vocabulary = Arc::new(data.store.vocabulary().clone());
         let edge_features = architecture.edge_features > 0 || teacher.is_some_and(|teacher| teacher.edge_features > 0);
         let (training_loader, validation_loader) =
             training::loaders(config, &data.store, &vocabulary, edge_features, data.device, 0);
         Ok(Self {
-            objective: GraphObjective::new(model, task, link, distillation),
+            objective,
             trainable: Trainable::new(parameters.into_tensors(), data.device)?,
             teacher_bytes,
             training_loader,

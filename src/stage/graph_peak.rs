@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use super::StageError;
 use super::cache_settings::cache_memory_bytes;
+use super::epochs::Graphs;
 use super::fresh_student::{AlwaysBytes, FreshStudent};
 use super::setup::Data;
 use super::sizing::waiting_batches;
 use super::teacher;
-use super::training::{Graphs, attention_kernel};
+use super::training::attention_kernel;
 use crate::config::{CachePrecision, Config, TeacherCache};
 use crate::distill::cache::RecordLayout;
 use crate::distill::foreign::ForeignTargets;

@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
+use super::epochs::Graphs;
 use super::fresh_student::AlwaysBytes;
 use super::graph_peak::{
     self, CACHE_BLOCK_BYTES, CachePlace, CachedTargets, ExpectedPeak, Forecaster, Question, Settings, record_bytes,
 };
+use super::graphs::GraphNetwork;
 use super::memory_plan::{assumed_graph_teacher, device_limit};
 use super::setup::Data;
 use super::sizing::planned_bytes;
-use super::train::{self, Opened, batch_plan};
-use super::training::{self, Graphs};
+use super::training;
 use super::{StageError, teacher};
 use crate::config::{self, Config};
 use crate::distill::RegistryError;
@@ -28,8 +29,8 @@ use crate::nn::{Architecture, GnnConfig};
 /// # Errors
 /// Data or a teacher that cannot be read, or no memory for a small batch.
 pub fn plan_graphs(config: &Config) -> Result<String, StageError> {
-    let opened = train::open(config)?;
-    let Opened { data, split, foreign, architecture } = &opened;
+    let opened = GraphNetwork::open(config)?;
+    let GraphNetwork { data, split, foreign, architecture, .. } = &opened;
     if architecture.level == Level::Node {
         return Err(StageError::Input(
             "kdgat memory plan knows targets of graphs, and those of this dataset are of nodes; a training prints what it measures".into(),
@@ -41,7 +42,7 @@ pub fn plan_graphs(config: &Config) -> Result<String, StageError> {
         None => planned_teacher(config, data, architecture, split)?,
     };
     let of_teacher = teacher.as_ref().map(|teacher| &teacher.architecture);
-    let graphs = batch_plan(config, &data.store, split)?;
+    let graphs = opened.graphs()?;
     let target_bytes = record_bytes(config, of_teacher)? * (graphs.training.len() + graphs.validation.len()) as f64;
     let targets = match of_teacher {
         Some(_) => CachedTargets::planned(config, target_bytes),
@@ -131,7 +132,7 @@ fn planned_teacher(
 }
 
 /// Lines about model, data and teacher.
-fn what(opened: &Opened, teacher: Option<&PlannedTeacher>, graphs: &Graphs) -> Vec<String> {
+fn what(opened: &GraphNetwork, teacher: Option<&PlannedTeacher>, graphs: &Graphs) -> Vec<String> {
     let model = |config: &GnnConfig| {
         format!("{} of {} layers, {} columns each", config.kind.as_str(), config.layers, config.width())
     };

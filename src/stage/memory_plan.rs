@@ -7,7 +7,7 @@ use super::classifier::gat_config;
 use super::setup::{self, Data};
 use super::sizing::waiting_batches;
 use super::{StageError, teacher, training};
-use crate::config::{self, Config, Convolution, DeviceChoice, ModelKind, Sources, Stage};
+use crate::config::{self, Config, Convolution, DataKind, DeviceChoice, ModelKind, Sources, Stage};
 use crate::graph::{CarProfile, EdgeScaling, FeatureSet, Level, NodeScaling, Split};
 use crate::memory::budget::WorstBatches;
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
@@ -33,8 +33,8 @@ pub struct PlannedSize {
 /// for `size`.
 pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String, StageError> {
     let stage = match config.model.model {
-        _ if size.is_none() && config::is_one_graph(config) => return super::plan_nodes(config, None),
-        _ if size.is_none() && setup::is_graph_dataset(config) => return super::plan_graphs(config),
+        _ if size.is_none() && config.data_kind == DataKind::OneGraph => return super::plan_nodes(config, None),
+        _ if size.is_none() && config.data_kind == DataKind::Graphs => return super::plan_graphs(config),
         ModelKind::Vgae => Stage::Autoencoder,
         ModelKind::Gat => Stage::Classifier,
         ModelKind::Dqn => return Err(no_plan()),

@@ -6,10 +6,10 @@ use tch::Device;
 
 use super::StageError;
 use super::node_data;
+use super::nodes::{array_bytes, consistency, node_gnn_config, samples_validation};
 use super::planned_batches::PlannedBatches;
 use super::setup;
 use super::sizing::waiting_batches;
-use super::train_nodes::{array_bytes, consistency, node_gnn_config, samples_validation};
 use super::training;
 use crate::config::{Config, FeaturesFrom};
 use crate::distill::objective::{NodeDistillation, NodeObjective, TeacherLink};

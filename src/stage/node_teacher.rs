@@ -7,11 +7,11 @@ use tch::Device;
 
 use super::cache_settings::cache_memory_bytes;
 use super::node_data::NodeData;
+use super::nodes::labels_of;
 use super::teacher::{
     FoundTeacher, FurtherNetwork, ModelRole, RecordedSplit, TEACHER, TeacherUse, by_path_or_registered, data_flag,
     division_flags, expect_same_division, open, teacher_options,
 };
-use super::train_nodes::labels_of;
 use super::{StageError, training};
 use crate::config::Config;
 use crate::distill::frozen::{

@@ -28,7 +28,7 @@ pub fn recorded_runs<R>(
     config: &Config,
     options: &EvaluateOptions,
     subject: &Subject,
-    records_of: impl Fn(&TrainedModel) -> Result<Option<R>, StageError>,
+    mut records_of: impl FnMut(&TrainedModel) -> Result<Option<R>, StageError>,
 ) -> Result<Vec<(TrainedModel, R)>, StageError> {
     let Subject { dataset, unit, preset } = subject;
     let found = match options.runs.as_slice() {

@@ -1,30 +1,25 @@
 //! A training run from its folder to its summary: the steps that all training stages share.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
 use super::StageError;
-use super::graph_peak::{Forecaster, Question};
 use super::outcome::Outcome;
 use super::resume;
-use super::setup::{Data, Origin};
-use super::sizing::{Decided, Sizing};
+use super::setup::Origin;
+use super::sizing::Decided;
 use super::teacher::{self, TeacherIdentity};
-use super::training::{self, Graphs, StagePlan};
+use super::training;
 use crate::config::{self, Config, MonitorChoice, Stage};
 use crate::distill::Teacher;
 use crate::distill::objective::Student;
 use crate::distill::registry::Registry;
-use crate::graph::{ForeignCounts, Level, Loader, Vocabulary};
-use crate::memory::limits::host_limit;
-use crate::memory::{self, Meter, retry_on_oom};
-use crate::nn::{Architecture, FreshParameters, GnnConfig, ModelDescription};
+use crate::graph::{Loader, Vocabulary};
+use crate::memory::{Meter, retry_on_oom};
+use crate::nn::{Architecture, ModelDescription};
 use crate::train::checkpoint;
 use crate::train::console::{Console, Heading};
 use crate::train::fit::{BEST, BatchPlan, Ending, Fit, FitOptions, LAST, fit};
-use crate::train::panel::MemoryPlan;
 use crate::train::run_directory::RunDirectory;
 use crate::train::state::Position;
 use crate::train::trainable::Trainable;
@@ -36,18 +31,18 @@ fn is_deployed(name: &str) -> bool {
 
 /// A run that is about to start or to be resumed.
 pub struct Run<'a> {
-    config: &'a Config,
-    stage: Stage,
+    pub(super) config: &'a Config,
+    pub(super) stage: Stage,
     origin: Origin,
-    directory: RunDirectory,
-    console: Console,
+    pub(super) directory: RunDirectory,
+    pub(super) console: Console,
     /// Data, teacher and batch size, for `config.json` and `summary.json`.
     inputs: Map<String, Value>,
     /// For a resumed run: the sizes that it decided when it started.
-    decided: Option<Decided>,
+    pub(super) decided: Option<Decided>,
     teacher_digest: Option<String>,
     /// The architectures of the teacher's networks; none if its outputs come from a file.
-    teachers: Vec<Architecture>,
+    pub(super) teachers: Vec<Architecture>,
 }
 
 /// Everything that a training needs besides the student, its tensors and the plan of batches.
@@ -120,11 +115,6 @@ impl<'a> Run<'a> {
         &self.directory
     }
 
-    /// For a resumed run: the sizes that it decided when it started.
-    pub fn decided(&self) -> Option<Decided> {
-        self.decided
-    }
-
     /// True if the run has a teacher that reads edge features.
     pub fn teacher_reads_edge_features(&self) -> bool {
         self.teachers.iter().any(Architecture::reads_edge_features)
@@ -138,99 +128,6 @@ impl<'a> Run<'a> {
     /// True if the run resumes from a checkpoint.
     pub fn resumes(&self) -> bool {
         self.decided.is_some()
-    }
-
-    /// Trains the student on graphs of a store, saves the results, and registers the model as the dataset's teacher if its size says so.
-    pub fn train(
-        mut self,
-        data: &Data,
-        mut student: impl Student,
-        architecture: Architecture,
-        parameters: FreshParameters,
-        plan: &mut impl StagePlan,
-    ) -> Result<Outcome, StageError> {
-        let mut trainable = Trainable::new(parameters.into_tensors(), self.origin.device)?;
-        let vocabulary = Arc::new(data.store.vocabulary().clone());
-        let edge_features = self.teacher_reads_edge_features() || architecture.reads_edge_features();
-        let views = config::views(self.config, self.stage);
-        let (training_loader, validation_loader) =
-            training::loaders(self.config, &data.store, &vocabulary, edge_features, self.origin.device, views);
-        let mut options = self.fit_options(&student);
-        if let (Some(true), Some(obstacle)) = (self.config.training.cuda_graphs, student.capture_obstacle()) {
-            let text = format!("--cuda-graphs: {obstacle}; use --cuda-graphs false");
-            return Err(StageError::Input(text));
-        }
-        let sizing = Sizing {
-            config: self.config,
-            data,
-            architecture: &architecture,
-            teachers: &self.teachers,
-            directory: &self.directory,
-            decided: self.decided,
-            loader: &training_loader,
-            console: &mut self.console,
-        };
-        let recomputes = sizing.settle(&mut student, &mut trainable, plan, &mut options)?;
-        let expected = match &architecture {
-            // A curriculum chooses the graphs of an epoch while it trains; targets of nodes are cached by node.
-            Architecture::Graph(architecture)
-                if architecture.level == Level::Graph && !config::has_graph_curriculum(self.config) =>
-            {
-                self.expected_peak(data, architecture, &student, plan.graphs(), &options)?
-            }
-            _ => None,
-        };
-        let training_loader = if options.records_steps { training_loader.padding() } else { training_loader };
-        // Deviations from a profile include unknown IDs.
-        let has_profile = architecture.input().profile.is_some();
-        let is_listed = matches!(architecture, Architecture::Gat(_)) && self.config.model.foreign_ids && !has_profile;
-        let graphs = plan.graphs();
-        let foreign_ids = is_listed.then(|| ForeignCounts::of(&data.store, &graphs.validation)).transpose()?;
-        let mut description = self.description(architecture, data.store.vocabulary().clone());
-        description.foreign_ids = foreign_ids.as_ref().and_then(ForeignCounts::shares);
-        let amounts = format!("{} training and {} validation graphs", graphs.training.len(), graphs.validation.len());
-        let prepared = Prepared {
-            training_loader,
-            validation_loader,
-            options,
-            recomputes,
-            description,
-            batch_graphs: graphs.batch_graphs,
-            amounts,
-            notes: foreign_ids.iter().map(ForeignCounts::text).collect(),
-            expected_peak_bytes: expected,
-            closing: Box::new(Vec::new),
-        };
-        self.fit(student, trainable, plan, prepared)
-    }
-
-    /// Predicts the peak of a training on graphs, and prints it. `None` on a GPU, or if there is no memory to measure steps.
-    fn expected_peak(
-        &mut self,
-        data: &Data,
-        architecture: &GnnConfig,
-        student: &impl Student,
-        graphs: &Graphs,
-        options: &FitOptions,
-    ) -> Result<Option<u64>, StageError> {
-        if data.device.is_cuda() {
-            return Ok(None);
-        }
-        let (teacher, link) = (self.teachers.first(), student.teacher());
-        let question = Question::of_training(self.config, data, architecture, teacher, link, graphs, options);
-        let expected = match Forecaster::measure(question) {
-            Ok(forecaster) => forecaster.expected(&forecaster.settings()),
-            Err(error) if memory::is_out_of_memory(&error) => {
-                self.console.note(&format!("memory: the peak cannot be predicted: {error}"));
-                None
-            }
-            Err(error) => return Err(error),
-        };
-        let Some(expected) = expected else { return Ok(None) };
-        self.console.line(&expected.line(options.max_epochs));
-        let limit = host_limit(self.config.memory.memory_limit.map(|size| size.0));
-        self.console.plan_memory(MemoryPlan { limit_bytes: limit.bytes, expected_bytes: expected.bytes() });
-        Ok(Some(expected.bytes()))
     }
 
     /// The settings of the training loop for this student.

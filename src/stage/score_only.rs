@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::curriculum::load_scorer;
+use super::difficulty::load_scorer;
 use super::setup::{self, Data};
 use super::{StageError, predictions};
 use crate::can::Role;

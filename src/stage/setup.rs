@@ -63,11 +63,6 @@ fn data(device: Device, store: Arc<Store>) -> Data {
     Data { device, store, dataset }
 }
 
-/// True if the configured dataset is one of graphs that are no CAN windows.
-pub fn is_graph_dataset(config: &Config) -> bool {
-    config.data.data.as_ref().is_some_and(|data| dataset::is_dataset(data))
-}
-
 /// Opens the store of the configured dataset of graphs; builds it if it does not exist or its source has changed.
 pub fn open_graph_store(config: &Config) -> Result<Arc<Store>, StageError> {
     let Some(source) = &config.data.data else {

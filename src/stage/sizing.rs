@@ -4,10 +4,11 @@ use serde::Serialize;
 use tch::Device;
 
 use super::StageError;
+use super::epochs::{Epochs, Graphs};
 use super::graph_peak::{self, Question};
 use super::setup::Data;
 use super::teacher;
-use super::training::{self, Graphs, StagePlan};
+use super::training;
 use crate::config::{Config, MemoryEstimation, Residency};
 use crate::distill::objective::Student;
 use crate::graph::Loader;
@@ -20,7 +21,7 @@ use crate::nn::Architecture;
 use crate::torch::allocator::{self, Phase};
 use crate::torch::device;
 use crate::train::console::Console;
-use crate::train::fit::{FitError, FitOptions};
+use crate::train::fit::{BatchPlan, FitError, FitOptions};
 use crate::train::panel::MemoryPlan;
 use crate::train::run_directory::RunDirectory;
 use crate::train::trainable::Trainable;
@@ -109,7 +110,7 @@ impl Sizing<'_> {
         mut self,
         student: &mut impl Student,
         trainable: &mut Trainable,
-        plan: &mut impl StagePlan,
+        plan: &mut Epochs,
         options: &mut FitOptions,
     ) -> Result<bool, StageError> {
         let limit = self.limit()?;
@@ -118,9 +119,9 @@ impl Sizing<'_> {
             self.go_on(decided, &limit, student, plan, options)?;
             return Ok(decided.recomputes);
         }
-        let cap = plan.graphs().batch_graphs.min(plan.graphs().training.len()).max(1);
+        let cap = plan.graphs.batch_graphs.min(plan.graphs.training.len()).max(1);
         let finds_size = self.config.training.optimize_batch_size;
-        let worst = self.worst(&plan.graphs().training);
+        let worst = self.worst(&plan.graphs.training);
 
         let (mut settled, mut recomputes) = self.find(student, trainable, plan, options, (&limit, &worst), cap)?;
         let is_short = recomputes || settled.graphs.is_none_or(|graphs| graphs < cap);
@@ -151,7 +152,7 @@ impl Sizing<'_> {
         }
         let graphs = graphs.unwrap_or(1);
         if finds_size {
-            plan.set_batch_graphs(graphs);
+            plan.graphs.batch_graphs = graphs;
             self.console.line(&budget.line((graphs, graphs), &worst, &limit, target));
             self.console.line(&format!(
                 "memory: the batch size was chosen for this machine's free memory; to get the same batches elsewhere or later, use \
@@ -185,7 +186,7 @@ impl Sizing<'_> {
         &mut self,
         student: &mut impl Student,
         trainable: &mut Trainable,
-        plan: &impl StagePlan,
+        plan: &Epochs,
         options: &FitOptions,
         (limit, worst): (&Limit, &WorstBatches),
         cap: usize,
@@ -193,7 +194,7 @@ impl Sizing<'_> {
         student.set_checkpointing(false);
         let measures = self.config.training.optimize_batch_size;
         let budget = self.budget(student, trainable, plan, options, measures, false)?;
-        let settled = self.settled(budget, plan, limit, worst, self.burst(student, plan.graphs()));
+        let settled = self.settled(budget, plan, limit, worst, self.burst(student, &plan.graphs));
         if !self.config.memory.gradient_checkpointing || settled.graphs.is_some_and(|graphs| graphs >= cap) {
             return Ok((settled, false));
         }
@@ -202,7 +203,7 @@ impl Sizing<'_> {
         // If measuring failed before, it would fail again, after the same wait.
         let measures = settled.budget.method == Method::Measured;
         let recomputing = self.budget(student, trainable, plan, options, measures, true)?;
-        let recomputing = self.settled(recomputing, plan, limit, worst, self.burst(student, plan.graphs()));
+        let recomputing = self.settled(recomputing, plan, limit, worst, self.burst(student, &plan.graphs));
         if recomputing.graphs > settled.graphs {
             return Ok((recomputing, true));
         }
@@ -217,12 +218,12 @@ impl Sizing<'_> {
         decided: Decided,
         limit: &Limit,
         student: &mut impl Student,
-        plan: &mut impl StagePlan,
+        plan: &mut Epochs,
         options: &FitOptions,
     ) -> Result<(), StageError> {
-        plan.set_batch_graphs(decided.batch_graphs);
+        plan.graphs.batch_graphs = decided.batch_graphs;
         student.set_checkpointing(decided.recomputes);
-        let graphs = plan.graphs();
+        let graphs = &plan.graphs;
         let batch_graphs = graphs.batch_graphs.min(graphs.training.len()).max(1);
         let burst = self.burst(student, graphs);
         let budget = self.closed_form(student, plan, options, decided.recomputes, burst)?;
@@ -235,12 +236,12 @@ impl Sizing<'_> {
     fn settled(
         &self,
         budget: MemoryBudget,
-        plan: &impl StagePlan,
+        plan: &Epochs,
         limit: &Limit,
         worst: &WorstBatches,
         burst: usize,
     ) -> Settled {
-        let graphs = plan.graphs();
+        let graphs = &plan.graphs;
         let cap = graphs.batch_graphs.min(graphs.training.len()).max(1);
         let smallest_bytes = budget.peak_bytes(worst.shape(1));
         let target = self.target_bytes(limit);
@@ -263,8 +264,8 @@ impl Sizing<'_> {
 
     /// The batches of a burst for a given batch size: the largest burst of the first epoch, or a full burst of graphs of mean size,
     /// whichever is larger.
-    fn whole_batches(&self, plan: &impl StagePlan, burst: usize) -> WholeBatches {
-        let (graphs, burst) = (plan.graphs(), burst.max(1));
+    fn whole_batches(&self, plan: &Epochs, burst: usize) -> WholeBatches {
+        let (graphs, burst) = (&plan.graphs, burst.max(1));
         let sum = |batches: &[Vec<u64>]| {
             let sizes = batches.iter().flatten().map(|&graph| self.size_of(graph));
             sizes.fold(Shape::default(), |sum, (nodes, edges)| Shape {
@@ -323,18 +324,18 @@ impl Sizing<'_> {
         &mut self,
         student: &mut impl Student,
         trainable: &mut Trainable,
-        plan: &impl StagePlan,
+        plan: &Epochs,
         options: &FitOptions,
         measures: bool,
         checkpointing: bool,
     ) -> Result<MemoryBudget, StageError> {
         if !measures || self.config.memory.memory_estimation == MemoryEstimation::Static {
-            return self.closed_form(student, plan, options, checkpointing, self.burst(student, plan.graphs()));
+            return self.closed_form(student, plan, options, checkpointing, self.burst(student, &plan.graphs));
         }
         let measured = match self.architecture {
             // Not by the teacher itself, whose cache would be filled in part.
             Architecture::Graph(architecture) if self.data.device == Device::Cpu && !student.teacher().keeps_all() => {
-                let (teacher, link, graphs) = (self.teachers.first(), student.teacher(), plan.graphs());
+                let (teacher, link, graphs) = (self.teachers.first(), student.teacher(), &plan.graphs);
                 let question =
                     Question::of_training(self.config, self.data, architecture, teacher, link, graphs, options);
                 graph_peak::budget(&question)
@@ -352,7 +353,7 @@ impl Sizing<'_> {
             // Another program may have used the memory for a moment; the estimate shows if the training can fit at all.
             Err(error) if memory::is_out_of_memory(&error) => {
                 tracing::warn!("no batch could be measured ({error}); estimating the budget from the architecture");
-                self.closed_form(student, plan, options, checkpointing, self.burst(student, plan.graphs()))
+                self.closed_form(student, plan, options, checkpointing, self.burst(student, &plan.graphs))
             }
             Err(error) => Err(error),
         }
@@ -363,7 +364,7 @@ impl Sizing<'_> {
         &self,
         student: &mut impl Student,
         trainable: &mut Trainable,
-        plan: &impl StagePlan,
+        plan: &Epochs,
         options: &FitOptions,
     ) -> Result<MemoryBudget, StageError> {
         let size_of = |graph| self.size_of(graph);
@@ -371,9 +372,9 @@ impl Sizing<'_> {
             objective: student,
             trainable,
             loader: self.loader,
-            graphs: &plan.graphs().training,
+            graphs: &plan.graphs.training,
             size_of: &size_of,
-            cap: plan.graphs().batch_graphs,
+            cap: plan.graphs.batch_graphs,
             waiting_batches: waiting_batches(self.config, self.data.device.is_cuda()),
             adam: options.adam,
             precision: options.precision,
@@ -396,19 +397,19 @@ impl Sizing<'_> {
     fn closed_form(
         &self,
         student: &impl Student,
-        plan: &impl StagePlan,
+        plan: &Epochs,
         options: &FitOptions,
         checkpointing: bool,
         burst: usize,
     ) -> Result<MemoryBudget, StageError> {
-        let graphs = &plan.graphs().training;
+        let graphs = &plan.graphs.training;
         let circumstances = Circumstances {
             cuda: self.data.device.is_cuda(),
             fused: training::computes_fused(self.config, self.data.device.is_cuda()),
             checkpointing,
             offload_optimizer: options.adam.offload,
             burst,
-            waiting_batches: self.waiting_batches(plan.graphs(), burst),
+            waiting_batches: self.waiting_batches(&plan.graphs, burst),
             nodes_per_graph: self.worst(graphs).shape(graphs.len()).nodes / graphs.len().max(1) as f64,
             resident_teacher: self.residency() != Residency::Layer,
             teacher_counted: !self.data.device.is_cuda(),
@@ -458,12 +459,12 @@ impl Sizing<'_> {
         &self,
         student: &impl Student,
         budget: &MemoryBudget,
-        plan: &impl StagePlan,
+        plan: &Epochs,
         (limit, worst): (&Limit, &WorstBatches),
         options: &FitOptions,
         checkpointing: bool,
     ) -> Result<StageError, StageError> {
-        let burst = self.burst(student, plan.graphs());
+        let burst = self.burst(student, &plan.graphs);
         let bytes = budget.peak_bytes(worst.shape(1));
         let targets =
             if self.teachers.is_empty() { String::new() } else { format!(", {burst} of them with their targets,") };
@@ -477,7 +478,7 @@ impl Sizing<'_> {
         Ok(StageError::Memory(format!(
             "batches of {} graphs{targets} need {} however few graphs go through the model at a time, but the limit is {} ({}): \
              {} are missing; lower --batch-size{remedy}, or raise {}\n{}",
-            plan.graphs().batch_graphs,
+            plan.graphs.batch_graphs,
             gibibytes(bytes),
             gibibytes(limit.bytes as f64),
             limit.source,
@@ -491,12 +492,12 @@ impl Sizing<'_> {
     fn smaller_burst(
         &self,
         student: &impl Student,
-        plan: &impl StagePlan,
+        plan: &Epochs,
         (limit, worst): (&Limit, &WorstBatches),
         options: &FitOptions,
         checkpointing: bool,
     ) -> Result<Option<usize>, StageError> {
-        let burst = self.burst(student, plan.graphs());
+        let burst = self.burst(student, &plan.graphs);
         if self.teachers.is_empty() {
             return Ok(None);
         }
@@ -505,7 +506,7 @@ impl Sizing<'_> {
         for smaller in halves {
             let budget = self.closed_form(student, plan, options, checkpointing, smaller)?;
             let settled = self.settled(budget, plan, limit, worst, smaller);
-            if settled.graphs.is_some_and(|graphs| graphs >= FEW_GRAPHS.min(plan.graphs().batch_graphs)) {
+            if settled.graphs.is_some_and(|graphs| graphs >= FEW_GRAPHS.min(plan.graphs.batch_graphs)) {
                 return Ok(Some(smaller));
             }
             if settled.budget.peak_bytes(worst.shape(1)) <= limit.bytes as f64 {

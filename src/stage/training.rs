@@ -9,22 +9,20 @@ use tch::{Device, Kind};
 
 use super::StageError;
 use super::setup::{self, Data};
-use super::teacher::TeacherUse;
 use crate::config::{
-    self, AttentionChoice, Config, Convolution, IdEncoding, KdLoss, PoolingChoice, Precision,
+    self, AttentionChoice, Config, Convolution, DataKind, IdEncoding, KdLoss, PoolingChoice, Precision,
     Schedule as ScheduleChoice, Stage,
 };
 use crate::distill::alpha::Alpha;
 use crate::distill::losses::LogitLoss;
 use crate::graph::{
-    AssembleOptions, BatchBudget, EdgeScaling, FeatureSet, Loader, LoaderOptions, Shuffle, Split, Store, UnknownDrop,
-    Vocabulary,
+    AssembleOptions, EdgeScaling, FeatureSet, Loader, LoaderOptions, Split, Store, UnknownDrop, Vocabulary,
 };
 use crate::memory;
 use crate::nn::attention::Backend;
 use crate::nn::{DatasetIdentity, IdHash, InputConfig, Pooling};
 use crate::torch::device;
-use crate::train::fit::{BatchPlan, FitOptions};
+use crate::train::fit::FitOptions;
 use crate::train::optimizer::AdamOptions;
 use crate::train::options::Monitor;
 use crate::train::run_directory::RunDirectory;
@@ -77,7 +75,7 @@ pub fn identity(
         "kd_views": config::views(config, stage),
         "curriculum": config.curriculum,
     });
-    if stage == Stage::Train && config::is_one_graph(config) {
+    if stage == Stage::Train && config.data_kind == DataKind::OneGraph {
         content["nodes"] = json!(config.nodes);
     } else if stage == Stage::Train {
         content["graphs"] = json!(config.graphs);
@@ -218,105 +216,6 @@ pub fn loaders(
 pub fn loader_workers(config: &Config, graphs_for_gpu: bool) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, |count| count.get());
     config.training.num_workers.unwrap_or_else(|| if graphs_for_gpu { (cores() / 4).clamp(1, 4) } else { 1 })
-}
-
-/// The graphs of a run, as positions in the store. As a batch plan: every epoch has all of them, in another order.
-#[derive(Debug, Clone)]
-pub struct Graphs {
-    pub training: Vec<u64>,
-    pub validation: Vec<u64>,
-    /// Graphs per batch.
-    pub batch_graphs: usize,
-    /// Maximum number of nodes and edges per batch, if limited.
-    pub budget: Option<BatchBudget>,
-    /// True to pack graphs into batches in any order, so that the batches are fuller.
-    pub packed: bool,
-    /// The run's seed.
-    pub seed: u64,
-    pub shuffle: Shuffle,
-}
-
-/// The configured maximum number of nodes and edges per batch.
-pub fn batch_budget(config: &Config, store: &Store) -> Result<Option<BatchBudget>, StageError> {
-    let [nodes, edges] =
-        [config.training.batch_nodes, config.training.batch_edges].map(|most| most.map(|most| most as u64));
-    if nodes.is_none() && edges.is_none() {
-        return Ok(None);
-    }
-    Ok(Some(BatchBudget::new(nodes, edges, store)?))
-}
-
-/// The configured shuffling of graphs.
-pub fn shuffle(config: &Config) -> Shuffle {
-    let training = &config.training;
-    Shuffle { block_graphs: training.shuffle_block, buffer_graphs: training.shuffle_buffer }
-}
-
-impl Graphs {
-    /// The requests to the teacher of a run that uses all graphs in every epoch.
-    pub fn teacher_use(&self) -> TeacherUse {
-        self.teacher_use_of(self.training.len())
-    }
-
-    /// Like [`Graphs::teacher_use`], with `epoch_graphs` training graphs per epoch.
-    pub fn teacher_use_of(&self, epoch_graphs: usize) -> TeacherUse {
-        let graphs: Vec<u64> = self.training.iter().chain(&self.validation).copied().collect();
-        let batch_graphs = match &self.budget {
-            Some(budget) => (self.batch_graphs as f64).min(budget.graphs(&graphs)),
-            None => self.batch_graphs as f64,
-        };
-        let batches = |graphs: usize| (graphs as f64 / batch_graphs).ceil() as u64;
-        let batches_per_epoch = batches(epoch_graphs) + batches(self.validation.len());
-        TeacherUse { batches_per_epoch, graphs, num_viewed: self.training.len() }
-    }
-
-    /// The batches of the validation graphs, in order.
-    pub fn validation_batches(&self) -> Vec<Vec<u64>> {
-        self.cut(self.validation.chunks(self.batch_graphs.max(1)).map(<[u64]>::to_vec).collect())
-    }
-
-    /// Shuffles `graphs` for an epoch and cuts them into batches.
-    pub fn training_batches(&self, graphs: &[u64], epoch: u64) -> Vec<Vec<u64>> {
-        self.cut(self.shuffle.batches(graphs, self.batch_graphs, self.seed, epoch))
-    }
-
-    /// Cuts the batches again, in the same order, or packs them, if the number of nodes or edges is limited.
-    fn cut(&self, batches: Vec<Vec<u64>>) -> Vec<Vec<u64>> {
-        match &self.budget {
-            Some(budget) if self.packed => budget.pack(&batches.concat(), self.batch_graphs),
-            Some(budget) => budget.cut(&batches.concat(), self.batch_graphs),
-            None => batches,
-        }
-    }
-}
-
-/// A batch plan, with the graphs that its batches are made of.
-pub trait StagePlan: BatchPlan {
-    /// All graphs that an epoch may use.
-    fn graphs(&self) -> &Graphs;
-
-    /// Sets the number of graphs per batch.
-    fn set_batch_graphs(&mut self, batch_graphs: usize);
-}
-
-impl StagePlan for Graphs {
-    fn graphs(&self) -> &Graphs {
-        self
-    }
-
-    fn set_batch_graphs(&mut self, batch_graphs: usize) {
-        self.batch_graphs = batch_graphs;
-    }
-}
-
-impl BatchPlan for Graphs {
-    fn training(&self, epoch: u64) -> Vec<Vec<u64>> {
-        self.training_batches(&self.training, epoch)
-    }
-
-    fn validation(&self) -> Vec<Vec<u64>> {
-        self.validation_batches()
-    }
 }
 
 /// The node input of a new model: feature scaling and hashing of IDs.

@@ -7,7 +7,7 @@ use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 use support::process::{alone, rounds};
 
-use kdgat::config::{self, Config, Sources, TeacherCache};
+use kdgat::config::{self, Config, Sources, Stage, TeacherCache};
 use kdgat::stage::{EvaluateOptions, StageError};
 use kdgat::torch;
 use kdgat::torch::allocator::{self, Failures};
@@ -67,8 +67,8 @@ impl Training {
 
     fn run(self, config: &Config) -> Result<(), StageError> {
         match self {
-            Self::Classifier => kdgat::stage::classifier(config).map(drop),
-            _ => kdgat::stage::autoencoder(config).map(drop),
+            Self::Classifier => kdgat::stage::run_stage(Stage::Classifier, config).map(drop),
+            _ => kdgat::stage::run_stage(Stage::Autoencoder, config).map(drop),
         }
     }
 }
@@ -137,7 +137,7 @@ fn scores_and_evaluations_come_through() {
     let workplace = Workplace::with_teacher();
     let run = workplace.path().join("run");
     let config = Training::Cached.configured(&workplace, &run);
-    kdgat::stage::autoencoder(&config).unwrap();
+    kdgat::stage::run_stage(Stage::Autoencoder, &config).unwrap();
     let scored = |name: &str| workplace.path().join(name);
     kdgat::stage::score_only(&config, Some(&scored("expected.csv"))).unwrap();
     let judged = |name: &str| EvaluateOptions {

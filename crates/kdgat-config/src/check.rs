@@ -1,6 +1,6 @@
 //! Validation: refuses values that are out of range, combinations that contradict each other, and flags that would be ignored.
 
-use super::conditions::is_one_graph;
+use super::data_kind::DataKind;
 use super::error::{ConfigError, Problem};
 use super::fields::{Config, DistillationConfig};
 use super::layer::{field, fields, out_of_range};
@@ -115,7 +115,7 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         "use a preset such as gin,student, or --hidden with one number",
     );
     refuse(
-        distillation.use_kd && distillation.kd_loss == KdLoss::Dkd && is_one_graph(config),
+        distillation.use_kd && distillation.kd_loss == KdLoss::Dkd && config.data_kind == DataKind::OneGraph,
         "kd_loss = \"dkd\" needs the class of each node, and most nodes of one large graph have none that may be used",
         "use --kd-loss kl or mse",
     );

@@ -4,11 +4,6 @@ use super::check::Stage;
 use super::fields::Config;
 use super::values::{FeatureChoice, ModelKind};
 
-/// True if the configured dataset is one large graph.
-pub fn is_one_graph(config: &Config) -> bool {
-    config.data.data.as_deref().is_some_and(kdgat_nodes::sources::is_node_dataset)
-}
-
 /// True if the configured dataset is the store of one large graph.
 pub fn is_node_store(config: &Config) -> bool {
     config.data.data.as_deref().is_some_and(kdgat_nodes::sources::is_store)

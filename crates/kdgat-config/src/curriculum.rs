@@ -1,7 +1,7 @@
 //! Fields of curricula: the source of difficulty of `kdgat train`, and the conditions under which the fields are read.
 
 use super::check::Stage;
-use super::conditions::is_one_graph;
+use super::data_kind::DataKind;
 use super::fields::Config;
 use super::rules::Rule;
 use super::values::{CurriculumKind, DifficultySource};
@@ -58,7 +58,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         fields: CURRICULUM_FIELDS,
-        is_read: |config, stage| stage != Stage::Train || !is_one_graph(config),
+        is_read: |config, stage| stage != Stage::Train || config.data_kind != DataKind::OneGraph,
         because: "the nodes of one large graph have no curriculum",
         remedy: "drop it",
     },

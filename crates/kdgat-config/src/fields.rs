@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use figment::value::Value;
 use serde::{Deserialize, Serialize};
 
+use super::data_kind::DataKind;
 use super::table::Limit::{Above, AtLeast, Below, Between, Inside};
 use super::table::{Field, Section, config_fields};
 use super::values::*;

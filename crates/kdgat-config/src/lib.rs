@@ -7,6 +7,7 @@
 mod check;
 mod conditions;
 mod curriculum;
+mod data_kind;
 mod error;
 mod fields;
 mod frozen;
@@ -24,8 +25,9 @@ mod text;
 mod values;
 
 pub use check::{Stage, capture_obstacles, check, check_stage};
-pub use conditions::{VIEWS_SEED, is_one_graph, views};
+pub use conditions::{VIEWS_SEED, views};
 pub use curriculum::{DifficultyOf, difficulty_of, has_graph_curriculum};
+pub use data_kind::DataKind;
 pub use error::{ConfigError, Problem};
 pub use fields::*;
 pub use frozen::{CONFIG_KEY, freeze};

@@ -9,10 +9,10 @@ use figment::Figment;
 use figment::providers::Serialized;
 
 use super::Config;
+use super::data_kind::DataKind;
 use super::error::{ConfigError, Problem};
 use super::layer::{Layer, fields};
 use super::origin::Origin;
-use super::presets::DataKind;
 use super::text::{Node, Table, parse_json, parse_toml};
 use super::{frozen, presets};
 use kdgat_can::catalogue;
@@ -48,6 +48,12 @@ impl Loaded {
     /// The layer that set this field.
     pub fn origin(&self, field: &str) -> &Origin {
         self.origins.get(field).unwrap_or(&Origin::Default)
+    }
+
+    /// Names the dataset.
+    pub fn set_data(&mut self, data: Option<PathBuf>) {
+        self.config.data_kind = DataKind::of(data.as_deref());
+        self.config.data.data = data;
     }
 
     /// True if the user has set this field, in whatever layer.
@@ -107,17 +113,16 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     if config.data.data.as_deref().is_some_and(|data| names_simulated(sources, data)) {
         config.data.data = None;
     }
+    let data = config.data.data.as_ref().map(|data| sources.working_folder.join(data));
+    config.data_kind = DataKind::of(data.as_deref());
     Ok(Loaded { config, origins })
 }
 
 /// The kind of the dataset that the last of these layers with a dataset names.
 fn data_kind(layers: &[Layer], working_folder: &Path) -> DataKind {
     let named = layers.iter().flat_map(|layer| &layer.assignments).rfind(|one| one.field.name == "data");
-    match named.and_then(|one| one.value.as_str()).map(|path| working_folder.join(path)) {
-        Some(path) if kdgat_nodes::sources::is_node_dataset(&path) => DataKind::OneGraph,
-        Some(path) if kdgat_graph::dataset::is_dataset(&path) => DataKind::Graphs,
-        _ => DataKind::Windows,
-    }
+    let path = named.and_then(|one| one.value.as_str()).map(|path| working_folder.join(path));
+    DataKind::of(path.as_deref())
 }
 
 /// True if this variable is `KDGAT_DATA` and names the parent folder of datasets. If it names a single dataset, it sets the field

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use super::data_kind::DataKind;
 use super::error::{ConfigError, Problem};
 use kdgat_base::nearest;
 
@@ -88,17 +89,6 @@ impl Preset {
         };
         !self.sizes.is_empty() || self.shared.iter().any(sets_model)
     }
-}
-
-/// Kind of data that a size of a preset can have other values for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataKind {
-    /// CAN windows, or no dataset is named.
-    Windows,
-    /// A dataset of graphs.
-    Graphs,
-    /// One large graph.
-    OneGraph,
 }
 
 /// The table with a size's fields for a dataset of graphs.

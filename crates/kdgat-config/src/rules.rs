@@ -1,8 +1,9 @@
 //! The fields that a stage reads, and under which conditions. A flag that would be ignored is refused with the reason.
 
 use super::check::Stage;
-use super::conditions::{draws_views, is_node_store, is_one_graph, reads_rows};
+use super::conditions::{draws_views, is_node_store, reads_rows};
 use super::curriculum;
+use super::data_kind::DataKind;
 use super::fields::Config;
 use super::table::Field;
 use super::values::*;
@@ -300,7 +301,7 @@ const RULES: &[Rule] = &[
         fields: &["more_teachers"],
         is_read: |config, stage| match stage {
             Stage::Classifier | Stage::Curriculum => true,
-            Stage::Train => is_one_graph(config),
+            Stage::Train => config.data_kind == DataKind::OneGraph,
             Stage::Autoencoder | Stage::Fusion => false,
         },
         because: "only the class probabilities of classifiers are averaged: a gat's, or those of `kdgat train` on one large graph",
@@ -333,14 +334,14 @@ const RULES: &[Rule] = &[
     Rule {
         fields: &["conv"],
         is_read: |config, stage| {
-            stage != Stage::Train || (config.model.model == ModelKind::Gat && is_one_graph(config))
+            stage != Stage::Train || (config.model.model == ModelKind::Gat && config.data_kind == DataKind::OneGraph)
         },
         because: "`kdgat train` reads it for a gat on one large graph only",
         remedy: "drop it",
     },
     Rule {
         fields: NODE_FIELDS,
-        is_read: |config, stage| stage == Stage::Train && is_one_graph(config),
+        is_read: |config, stage| stage == Stage::Train && config.data_kind == DataKind::OneGraph,
         because: "only `kdgat train` on one large graph reads it",
         remedy: "name the graph with --data, or drop it",
     },
@@ -352,19 +353,21 @@ const RULES: &[Rule] = &[
     },
     Rule {
         fields: MANY_GRAPHS_FIELDS,
-        is_read: |config, stage| stage != Stage::Train || !is_one_graph(config),
+        is_read: |config, stage| stage != Stage::Train || config.data_kind != DataKind::OneGraph,
         because: "the data is one large graph, whose nodes are trained on",
         remedy: "drop it",
     },
     Rule {
         fields: &["optimize_batch_size"],
-        is_read: |config, stage| stage != Stage::Train || !is_one_graph(config) || config.nodes.fanouts.is_some(),
+        is_read: |config, stage| {
+            stage != Stage::Train || config.data_kind != DataKind::OneGraph || config.nodes.fanouts.is_some()
+        },
         because: "only batches of sampled neighbours are fitted to the memory",
         remedy: "add --fanouts or drop it",
     },
     Rule {
         fields: &["safety_factor"],
-        is_read: |config, stage| stage != Stage::Train || !is_one_graph(config) || reads_rows(config),
+        is_read: |config, stage| stage != Stage::Train || config.data_kind != DataKind::OneGraph || reads_rows(config),
         because: "each step reads the whole graph",
         remedy: "add --fanouts or drop it",
     },

@@ -166,6 +166,9 @@ macro_rules! config_fields {
         #[serde(default, deny_unknown_fields)]
         pub struct Config {
             $($(#[doc = $section_help])+ pub $section: $Section,)+
+            /// The kind of the data that `data` names; found out when the configuration is loaded.
+            #[serde(skip)]
+            pub data_kind: DataKind,
         }
 
         /// All sections with their fields, in the order of the reference.

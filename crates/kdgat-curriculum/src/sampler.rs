@@ -115,6 +115,11 @@ impl Sampler {
         Self { is_share: true, classes, ..Self::new(choice, schedule, seed, &[], graphs, None) }
     }
 
+    /// True if an epoch has a share of the graphs; false if it has normals in a ratio to attacks.
+    pub fn is_share(&self) -> bool {
+        self.is_share
+    }
+
     /// Replaces the normals and their scores.
     pub fn rescore(&mut self, normals: &[u64], difficulty: &[f32]) {
         let scored = normals.iter().zip(difficulty);

@@ -138,6 +138,10 @@ impl Student for GatObjective {
         &self.teacher
     }
 
+    fn teacher_mut(&mut self) -> &mut TeacherLink {
+        &mut self.teacher
+    }
+
     fn set_checkpointing(&mut self, on: bool) {
         self.model.set_checkpointing(on);
     }

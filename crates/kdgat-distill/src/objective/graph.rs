@@ -364,6 +364,10 @@ impl Student for GraphObjective {
         &self.teacher
     }
 
+    fn teacher_mut(&mut self) -> &mut TeacherLink {
+        &mut self.teacher
+    }
+
     /// Activations are always stored: recomputing them is not implemented for these layers.
     fn set_checkpointing(&mut self, _: bool) {}
 

@@ -25,6 +25,9 @@ pub trait Student: Objective {
     /// The connection; without a teacher it is empty.
     fn teacher(&self) -> &TeacherLink;
 
+    /// The connection, to replace it.
+    fn teacher_mut(&mut self) -> &mut TeacherLink;
+
     /// Turns activation checkpointing on or off: activations are recomputed in the backward pass instead of stored.
     fn set_checkpointing(&mut self, on: bool);
 

@@ -190,6 +190,10 @@ impl Student for NodeObjective {
         &self.teacher
     }
 
+    fn teacher_mut(&mut self) -> &mut TeacherLink {
+        &mut self.teacher
+    }
+
     fn capture_obstacle(&self) -> Option<&'static str> {
         Some("batches of nodes of one large graph are not padded")
     }

@@ -189,6 +189,10 @@ impl Student for VgaeObjective {
         &self.teacher
     }
 
+    fn teacher_mut(&mut self) -> &mut TeacherLink {
+        &mut self.teacher
+    }
+
     fn set_checkpointing(&mut self, on: bool) {
         self.model.set_checkpointing(on);
     }

@@ -1,59 +1,26 @@
-//! Scores models of `kdgat train` on the test nodes of their own division of one large graph, by exact inference.
+//! The test nodes of the models of one large graph, and their answers for them, by exact inference.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde_json::Value;
 use tch::{Device, Tensor};
 
-use super::graph_results::write_results;
 use super::node_data::{self, NodeData};
 use super::node_teacher::activation_place;
-use super::recorded_runs::{Subject, recorded_runs, sections_of};
-use super::tested_rows::{ModelRows, TestedRows};
-use super::{EvaluateOptions, StageError, training};
+use super::recorded_runs::sections_of;
+use super::tested::{Scored, TestSet};
+use super::{StageError, training};
 use crate::config::{Config, NodesConfig};
 use crate::distill::frozen::{ActivationPlace, outputs_of_all_nodes};
-use crate::evaluate::graph_runs::RunResult;
-use crate::evaluate::graphs::{Metric, Tested, baseline};
+use crate::evaluate::graphs::{Metric, Tested};
 use crate::evaluate::{TrainedModel, expected_accuracy, label_propagation};
 use crate::graph::dataset::Target;
 use crate::graph::{Level, Schema, Task};
 use crate::nn::{Architecture, GivenTensors, ModelError, NodeGnnConfig, weights};
 use crate::nodes::sources::node_names;
 use crate::nodes::{ActivationRows, NodeGraph, NodeSplit, SplitOptions, with_positions};
-
-/// Runs `kdgat evaluate` on one large graph. Returns the tables and the folder of the results.
-pub fn evaluate_nodes(config: &Config, options: &EvaluateOptions) -> Result<(String, PathBuf), StageError> {
-    let data = node_data::open(config)?;
-    let dataset = data.graph.name.clone();
-    let subject = Subject { dataset: &dataset, unit: "nodes", preset: "sage" };
-    let runs = recorded_runs(config, options, &subject, |model| recorded_split(config, model, &data.graph))?;
-    let corrects_shares = |model: &TrainedModel| {
-        model.settings.iter().any(|(name, value)| name == "kd_class_shares" && value.as_bool() == Some(true))
-    };
-    let schema = schema(&data);
-    let predictions = options.predictions.as_deref().map(|path| NodeRows::create(path, &data, &schema)).transpose()?;
-    let mut scorer = Scorer {
-        config,
-        options,
-        schema,
-        data,
-        predictions,
-        compares_mixtures: runs.iter().any(|(model, _)| corrects_shares(model)),
-        propagated: BTreeMap::new(),
-    };
-    let mut evaluated = Vec::new();
-    for (model, split) in &runs {
-        eprintln!("scoring with {}", model.name);
-        evaluated.push(scorer.score(model, split)?);
-    }
-    scorer.predictions.take().map(NodeRows::finish).transpose()?;
-    let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
-    let text = write_results(&folder, &subject, Task::Classification, &evaluated)?;
-    Ok((text, folder))
-}
 
 /// Sections of a run's configuration that record its division.
 #[derive(Deserialize)]
@@ -85,13 +52,15 @@ pub(super) fn recorded_nodes(config: &Config, model: &TrainedModel) -> Result<Op
     }))
 }
 
-/// The division that a run was trained with; `None` for weights without the configuration of a run.
-fn recorded_split(
-    config: &Config,
-    model: &TrainedModel,
-    graph: &NodeGraph,
-) -> Result<Option<SplitOptions>, StageError> {
-    Ok(recorded_nodes(config, model)?.map(|config| node_data::split_options(&config, graph)))
+/// The network of a model.
+fn node_network(model: &TrainedModel) -> Result<&NodeGnnConfig, StageError> {
+    match &model.description.architecture {
+        Architecture::Nodes(architecture) => Ok(architecture),
+        other => {
+            let (name, kind) = (&model.name, other.model_name());
+            Err(StageError::Input(format!("{name} is a {kind}, not a model of the nodes of one graph")))
+        }
+    }
 }
 
 /// Refuses a model that was trained on another graph.
@@ -147,44 +116,13 @@ fn schema(data: &NodeData) -> Schema {
     }
 }
 
-/// The file of predictions, and the names of nodes in the source.
-struct NodeRows {
-    rows: TestedRows,
-    names: Option<Vec<String>>,
-}
-
-impl NodeRows {
-    fn create(path: &Path, data: &NodeData, schema: &Schema) -> Result<Self, StageError> {
-        let rows = TestedRows::create(path, &["node", "hidden"], schema)?;
-        // The store does not keep the names.
-        Ok(Self { rows, names: node_names(&data.source)? })
-    }
-
-    /// Adds the test nodes of a model, the visible ones first.
-    fn add(&mut self, model: &str, graph: &NodeGraph, split: &NodeSplit, tested: &Tested) -> Result<(), StageError> {
-        let cells = |node: u32, hidden: &str| {
-            let number = graph.original_number(node);
-            // The store was built from the same file.
-            let name = self.names.as_ref().map(|names| names.get(number as usize).cloned().unwrap_or_default());
-            vec![name.unwrap_or_else(|| number.to_string()), hidden.to_owned()]
-        };
-        let visible = split.test.iter().map(|&node| cells(node, "0"));
-        let places = visible.chain(split.hidden.iter().map(|&node| cells(node, "1"))).collect();
-        self.rows.add(ModelRows { model, fold: &split.origin, places, tested })
-    }
-
-    fn finish(self) -> Result<(), StageError> {
-        self.rows.finish()
-    }
-}
-
-/// Scores runs on one graph; keeps what several of them need.
-struct Scorer<'a> {
+/// The test nodes of the runs on one graph; keeps what several of them need.
+pub struct TestNodes<'a> {
     config: &'a Config,
-    options: &'a EvaluateOptions,
     data: NodeData,
-    predictions: Option<NodeRows>,
     schema: Schema,
+    /// Names of the nodes in the source, read for `--predictions` alone; `None` if it has none.
+    names: Option<Vec<String>>,
     /// True if one of the models is meant for the mixture of classes that the test nodes have, and another for that of the labelled ones:
     /// plain validation accuracy cannot compare these.
     compares_mixtures: bool,
@@ -192,19 +130,69 @@ struct Scorer<'a> {
     propagated: BTreeMap<String, Vec<Metric>>,
 }
 
-impl Scorer<'_> {
-    fn score(&mut self, model: &TrainedModel, options: &SplitOptions) -> Result<RunResult, StageError> {
-        let Architecture::Nodes(architecture) = &model.description.architecture else {
-            return Err(StageError::Input(format!(
-                "{} is a {}, not a model of the nodes of one graph",
-                model.name,
-                model.description.architecture.model_name()
-            )));
+impl<'a> TestNodes<'a> {
+    /// Opens the configured graph.
+    ///
+    /// # Errors
+    /// A graph that cannot be read.
+    pub fn open(config: &'a Config) -> Result<Self, StageError> {
+        let data = node_data::open(config)?;
+        let schema = schema(&data);
+        let (names, compares_mixtures, propagated) = (None, false, BTreeMap::new());
+        Ok(Self { config, data, schema, names, compares_mixtures, propagated })
+    }
+
+    /// The cells that identify the test nodes, the visible ones first.
+    fn places(&self, split: &NodeSplit) -> Vec<Vec<String>> {
+        let cells = |node: u32, hidden: &str| {
+            let number = self.data.graph.original_number(node);
+            // The store was built from the same file.
+            let name = self.names.as_ref().map(|names| names.get(number as usize).cloned().unwrap_or_default());
+            vec![name.unwrap_or_else(|| number.to_string()), hidden.to_owned()]
         };
+        let visible = split.test.iter().map(|&node| cells(node, "0"));
+        visible.chain(split.hidden.iter().map(|&node| cells(node, "1"))).collect()
+    }
+}
+
+impl TestSet for TestNodes<'_> {
+    type Recorded = SplitOptions;
+    type Split = NodeSplit;
+
+    const UNIT: &'static str = "nodes";
+    const PRESET: &'static str = "sage";
+
+    fn dataset(&self) -> &str {
+        &self.data.graph.name
+    }
+
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn identify(&mut self) -> Result<Vec<&'static str>, StageError> {
+        self.names = node_names(&self.data.source)?;
+        Ok(vec!["node", "hidden"])
+    }
+
+    fn records_of(&mut self, model: &TrainedModel) -> Result<Option<SplitOptions>, StageError> {
+        let recorded = recorded_nodes(self.config, model)?;
+        let corrects_shares =
+            |(name, value): &(String, Value)| name == "kd_class_shares" && value.as_bool() == Some(true);
+        self.compares_mixtures |= recorded.is_some() && model.settings.iter().any(corrects_shares);
+        Ok(recorded.map(|config| node_data::split_options(&config, &self.data.graph)))
+    }
+
+    fn split_of(&self, model: &TrainedModel, options: &SplitOptions) -> Result<NodeSplit, StageError> {
+        node_network(model)?;
+        expect_graph(model, &self.data.graph)?;
+        Ok(NodeSplit::of(&self.data.graph, options)?)
+    }
+
+    fn score(&mut self, model: &TrainedModel, _: &SplitOptions, split: &NodeSplit) -> Result<Scored, StageError> {
+        let architecture = node_network(model)?;
         let (graph, device) = (Arc::clone(&self.data.graph), self.data.device);
-        expect_graph(model, &graph)?;
-        let split = NodeSplit::of(&graph, options)?;
-        let visible = node_data::visible_part(&graph, &split)?;
+        let visible = node_data::visible_part(&graph, split)?;
         let seen = outputs_of(self.config, device, model, architecture, &visible)?;
         let mut outputs = probabilities(&seen, &split.test)?;
         if !split.hidden.is_empty() {
@@ -215,14 +203,9 @@ impl Scorer<'_> {
         let test: Vec<u32> = split.test.iter().chain(&split.hidden).copied().collect();
         let truth = |nodes: &[u32]| nodes.iter().map(|&node| vec![f64::from(graph.labels[node as usize])]).collect();
         let tested = Tested { outputs, targets: truth(&test), pointers: None };
-        if let Some(predictions) = &mut self.predictions {
-            predictions.add(&model.name, &graph, &split, &tested)?;
-        }
-        let training: Vec<Vec<f64>> = truth(&split.training);
-        let seed = self.config.training.seed;
-        let mut metrics = tested.metrics(&self.schema, self.options.resamples, seed);
+        let mut more = Vec::new();
         if !split.hidden.is_empty() {
-            metrics.extend(by_visibility(&tested, split.test.len()));
+            more.extend(by_visibility(&tested, split.test.len()));
         }
         if self.compares_mixtures {
             let known = probabilities(&seen, &split.validation)?;
@@ -230,28 +213,26 @@ impl Scorer<'_> {
                 split.validation.iter().map(|&node| graph.labels[node as usize] as usize).collect();
             // No label of a test node is read.
             let value = expected_accuracy(&known, &labels, &tested.outputs[..split.test.len()]);
-            metrics.push(Metric { name: "accuracy_from_validation".to_owned(), value, interval: None });
+            more.push(Metric { name: "accuracy_from_validation".to_owned(), value, interval: None });
         }
         let test_digest = split.test_digest(&graph)?;
-        let propagated = self.propagated_metrics(&test_digest, &split, &visible, &tested.targets);
-        Ok(RunResult {
-            model: model.name.clone(),
-            group: model.group.clone(),
-            distilled: model.distilled,
-            parameters: model.num_parameters(),
-            seed: model.seed,
-            seen_graphs: split.training.len() + split.validation.len(),
-            test_graphs: test.len(),
-            test_digest,
-            settings: model.settings.iter().cloned().collect(),
-            metrics,
-            baseline: baseline(&self.schema, &training, &tested.targets).metrics(&self.schema, 0, seed),
+        Ok(Scored {
+            places: self.places(split),
+            known: truth(&split.training),
+            more,
+            more_of_chance: Vec::new(),
             linear: Vec::new(),
-            propagated,
-            fold: split.division,
+            propagated: self.propagated_metrics(&test_digest, split, &visible, &tested.targets),
+            seen: split.training.len() + split.validation.len(),
+            count: test.len(),
+            test_digest,
+            fold: split.division.clone(),
+            tested,
         })
     }
+}
 
+impl TestNodes<'_> {
     /// Metrics of label propagation from the training nodes over the visible edges. A hidden node is alone, so every class is as likely.
     fn propagated_metrics(
         &mut self,

@@ -1,4 +1,4 @@
-//! Scores models of `kdgat train` on the test graphs of their own folds.
+//! The test graphs of the models of `kdgat train`, and their answers for them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -8,17 +8,15 @@ use std::sync::Arc;
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
-use super::graph_results::write_results;
-use super::recorded_runs::{Subject, recorded_runs, sections_of};
+use super::graphs::schema;
+use super::recorded_runs::sections_of;
 use super::teacher::{data_flag, recorded_split};
-use super::tested_rows::{ModelRows, TestedRows};
-use super::train::schema;
-use super::{EvaluateOptions, StageError, foreign, setup, training};
+use super::tested::{Scored, TestSet};
+use super::{StageError, foreign, setup, training};
 use crate::config::Config;
 use crate::distill::TargetName;
 use crate::distill::foreign::ForeignTargets;
-use crate::evaluate::graph_runs::RunResult;
-use crate::evaluate::graphs::{Metric, Tested, baseline};
+use crate::evaluate::graphs::{Metric, Tested};
 use crate::evaluate::{EvaluateError, TrainedModel, retrieval};
 use crate::graph::dataset::{self, FoldOptions, GraphSplit};
 use crate::graph::{AssembleOptions, Batch, Level, Loader, LoaderOptions, Schema, Store, StoreError, Task, Vocabulary};
@@ -29,33 +27,6 @@ use crate::nn::{Architecture, GivenTensors, Gnn, GnnConfig, ModelError, Scope, w
 
 /// Graphs per batch.
 const BATCH_GRAPHS: usize = 512;
-
-/// Runs `kdgat evaluate` on a dataset of graphs. Returns the tables and the folder of the results.
-pub fn evaluate_graphs(config: &Config, options: &EvaluateOptions) -> Result<(String, PathBuf), StageError> {
-    setup::use_threads(config.training.threads);
-    let device = setup::device(config.training.device)?;
-    let store = setup::open_graph_store(config)?;
-    let dataset = store.manifest().dataset.clone();
-    let subject = Subject { dataset: &dataset, unit: "graphs", preset: "gin" };
-    let runs = recorded_runs(config, options, &subject, records_of)?;
-    let schema = schema(&store)?.clone();
-    let predictions =
-        options.predictions.as_deref().map(|path| GraphRows::create(path, config, &schema)).transpose()?;
-    let (linear, taught) = (Vec::new(), BTreeMap::new());
-    let mut scorer = Scorer { config, options, store, schema, device, linear, taught, predictions };
-    // All are checked before the first one is scored.
-    let splits =
-        runs.iter().map(|(model, recorded)| scorer.split_of(model, recorded)).collect::<Result<Vec<_>, _>>()?;
-    let mut evaluated = Vec::new();
-    for ((model, recorded), split) in runs.iter().zip(splits) {
-        eprintln!("scoring with {}", model.name);
-        evaluated.push(scorer.score(model, recorded, split)?);
-    }
-    scorer.predictions.take().map(GraphRows::finish).transpose()?;
-    let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
-    let text = write_results(&folder, &subject, scorer.schema.task, &evaluated)?;
-    Ok((text, folder))
-}
 
 /// Sections of a run's configuration that record its division and its targets.
 #[derive(Deserialize)]
@@ -71,7 +42,7 @@ struct FrozenDistillation {
 }
 
 /// The records of a run that its evaluation needs.
-pub(super) struct Recorded {
+pub struct Recorded {
     /// Division into sets.
     pub division: FoldOptions,
     /// The file with the outputs of its teacher, if the run names one.
@@ -120,52 +91,50 @@ struct Place {
     node: Option<usize>,
 }
 
-/// The file of predictions, and the names of graphs and nodes in the source.
-struct GraphRows {
-    rows: TestedRows,
+/// Names of graphs and nodes in the source.
+#[derive(Default)]
+struct Names {
     graph_ids: Vec<String>,
     /// Identifiers of the nodes of each graph; empty if graphs have the targets.
     node_ids: Vec<Vec<String>>,
 }
 
-impl GraphRows {
-    fn create(path: &Path, config: &Config, schema: &Schema) -> Result<Self, StageError> {
-        let places = if schema.level.is_graph() { &["graph"][..] } else { &["graph", "node"] };
-        let rows = TestedRows::create(path, places, schema)?;
-        // The store does not keep the names.
-        let source = config.data.data.as_deref().unwrap_or(Path::new(""));
-        let set = dataset::read(source).map_err(StoreError::from)?;
-        Ok(Self { rows, graph_ids: set.graph_ids, node_ids: set.node_ids })
-    }
-
-    fn add(&mut self, model: &str, fold: &str, places: &[Place], tested: &Tested) -> Result<(), StageError> {
-        let cells = |place: &Place| {
-            // The store was built from the same files.
-            let graph = self.graph_ids.get(place.graph as usize).cloned().unwrap_or_default();
-            let node = |node: usize| self.node_ids.get(place.graph as usize)?.get(node).cloned();
-            [graph].into_iter().chain(place.node.map(|number| node(number).unwrap_or_default())).collect()
-        };
-        let places = places.iter().map(cells).collect();
-        self.rows.add(ModelRows { model, fold, places, tested })
-    }
-
-    fn finish(self) -> Result<(), StageError> {
-        self.rows.finish()
+impl Names {
+    /// The cells that identify a row.
+    fn cells(&self, place: &Place) -> Vec<String> {
+        // The store was built from the same files.
+        let graph = self.graph_ids.get(place.graph as usize).cloned().unwrap_or_default();
+        let node = |node: usize| self.node_ids.get(place.graph as usize)?.get(node).cloned();
+        [graph].into_iter().chain(place.node.map(|number| node(number).unwrap_or_default())).collect()
     }
 }
 
-/// Scores runs on one dataset; keeps what several of them need.
-struct Scorer<'a> {
+/// The test graphs of a dataset's runs; keeps what several of them need.
+pub struct TestGraphs<'a> {
     config: &'a Config,
-    options: &'a EvaluateOptions,
     store: Arc<Store>,
     schema: Schema,
     device: Device,
+    /// Read for `--predictions` alone.
+    names: Option<Names>,
     /// Metrics of the linear model of each division.
     linear: Vec<(FoldOptions, Vec<Metric>)>,
     /// Files with a teacher's outputs.
     taught: BTreeMap<PathBuf, ForeignTargets>,
-    predictions: Option<GraphRows>,
+}
+
+impl<'a> TestGraphs<'a> {
+    /// Opens the configured dataset of graphs.
+    ///
+    /// # Errors
+    /// Data that cannot be read.
+    pub fn open(config: &'a Config) -> Result<Self, StageError> {
+        setup::use_threads(config.training.threads);
+        let device = setup::device(config.training.device)?;
+        let store = setup::open_graph_store(config)?;
+        let schema = schema(&store)?.clone();
+        Ok(Self { config, store, schema, device, names: None, linear: Vec::new(), taught: BTreeMap::new() })
+    }
 }
 
 /// The graph network of a model.
@@ -176,11 +145,32 @@ fn graph_network<'a>(model: &'a TrainedModel, dataset: &str) -> Result<&'a GnnCo
     }
 }
 
-impl Scorer<'_> {
-    /// The division of a model's graphs.
-    ///
-    /// # Errors
-    /// A model of another kind, or one that was trained on other graphs than the dataset has now.
+impl TestSet for TestGraphs<'_> {
+    type Recorded = Recorded;
+    type Split = GraphSplit;
+
+    const UNIT: &'static str = "graphs";
+    const PRESET: &'static str = "gin";
+
+    fn dataset(&self) -> &str {
+        &self.store.manifest().dataset
+    }
+
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn identify(&mut self) -> Result<Vec<&'static str>, StageError> {
+        let source = self.config.data.data.as_deref().unwrap_or(Path::new(""));
+        let dataset::GraphSet { graph_ids, node_ids, .. } = dataset::read(source).map_err(StoreError::from)?;
+        self.names = Some(Names { graph_ids, node_ids });
+        Ok(if self.schema.level.is_graph() { vec!["graph"] } else { vec!["graph", "node"] })
+    }
+
+    fn records_of(&mut self, model: &TrainedModel) -> Result<Option<Recorded>, StageError> {
+        records_of(model)
+    }
+
     fn split_of(&self, model: &TrainedModel, recorded: &Recorded) -> Result<GraphSplit, StageError> {
         let dataset = &self.store.manifest().dataset;
         let architecture = graph_network(model, dataset)?;
@@ -196,6 +186,40 @@ impl Scorer<'_> {
         Ok(split)
     }
 
+    fn score(&mut self, model: &TrainedModel, recorded: &Recorded, split: &GraphSplit) -> Result<Scored, StageError> {
+        let architecture = graph_network(model, &self.store.manifest().dataset)?;
+        let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(self.device)?));
+        let tensors = model.state.iter().map(on_device).collect::<Result<Vec<_>, ModelError>>()?;
+        let mut given = GivenTensors::new(tensors);
+        let network = Gnn::new(Scope::root(&mut given), architecture, training::attention_kernel(self.config))?;
+        given.check_all_used(|_| false)?;
+        let Answers { outputs, embedding } = answers(&network, &self.schema, &self.store, &split.test, self.device)?;
+        let Truth { targets, pointers, places } = self.truth(&split.test)?;
+        let (mut more, mut more_of_chance) = (Vec::new(), Vec::new());
+        if let Some(embedding) = embedding
+            && let Some(taught) = self.taught_embedding(model, recorded, &split.test, embedding.size()[1])?
+        {
+            let ranks = retrieval::ranks(&embedding, &taught)?;
+            more = retrieval::metrics(&ranks);
+            more_of_chance = retrieval::chance(ranks.len());
+        }
+        Ok(Scored {
+            tested: Tested { outputs, targets, pointers },
+            places: self.names.iter().flat_map(|names| places.iter().map(|place| names.cells(place))).collect(),
+            known: self.truth(&split.training)?.targets,
+            more,
+            more_of_chance,
+            linear: self.linear_metrics(&recorded.division, split)?,
+            propagated: Vec::new(),
+            seen: split.training.len() + split.validation.len(),
+            count: split.test.len(),
+            test_digest: split.test_digest(&self.store)?,
+            fold: split.origin.clone(),
+        })
+    }
+}
+
+impl TestGraphs<'_> {
     /// Refuses a model that was trained on other graphs: today's test graphs may be among them.
     fn expect_same_graphs(&self, model: &TrainedModel, split: &GraphSplit) -> Result<(), StageError> {
         let found = split.test_digest(&self.store)?;
@@ -218,49 +242,6 @@ impl Scorer<'_> {
             self.store.manifest().dataset,
             data_flag(self.config),
         )))
-    }
-
-    fn score(&mut self, model: &TrainedModel, recorded: &Recorded, split: GraphSplit) -> Result<RunResult, StageError> {
-        let architecture = graph_network(model, &self.store.manifest().dataset)?;
-
-        let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(self.device)?));
-        let tensors = model.state.iter().map(on_device).collect::<Result<Vec<_>, ModelError>>()?;
-        let mut given = GivenTensors::new(tensors);
-        let network = Gnn::new(Scope::root(&mut given), architecture, training::attention_kernel(self.config))?;
-        given.check_all_used(|_| false)?;
-        let Answers { outputs, embedding } = answers(&network, &self.schema, &self.store, &split.test, self.device)?;
-        let Truth { targets, pointers, places } = self.truth(&split.test)?;
-        let tested = Tested { outputs, targets, pointers };
-        if let Some(predictions) = &mut self.predictions {
-            predictions.add(&model.name, &split.origin, &places, &tested)?;
-        }
-        let simplest = baseline(&self.schema, &self.truth(&split.training)?.targets, &tested.targets);
-        let seed = self.config.training.seed;
-        let mut metrics = tested.metrics(&self.schema, self.options.resamples, seed);
-        let mut of_simplest = simplest.metrics(&self.schema, 0, seed);
-        if let Some(embedding) = embedding
-            && let Some(taught) = self.taught_embedding(model, recorded, &split.test, embedding.size()[1])?
-        {
-            let ranks = retrieval::ranks(&embedding, &taught)?;
-            metrics.extend(retrieval::metrics(&ranks));
-            of_simplest.extend(retrieval::chance(ranks.len()));
-        }
-        Ok(RunResult {
-            model: model.name.clone(),
-            group: model.group.clone(),
-            distilled: model.distilled,
-            parameters: model.num_parameters(),
-            seed: model.seed,
-            seen_graphs: split.training.len() + split.validation.len(),
-            test_graphs: split.test.len(),
-            settings: model.settings.iter().cloned().collect(),
-            metrics,
-            baseline: of_simplest,
-            linear: self.linear_metrics(&recorded.division, &split)?,
-            propagated: Vec::new(),
-            test_digest: split.test_digest(&self.store)?,
-            fold: split.origin,
-        })
     }
 
     fn truth(&self, graphs: &[u64]) -> Result<Truth, StageError> {

@@ -1,156 +1,252 @@
-//! Trains a classifier of the nodes of one large graph: a teacher alone, or a student that learns from a teacher's outputs for all visible
-//! nodes.
+//! The nodes of one large graph and a network that classifies them: alone, or as a student that learns from a teacher's outputs for all
+//! visible nodes.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use tch::Device;
 
-use super::StageError;
-use super::node_data;
+use super::graphs::split_inputs;
+use super::node_data::{self, NodeData};
 use super::node_features::{self, ChosenRows, SampledBatches};
 use super::node_plan::whole_forward_bytes;
 use super::node_sizing::{Fitted, NodeSizing, planned_bytes};
 use super::node_targets::NodeTargets;
 use super::node_teacher;
-use super::outcome::Outcome;
 use super::run::{Prepared, Run};
+use super::setup::Origin;
 use super::teacher::{FoundTeacher, TeacherUse};
-use super::training;
+use super::workload::{NewStudent, TeacherSource, Workload};
+use super::{StageError, training};
 use crate::config::{AggregatorChoice, Config, Convolution, ModelKind, NodeValidation, NormChoice, Stage};
-use crate::distill::objective::{Consistency, IGNORED_LABEL, NodeDistillation, NodeObjective};
+use crate::distill::objective::{Consistency, IGNORED_LABEL, NodeDistillation, NodeObjective, TeacherLink};
 use crate::graph::{Loader, Shuffle, Vocabulary};
 use crate::memory::limits::host_limit;
-use crate::memory::{Meter, retry_on_oom};
 use crate::nn::node_gnn_config::{Aggregator, Norm};
 use crate::nn::{Architecture, FreshParameters, NodeGnn, NodeGnnConfig, NodeGnnKind, Scope};
 use crate::nodes::{
-    BatchOptions, Clusters, Fanout, NodeBatches, NodeGraph, NodeSplit, Reach, cluster_batches, partition,
+    BatchOptions, Clusters, Fanout, FeatureRows, NodeBatches, NodeGraph, NodeSplit, Reach, cluster_batches, partition,
     with_positions,
 };
 use crate::random::{self, Purpose};
 use crate::torch::allocator::{self, Buffers, Phase};
-use crate::train::fit::BatchPlan;
+use crate::train::fit::{BatchPlan, FitOptions};
 use crate::train::trainable::Trainable;
 
-const STAGE: Stage = Stage::Train;
+/// A classifier of the nodes of one large graph.
+pub struct NodeClassifier<'a> {
+    config: &'a Config,
+    data: NodeData,
+    split: NodeSplit,
+    /// The part of the graph that is visible in training.
+    visible: Arc<NodeGraph>,
+    /// The same, with the positions that the new model reads; a teacher may read others.
+    read: Arc<NodeGraph>,
+    architecture: NodeGnnConfig,
+    seeds: Seeds,
+}
 
-/// Runs `kdgat train` on one large graph.
-pub fn train_nodes(config: &Config) -> Result<Outcome, StageError> {
-    let data = node_data::open(config)?;
-    let split = NodeSplit::of(&data.graph, &node_data::split_options(config, &data.graph))?;
-    let visible = node_data::visible_part(&data.graph, &split)?;
-    let architecture = node_gnn_config(config, &data.graph)?;
-    // What the new model reads; the teacher may have been trained without positions.
-    let read = Arc::new(with_positions(&visible, config.nodes.position_columns)?);
-    let mut found = node_teacher::find_for_nodes(config, &data, &architecture, &split)?;
-    let beyond_labels = found.is_some() || consistency(config).is_some();
-    let seeds = Seeds::of(config, &split, visible.num_nodes(), beyond_labels);
-    if config.nodes.teacher_fanouts.is_some()
-        && let Some(teacher) = found.take()
-    {
-        let targets = NodeTargets::new(config, &data, &visible, teacher, seeds.with_validation(&split))?;
-        found = Some(filled(targets)?);
+impl<'a> NodeClassifier<'a> {
+    /// Opens the configured graph and divides its nodes.
+    ///
+    /// # Errors
+    /// A graph that cannot be read, or a model that does not fit it.
+    pub fn open(config: &'a Config) -> Result<Self, StageError> {
+        let data = node_data::open(config)?;
+        let split = NodeSplit::of(&data.graph, &node_data::split_options(config, &data.graph))?;
+        let visible = node_data::visible_part(&data.graph, &split)?;
+        let architecture = node_gnn_config(config, &data.graph)?;
+        let read = Arc::new(with_positions(&visible, config.nodes.position_columns)?);
+        let beyond_labels = config.distillation.use_kd || consistency(config).is_some();
+        let seeds = Seeds::of(config, &split, visible.num_nodes(), beyond_labels);
+        Ok(Self { config, data, split, visible, read, architecture, seeds })
     }
-    let inputs = split_inputs(&split, &data.graph)?;
-    let run = Run::open(config, STAGE, data.origin(), found.as_ref().map(FoundTeacher::identity), inputs)?;
 
-    let reach = reach(config, &architecture, &visible)?;
-    let mut plan = NodePlan::new(config, &seeds, &split, &reach);
-    plan.samples_validation = samples_validation(config, read.num_nodes(), read.num_edges(), read.features.columns());
-    let degrees = architecture.needs_source_degrees();
-    let batches = |reach, labels| {
-        let options = BatchOptions { reach, seed: config.training.seed, degrees };
-        NodeBatches::new(Arc::clone(&read), Arc::new(labels), options, &data.source)
-    };
-    let is_exact = matches!(reach, Reach::None | Reach::Whole { .. });
-    let mut training = batches(reach.clone(), labels_of(&visible, &split.training))?;
-    let mut validation = match is_exact || plan.samples_validation {
-        true => training.with_labels(Arc::new(all_labels(&visible)))?.with_fixed_samples(),
-        false => batches(exact_reach(&architecture), all_labels(&visible))?,
-    };
-    let workers = training::loader_workers(config, false);
-    let loader = |batches| Loader::over(Arc::new(batches), workers, config.training.prefetch_batches);
+    /// Batches of the part of the graph within `reach` of their seeds.
+    fn batches(&self, reach: Reach, labels: Vec<i64>) -> Result<NodeBatches, StageError> {
+        let (seed, degrees) = (self.config.training.seed, self.architecture.needs_source_degrees());
+        let options = BatchOptions { reach, seed, degrees };
+        Ok(NodeBatches::new(Arc::clone(&self.read), Arc::new(labels), options, &self.data.source)?)
+    }
 
-    let (parameters, model) = new_model(config, &architecture, data.device)?;
-    let distillation = found
-        .is_some()
-        .then(|| NodeDistillation { loss: training::logit_loss(config), alpha: training::alpha(config) });
-    let teacher = node_teacher::start_for_nodes(config, found, &visible, data.device, plan.teacher_use())?;
-    let labelled_share = seeds.labelled_share;
-    let mut student = NodeObjective { model, teacher, distillation, consistency: consistency(config), labelled_share };
-    let mut trainable = Trainable::new(parameters.into_tensors(), data.device)?;
-    let options = run.fit_options(&student);
-    let mut notes = vec![format!("split: {}", split.origin)];
-    let mut free_bytes = planned_bytes(config, &host_limit(config.memory.memory_limit.map(|size| size.0)));
-    let (mut read_rows, mut wanted_buffers) = (None, None);
-    if let Reach::Sampled(_) = &reach {
-        node_features::prepare_sampling(&read, free_bytes)?;
-        let measured = training.with_labels(Arc::new(labels_of(&visible, &split.training)))?;
-        let measured = measured.reading(node_features::for_measuring(&read, free_bytes)?);
+    /// Batches for training and for validation.
+    fn both_batches(&self, plan: &NodePlan) -> Result<[NodeBatches; 2], StageError> {
+        let training = self.batches(plan.reach.clone(), labels_of(&self.visible, &self.split.training))?;
+        let is_exact = matches!(plan.reach, Reach::None | Reach::Whole { .. });
+        let validation = match is_exact || plan.samples_validation {
+            true => training.with_labels(Arc::new(all_labels(&self.visible)))?.with_fixed_samples(),
+            false => self.batches(exact_reach(&self.architecture), all_labels(&self.visible))?,
+        };
+        Ok([training, validation])
+    }
+
+    fn loader(&self, batches: NodeBatches) -> Loader {
+        let workers = training::loader_workers(self.config, false);
+        Loader::over(Arc::new(batches), workers, self.config.training.prefetch_batches)
+    }
+
+    /// Measures batches of sampled neighbours, and sets the number of seeds per batch that fits.
+    fn fit_samples(
+        &self,
+        run: &Run,
+        student: &mut NodeObjective,
+        trainable: &mut Trainable,
+        options: &FitOptions,
+        (plan, batches): (&mut NodePlan, &NodeBatches),
+    ) -> Result<Fitted, StageError> {
+        let free_bytes = self.free_bytes();
+        node_features::prepare_sampling(&self.read, free_bytes)?;
+        let measured = batches.with_labels(Arc::new(labels_of(&self.visible, &self.split.training)))?;
+        let measured = measured.reading(node_features::for_measuring(&self.read, free_bytes)?);
+        let num_nodes = self.visible.num_nodes();
         let sizing = NodeSizing {
-            config,
-            device: data.device,
+            config: self.config,
+            device: self.data.device,
             directory: run.directory(),
-            loader: &loader(measured),
-            seeds: &seeds.nodes,
-            array_bytes: array_bytes(visible.num_nodes(), seeds.nodes.len()) + position_bytes(config, &read),
+            loader: &self.loader(measured),
+            seeds: &self.seeds.nodes,
+            array_bytes: array_bytes(num_nodes, self.seeds.nodes.len()) + position_bytes(self.config, &self.read),
             validation_bytes: match plan.samples_validation {
                 true => 0.0,
-                false => whole_forward_bytes(&architecture, visible.num_nodes() as f64),
+                false => whole_forward_bytes(&self.architecture, num_nodes as f64),
             },
-            validation: if plan.samples_validation { plan.validation.len() } else { 0 },
+            validation: plan.sampled_validation().len(),
             wanted: plan.batch_nodes,
-            decided: run.decided().map(|decided| decided.batch_graphs),
+            decided: run.decided.map(|decided| decided.batch_graphs),
         };
-        let Fitted { batch_nodes, buffers, free_bytes: left, notes: lines } =
-            sizing.fit(&mut student, &mut trainable, &options)?;
-        node_features::prepare_passes(&read)?;
-        (plan.batch_nodes, free_bytes) = (batch_nodes, left);
-        wanted_buffers = Some(buffers).filter(|_| data.device == Device::Cpu);
-        notes.extend(lines);
-        if plan.samples_validation {
-            notes.push(
-                "validation: sampled neighbours, the same after each epoch (--node-validation exact: the whole graph)"
-                    .to_owned(),
-            );
-        }
+        let fitted = sizing.fit(student, trainable, options)?;
+        node_features::prepare_passes(&self.read)?;
+        plan.batch_nodes = fitted.batch_nodes;
+        Ok(fitted)
     }
-    if !matches!(reach, Reach::Whole { .. }) {
-        let sampled = match &reach {
-            Reach::Sampled(fanouts) => {
-                let validation = if plan.samples_validation { plan.validation.as_slice() } else { &[] };
-                Some(SampledBatches { seeds: &seeds.nodes, validation, batch_nodes: plan.batch_nodes, fanouts })
-            }
-            _ => None,
+
+    /// Chooses the place that batches read features from; `None` if each batch reads all of them.
+    fn choose_rows(&self, plan: &NodePlan, free_bytes: f64) -> Result<Option<ChosenRows>, StageError> {
+        if matches!(plan.reach, Reach::Whole { .. }) {
+            return Ok(None);
+        }
+        let (seeds, validation, batch_nodes) = (&self.seeds.nodes, plan.sampled_validation(), plan.batch_nodes);
+        let sampled = plan.fanouts().map(|fanouts| SampledBatches { seeds, validation, batch_nodes, fanouts });
+        let chosen = node_features::choose(self.config, &self.read, free_bytes, sampled)?;
+        if plan.samples_validation {
+            node_features::prepare_sampling(&self.read, free_bytes)?;
+        }
+        Ok(Some(chosen))
+    }
+
+    /// Host memory to plan for, in bytes.
+    fn free_bytes(&self) -> f64 {
+        planned_bytes(self.config, &host_limit(self.config.memory.memory_limit.map(|size| size.0)))
+    }
+}
+
+/// Validation batches of sampled neighbours, for the user.
+const SAMPLED_VALIDATION: &str =
+    "validation: sampled neighbours, the same after each epoch (--node-validation exact: the whole graph)";
+
+impl<'a> Workload<'a> for NodeClassifier<'a> {
+    type Student = NodeObjective;
+    type Plan = NodePlan;
+
+    fn config(&self) -> &'a Config {
+        self.config
+    }
+
+    fn stage(&self) -> Stage {
+        Stage::Train
+    }
+
+    fn origin(&self) -> Origin {
+        self.data.origin()
+    }
+
+    /// With sampled neighbours for the teacher, all its targets are computed first, if the cache does not have them.
+    fn find_teacher(&mut self) -> Result<TeacherSource, StageError> {
+        let found = node_teacher::find_for_nodes(self.config, &self.data, &self.architecture, &self.split)?;
+        let Some(found) = found else { return Ok(TeacherSource::None) };
+        if self.config.nodes.teacher_fanouts.is_none() {
+            return Ok(TeacherSource::network(Some(found)));
+        }
+        let nodes = self.seeds.with_validation(&self.split);
+        let targets = NodeTargets::new(self.config, &self.data, &self.visible, found, nodes)?;
+        Ok(TeacherSource::network(Some(filled(targets)?)))
+    }
+
+    fn inputs(&mut self) -> Result<Map<String, Value>, StageError> {
+        let NodeSplit { training, validation, test, hidden, origin, .. } = &self.split;
+        let sizes = json!([training.len(), validation.len(), test.len(), hidden.len()]);
+        Ok(split_inputs(origin, &self.split.test_digest(&self.data.graph)?, ("nodes", sizes)))
+    }
+
+    fn plan(&mut self) -> Result<NodePlan, StageError> {
+        let (config, read) = (self.config, &self.read);
+        let mut plan =
+            NodePlan::new(config, &self.seeds, &self.split, reach(config, &self.architecture, &self.visible)?);
+        plan.samples_validation =
+            samples_validation(config, read.num_nodes(), read.num_edges(), read.features.columns());
+        Ok(plan)
+    }
+
+    fn new_student(&self, teacher: &TeacherSource) -> Result<NewStudent<NodeObjective>, StageError> {
+        let config = self.config;
+        let mut parameters = FreshParameters::new(config.training.seed, self.data.device);
+        let kernel = training::attention_kernel(config);
+        let model = NodeGnn::new(Scope::root(&mut parameters), &self.architecture, kernel)?;
+        let (loss, alpha) = (training::logit_loss(config), training::alpha(config));
+        let student = NodeObjective {
+            model,
+            teacher: TeacherLink::none(),
+            distillation: teacher.is_some().then_some(NodeDistillation { loss, alpha }),
+            consistency: consistency(config),
+            labelled_share: self.seeds.labelled_share,
         };
-        let ChosenRows { rows, notes: lines } = node_features::choose(config, &read, free_bytes, sampled)?;
-        notes.extend(lines);
-        if plan.samples_validation {
-            node_features::prepare_sampling(&read, free_bytes)?;
-        }
-        (training, validation) = (training.reading(Arc::clone(&rows)), validation.reading(Arc::clone(&rows)));
-        read_rows = Some(rows);
+        Ok(NewStudent { parameters, student })
     }
-    let buffers = match wanted_buffers {
-        Some((count, bytes)) => batch_buffers(count, bytes)?,
-        None => None,
-    };
-    // An exact validation has one batch, which shares the tensors of the whole graph.
-    let of_validation = buffers.clone().filter(|_| plan.samples_validation);
-    let prepared = Prepared {
-        training_loader: loader(training).with_buffers(buffers),
-        validation_loader: loader(validation).with_buffers(of_validation),
-        options,
-        recomputes: false,
-        description: run.description(Architecture::Nodes(architecture), Vocabulary::from_ids([])),
-        batch_graphs: plan.batch_nodes,
-        amounts: amounts(&seeds, &split),
-        notes,
-        expected_peak_bytes: None,
-        closing: Box::new(move || read_rows.iter().filter_map(|rows| node_features::summary(rows)).collect()),
-    };
-    run.fit(student, trainable, &mut plan, prepared)
+
+    fn start_teacher(&self, teacher: TeacherSource, plan: &NodePlan) -> Result<TeacherLink, StageError> {
+        let (found, device) = (teacher.into_network(), self.data.device);
+        node_teacher::start_for_nodes(self.config, found, &self.visible, device, plan.teacher_use())
+    }
+
+    fn prepare(
+        &self,
+        run: &mut Run,
+        student: &mut NodeObjective,
+        trainable: &mut Trainable,
+        plan: &mut NodePlan,
+    ) -> Result<Prepared, StageError> {
+        let [mut training, mut validation] = self.both_batches(plan)?;
+        let options = run.fit_options(student);
+        let mut notes = vec![format!("split: {}", self.split.origin)];
+        let (mut free_bytes, mut wanted_buffers) = (self.free_bytes(), None);
+        if plan.fanouts().is_some() {
+            let fitted = self.fit_samples(run, student, trainable, &options, (plan, &training))?;
+            free_bytes = fitted.free_bytes;
+            wanted_buffers = Some(fitted.buffers).filter(|_| !self.data.device.is_cuda());
+            notes.extend(fitted.notes);
+            notes.extend(plan.samples_validation.then(|| SAMPLED_VALIDATION.to_owned()));
+        }
+        let mut read_rows: Option<Arc<FeatureRows>> = None;
+        if let Some(ChosenRows { rows, notes: lines }) = self.choose_rows(plan, free_bytes)? {
+            notes.extend(lines);
+            (training, validation) = (training.reading(Arc::clone(&rows)), validation.reading(Arc::clone(&rows)));
+            read_rows = Some(rows);
+        }
+        let buffers = wanted_buffers.map(|(count, bytes)| batch_buffers(count, bytes)).transpose()?.flatten();
+        // An exact validation has one batch, which shares the tensors of the whole graph.
+        let of_validation = buffers.clone().filter(|_| plan.samples_validation);
+        Ok(Prepared {
+            training_loader: self.loader(training).with_buffers(buffers),
+            validation_loader: self.loader(validation).with_buffers(of_validation),
+            options,
+            recomputes: false,
+            description: run.description(Architecture::Nodes(self.architecture.clone()), Vocabulary::from_ids([])),
+            batch_graphs: plan.batch_nodes,
+            amounts: amounts(&self.seeds, &self.split),
+            notes,
+            expected_peak_bytes: None,
+            closing: Box::new(move || read_rows.iter().filter_map(|rows| node_features::summary(rows)).collect()),
+        })
+    }
 }
 
 /// Buffers for the batches of sampled neighbours, each with room for tensors of this many bytes. `None` if there is less memory than when
@@ -182,26 +278,6 @@ pub(super) fn consistency(config: &Config) -> Option<Consistency> {
     let (weight, views, temperature) =
         (nodes.consistency_weight, nodes.consistency_views, nodes.consistency_temperature);
     (weight > 0.0).then_some(Consistency { weight, views, temperature })
-}
-
-/// The division into sets, for the run's file of inputs.
-fn split_inputs(split: &NodeSplit, graph: &NodeGraph) -> Result<Map<String, Value>, StageError> {
-    let sizes = [split.training.len(), split.validation.len(), split.test.len(), split.hidden.len()];
-    let entry = json!({ "origin": split.origin, "test_digest": split.test_digest(graph)?, "nodes": sizes });
-    Ok(Map::from_iter([("split".to_owned(), entry)]))
-}
-
-/// A model with initial weights.
-fn new_model(
-    config: &Config,
-    architecture: &NodeGnnConfig,
-    device: Device,
-) -> Result<(FreshParameters, NodeGnn), StageError> {
-    retry_on_oom(Meter::new(device), || {
-        let mut parameters = FreshParameters::new(config.training.seed, device);
-        let model = NodeGnn::new(Scope::root(&mut parameters), architecture, training::attention_kernel(config))?;
-        Ok((parameters, model))
-    })
 }
 
 /// The line on the sizes of the sets.
@@ -262,13 +338,14 @@ impl Seeds {
 }
 
 /// The batches of a training on nodes.
-struct NodePlan {
+pub struct NodePlan {
     training: Vec<u64>,
     validation: Vec<u64>,
     /// Seeds per batch.
     batch_nodes: usize,
     /// True if validation reads sampled neighbours, in batches like training.
     samples_validation: bool,
+    reach: Reach,
     clusters: Option<ClusterPlan>,
     seed: u64,
 }
@@ -280,8 +357,8 @@ struct ClusterPlan {
 }
 
 impl NodePlan {
-    fn new(config: &Config, seeds: &Seeds, split: &NodeSplit, reach: &Reach) -> Self {
-        let clusters = match reach {
+    fn new(config: &Config, seeds: &Seeds, split: &NodeSplit, reach: Reach) -> Self {
+        let clusters = match &reach {
             Reach::Clusters { clusters, .. } => {
                 Some(ClusterPlan { clusters: Arc::clone(clusters), per_batch: config.nodes.clusters_per_batch })
             }
@@ -295,7 +372,21 @@ impl NodePlan {
             training: seeds.nodes.clone(),
             validation: split.validation.iter().map(|&node| u64::from(node)).collect(),
             clusters,
+            reach,
             seed: config.training.seed,
+        }
+    }
+
+    /// Validation nodes whose neighbours are sampled; none if validation reads the whole graph.
+    fn sampled_validation(&self) -> &[u64] {
+        if self.samples_validation { &self.validation } else { &[] }
+    }
+
+    /// The fan-outs of sampled neighbours, if batches have them.
+    fn fanouts(&self) -> Option<&[Fanout]> {
+        match &self.reach {
+            Reach::Sampled(fanouts) => Some(fanouts),
+            _ => None,
         }
     }
 

@@ -1,0 +1,307 @@
+//! Trains a network on graphs of any kind: a teacher alone, or a student that learns from a teacher or from a file with its outputs.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::difficulty::{self, DifficultyModel, score_graphs};
+use super::epochs::{Epochs, Graphs};
+use super::run::{Prepared, Run};
+use super::setup::{self, Data, Origin};
+use super::workload::{NewStudent, TeacherSource, Workload};
+use super::{StageError, foreign, graph_batches, teacher, training};
+use crate::config::{self, Config, ModelKind, PoolingChoice, Stage, TargetReference};
+use crate::distill::TargetName;
+use crate::distill::foreign::ForeignTargets;
+use crate::distill::hints::Hints;
+use crate::distill::objective::{GraphDistillation, GraphObjective, TeacherLink};
+use crate::graph::dataset::{FoldOptions, GraphSplit};
+use crate::graph::{GraphSize, Level, Schema, Store, Task};
+use crate::nn::parameters::NamedTensor;
+use crate::nn::{
+    Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, ModelError, Scope, TargetScale, target_scale,
+};
+use crate::train::trainable::Trainable;
+
+/// A network for a dataset of graphs that are no CAN windows.
+pub struct GraphNetwork<'a> {
+    config: &'a Config,
+    pub data: Data,
+    pub split: GraphSplit,
+    /// A file with a teacher's outputs.
+    pub foreign: Option<Arc<ForeignTargets>>,
+    pub architecture: GnnConfig,
+    /// The model whose task loss is the difficulty of a graph.
+    difficulty: Option<DifficultyModel>,
+}
+
+impl<'a> GraphNetwork<'a> {
+    /// Opens the configured dataset of graphs and divides it.
+    ///
+    /// # Errors
+    /// Data that cannot be read, or a model that does not fit them.
+    pub fn open(config: &'a Config) -> Result<Self, StageError> {
+        let data = setup::open_graphs(config)?;
+        let split = GraphSplit::of(&data.store, &fold_options(config))?;
+        let foreign = foreign::find(config, &data)?;
+        let architecture = gnn_config(config, &data, &split, foreign.as_deref())?;
+        Ok(Self { config, data, split, foreign, architecture, difficulty: None })
+    }
+
+    /// The training and validation graphs in batches.
+    ///
+    /// # Errors
+    /// If a graph alone exceeds the limit of nodes and edges per batch.
+    pub fn graphs(&self) -> Result<Graphs, StageError> {
+        let (training, validation) = (self.split.training.clone(), self.split.validation.clone());
+        let graphs = Graphs { packed: true, ..Graphs::new(self.config, &self.data.store, training, validation)? };
+        expect_room_for_each(&graphs)?;
+        Ok(graphs)
+    }
+}
+
+impl<'a> Workload<'a> for GraphNetwork<'a> {
+    type Student = GraphObjective;
+    type Plan = Epochs;
+
+    fn config(&self) -> &'a Config {
+        self.config
+    }
+
+    fn stage(&self) -> Stage {
+        Stage::Train
+    }
+
+    fn origin(&self) -> Origin {
+        self.data.origin()
+    }
+
+    fn find_teacher(&mut self) -> Result<TeacherSource, StageError> {
+        if let Some(targets) = &self.foreign {
+            foreign::worth(targets, &self.data.store, &self.split.training)?
+                .iter()
+                .for_each(|line| eprintln!("{line}"));
+            return Ok(TeacherSource::File(Arc::clone(targets)));
+        }
+        let found = teacher::find_for_graphs(self.config, &self.data, &self.architecture, &self.split)?;
+        Ok(TeacherSource::network(found))
+    }
+
+    fn inputs(&mut self) -> Result<Map<String, Value>, StageError> {
+        let GraphSplit { training, validation, test, origin, .. } = &self.split;
+        let sizes = json!([training.len(), validation.len(), test.len()]);
+        let mut inputs = split_inputs(origin, &self.split.test_digest(&self.data.store)?, ("graphs", sizes));
+        if config::has_graph_curriculum(self.config) {
+            let (data, foreign) = (&self.data, self.foreign.as_deref());
+            self.difficulty = DifficultyModel::find(self.config, data, &self.architecture, &self.split, foreign)?;
+            inputs.extend(difficulty::inputs(self.difficulty.as_ref().map(DifficultyModel::digest)));
+        }
+        Ok(inputs)
+    }
+
+    fn plan(&mut self) -> Result<Epochs, StageError> {
+        let graphs = self.graphs()?;
+        if !config::has_graph_curriculum(self.config) {
+            return Ok(Epochs::of_all(self.config, graphs));
+        }
+        let classes = classes(&self.data.store, &graphs.training)?;
+        Ok(Epochs::of_share(self.config, graphs, &classes))
+    }
+
+    fn new_student(&self, teacher: &TeacherSource) -> Result<NewStudent<GraphObjective>, StageError> {
+        let foreign = self.foreign.as_deref();
+        new_student(self.config, &self.data, &self.architecture, teacher.architecture(), foreign)
+    }
+
+    fn start_teacher(&self, teacher: TeacherSource, plan: &Epochs) -> Result<TeacherLink, StageError> {
+        match teacher {
+            TeacherSource::File(targets) => Ok(TeacherLink::from_file(targets)),
+            teacher => teacher::start(self.config, teacher.into_network(), &self.data, plan.teacher_use()),
+        }
+    }
+
+    fn score(
+        &mut self,
+        plan: &mut Epochs,
+        student: &mut GraphObjective,
+        tensors: &[NamedTensor],
+        run: &mut Run,
+    ) -> Result<(), StageError> {
+        match config::has_graph_curriculum(self.config) {
+            true => score_graphs(plan, self.config, &self.data, self.difficulty.take(), student, tensors, run),
+            false => Ok(()),
+        }
+    }
+
+    fn prepare(
+        &self,
+        run: &mut Run,
+        student: &mut GraphObjective,
+        trainable: &mut Trainable,
+        plan: &mut Epochs,
+    ) -> Result<Prepared, StageError> {
+        let architecture = Architecture::Graph(self.architecture.clone());
+        graph_batches::prepare(run, &self.data, architecture, student, trainable, plan)
+    }
+}
+
+/// Makes a student of a teacher with this architecture, of a file with a teacher's outputs, or of neither.
+///
+/// # Errors
+/// A teacher of another kind, or too little memory.
+pub(super) fn new_student(
+    config: &Config,
+    data: &Data,
+    architecture: &GnnConfig,
+    teacher: Option<&Architecture>,
+    foreign: Option<&ForeignTargets>,
+) -> Result<NewStudent<GraphObjective>, StageError> {
+    let mut parameters = FreshParameters::new(config.training.seed, data.device);
+    let model = Gnn::new(Scope::root(&mut parameters), architecture, training::attention_kernel(config))?;
+    let distillation = match (teacher, foreign) {
+        (Some(teacher), _) => Some(distillation(config, teacher, &mut parameters, architecture)?),
+        (None, Some(targets)) => Some(foreign_distillation(config, targets, architecture)),
+        (None, None) => None,
+    };
+    let task = schema(&data.store)?.task;
+    Ok(NewStudent { parameters, student: GraphObjective::new(model, task, TeacherLink::none(), distillation) })
+}
+
+/// The division of the data, for a run's `config.json`; `sizes` are those of its sets of graphs or nodes.
+pub(super) fn split_inputs(origin: &str, test_digest: &str, (unit, sizes): (&str, Value)) -> Map<String, Value> {
+    Map::from_iter([("split".to_owned(), json!({ "origin": origin, "test_digest": test_digest, unit: sizes }))])
+}
+
+/// Class of each graph; empty for a task without classes.
+fn classes(store: &Store, graphs: &[u64]) -> Result<Vec<u32>, StageError> {
+    if schema(store)?.task != Task::Classification {
+        return Ok(Vec::new());
+    }
+    let class = |&graph: &u64| Ok(store.try_graph(graph)?.targets_of_graph.first().map_or(0, |&class| class as u32));
+    graphs.iter().map(class).collect()
+}
+
+/// Refuses a limit of nodes and edges per batch that a graph alone exceeds.
+fn expect_room_for_each(graphs: &Graphs) -> Result<(), StageError> {
+    let all = [graphs.training.as_slice(), &graphs.validation].concat();
+    let Some((budget, (graph, GraphSize { nodes, edges }))) =
+        graphs.budget.as_ref().and_then(|budget| Some((budget, budget.too_large(&all)?)))
+    else {
+        return Ok(());
+    };
+    Err(StageError::Input(format!(
+        "graph {graph} (counted from 0) has {nodes} nodes and {edges} edges, more than the {} allowed for a batch; raise --batch-nodes to at \
+         least {nodes} and --batch-edges to at least {edges}, or remove the graph",
+        budget.describe()
+    )))
+}
+
+/// The configured division of the graphs.
+fn fold_options(config: &Config) -> FoldOptions {
+    FoldOptions {
+        file: config.graphs.folds_file.clone(),
+        folds: config.graphs.folds,
+        fold: config.graphs.fold,
+        validation_fraction: config.data.validation_fraction,
+    }
+}
+
+/// The schema of a store of graphs.
+pub fn schema(store: &Store) -> Result<&Schema, StageError> {
+    let missing =
+        || StageError::Input(format!("{} is a store of CAN windows, not of other graphs", store.path().display()));
+    store.schema().ok_or_else(missing)
+}
+
+fn gnn_config(
+    config: &Config,
+    data: &Data,
+    split: &GraphSplit,
+    foreign: Option<&ForeignTargets>,
+) -> Result<GnnConfig, StageError> {
+    let (model, schema) = (&config.model, schema(&data.store)?);
+    if schema.level == Level::Node && config.graphs.pooling != PoolingChoice::Sum {
+        return Err(StageError::Input(
+            "pooling would be ignored: the targets are of nodes, whose own rows the head reads; drop --pooling".into(),
+        ));
+    }
+    if schema.level == Level::Node && config::has_graph_curriculum(config) {
+        return Err(StageError::Input(
+            "a curriculum chooses graphs by a loss of theirs, and the targets are of nodes; drop --curriculum-start-share".into(),
+        ));
+    }
+    let kind = match model.model {
+        ModelKind::Gcn => GnnKind::Gcn,
+        ModelKind::Sage => GnnKind::Sage,
+        ModelKind::Gat => GnnKind::Gat,
+        ModelKind::Mlp => GnnKind::Mlp,
+        ModelKind::Appnp => {
+            return Err(StageError::Input(
+                "appnp classifies the nodes of one large graph, and the data are many graphs; use --preset gin,teacher or another model".into(),
+            ));
+        }
+        // The configuration check allows no other model.
+        ModelKind::Gin | ModelKind::Vgae | ModelKind::Dqn => GnnKind::Gin,
+    };
+    Ok(GnnConfig {
+        kind,
+        node_features: schema.node_columns() as i64,
+        edge_features: match kind {
+            GnnKind::Gin if config.graphs.edge_features => schema.edge_columns() as i64,
+            _ => 0,
+        },
+        hidden: model.hidden.first().copied().unwrap_or(0) as i64,
+        layers: model.layers as i64,
+        heads: if kind == GnnKind::Gat { model.heads as i64 } else { 1 },
+        outputs: foreign::output_names(schema).len() as i64,
+        embedding_columns: foreign.and_then(|targets| targets.columns(TargetName::Embedding)).unwrap_or(0) as i64,
+        level: schema.level,
+        pooling: training::pooling(config),
+        virtual_node: config.graphs.virtual_node,
+        dropout: model.dropout,
+        target_scales: match (schema.task, config.graphs.target_reference) {
+            (Task::Regression, _) if schema.level == Level::Node => {
+                target_scale::of_nodes(&data.store, &split.training)?
+            }
+            (Task::Regression, TargetReference::Linear) => {
+                target_scale::with_linear_part(&data.store, &split.training)?
+            }
+            (Task::Regression, TargetReference::Mean) => target_scale::of_mean(&data.store, &split.training)?,
+            (Task::Classification | Task::MultiLabel, _) => Vec::new(),
+        },
+        input: InputConfig::default(),
+    })
+}
+
+fn distillation(
+    config: &Config,
+    teacher: &Architecture,
+    parameters: &mut FreshParameters,
+    student: &GnnConfig,
+) -> Result<GraphDistillation, StageError> {
+    let Architecture::Graph(architecture) = teacher else {
+        return Err(ModelError::Architecture {
+            field: "model",
+            found: teacher.model_name().into(),
+            expected: "the teacher of a graph network is a graph network",
+        }
+        .into());
+    };
+    let options = &config.distillation;
+    let loss = training::logit_loss(config);
+    let columns = [student.pooled_columns(), architecture.pooled_columns()];
+    let hints = Hints::new(Scope::root(parameters), columns, options.kd_hint_weight)?;
+    let teacher_scales = architecture.target_scales.clone();
+    Ok(GraphDistillation { loss, alpha: training::alpha(config), teacher_scales, hints, embedding: None })
+}
+
+/// Distillation of the outputs in a file. Its values are in the units of the targets.
+fn foreign_distillation(config: &Config, targets: &ForeignTargets, student: &GnnConfig) -> GraphDistillation {
+    GraphDistillation {
+        loss: training::logit_loss(config),
+        alpha: training::alpha(config),
+        teacher_scales: vec![TargetScale::of_units(); student.target_scales.len()],
+        hints: None,
+        embedding: targets.columns(TargetName::Embedding).map(|_| foreign::embedding_loss(config)),
+    }
+}

@@ -1,0 +1,152 @@
+//! `kdgat evaluate` on graphs and on the nodes of one large graph: every run is scored on the test set of its own division.
+
+use std::path::PathBuf;
+
+use super::graph_results::write_results;
+use super::recorded_runs::{Subject, recorded_runs};
+use super::tested_graphs::TestGraphs;
+use super::tested_nodes::TestNodes;
+use super::tested_rows::{ModelRows, TestedRows};
+use super::{EvaluateOptions, StageError};
+use crate::config::{Config, DataKind};
+use crate::evaluate::TrainedModel;
+use crate::evaluate::graph_runs::RunResult;
+use crate::evaluate::graphs::{Metric, Tested, baseline};
+use crate::graph::Schema;
+
+/// The items that runs of one dataset are tested on.
+pub trait TestSet: Sized {
+    /// What a run records about its division.
+    type Recorded;
+    /// A division into sets.
+    type Split;
+
+    /// The unit that is divided, in the plural.
+    const UNIT: &'static str;
+    /// The preset of a teacher.
+    const PRESET: &'static str;
+
+    /// The dataset's name.
+    fn dataset(&self) -> &str;
+
+    /// The task and its targets.
+    fn schema(&self) -> &Schema;
+
+    /// The columns that identify a row of `--predictions`. Reads the names of the items, which a store does not keep.
+    ///
+    /// # Errors
+    /// A source that cannot be read.
+    fn identify(&mut self) -> Result<Vec<&'static str>, StageError>;
+
+    /// The records of a run; `None` for weights without the configuration of a run.
+    ///
+    /// # Errors
+    /// A configuration that is damaged, or of another kind of data.
+    fn records_of(&mut self, model: &TrainedModel) -> Result<Option<Self::Recorded>, StageError>;
+
+    /// The division of a run.
+    ///
+    /// # Errors
+    /// A model of another kind, or one that was trained on other data than there are now.
+    fn split_of(&self, model: &TrainedModel, recorded: &Self::Recorded) -> Result<Self::Split, StageError>;
+
+    /// Scores a model on its test set. `seed` draws the resamples of intervals.
+    ///
+    /// # Errors
+    /// Weights or data that cannot be read, or too little memory.
+    fn score(
+        &mut self,
+        model: &TrainedModel,
+        recorded: &Self::Recorded,
+        split: &Self::Split,
+    ) -> Result<Scored, StageError>;
+}
+
+/// A model's answers on its test set.
+pub struct Scored {
+    pub tested: Tested,
+    /// The cells that identify each row of `tested`.
+    pub places: Vec<Vec<String>>,
+    /// Targets of the training items, `[items, number of targets]`, for the simplest prediction.
+    pub known: Vec<Vec<f64>>,
+    /// Metrics besides those of the task, and those of chance for the same.
+    pub more: Vec<Metric>,
+    pub more_of_chance: Vec<Metric>,
+    /// Metrics of a linear model and of label propagation, where there are such.
+    pub linear: Vec<Metric>,
+    pub propagated: Vec<Metric>,
+    /// Training and validation items.
+    pub seen: usize,
+    /// Test items.
+    pub count: usize,
+    pub test_digest: String,
+    /// The fold, or the rule of the division.
+    pub fold: String,
+}
+
+/// Scores models on a dataset of graphs or on one large graph. Returns the tables and the folder of the results.
+///
+/// # Errors
+/// Data or models that cannot be read, or that do not belong together.
+pub fn evaluate_tested(config: &Config, options: &EvaluateOptions) -> Result<(String, PathBuf), StageError> {
+    match config.data_kind {
+        DataKind::OneGraph => evaluate(TestNodes::open(config)?, config, options),
+        DataKind::Graphs | DataKind::Windows => evaluate(TestGraphs::open(config)?, config, options),
+    }
+}
+
+fn evaluate<T: TestSet>(
+    mut set: T,
+    config: &Config,
+    options: &EvaluateOptions,
+) -> Result<(String, PathBuf), StageError> {
+    let dataset = set.dataset().to_owned();
+    let subject = Subject { dataset: &dataset, unit: T::UNIT, preset: T::PRESET };
+    let runs = recorded_runs(config, options, &subject, |model| set.records_of(model))?;
+    let schema = set.schema().clone();
+    let mut predictions = match &options.predictions {
+        Some(path) => Some(TestedRows::create(path, &set.identify()?, &schema)?),
+        None => None,
+    };
+    // All are checked before the first one is scored.
+    let splits = runs.iter().map(|(model, recorded)| set.split_of(model, recorded)).collect::<Result<Vec<_>, _>>()?;
+    let mut evaluated = Vec::new();
+    for ((model, recorded), split) in runs.iter().zip(&splits) {
+        eprintln!("scoring with {}", model.name);
+        let mut scored = set.score(model, recorded, split)?;
+        if let Some(predictions) = &mut predictions {
+            let (places, tested) = (std::mem::take(&mut scored.places), &scored.tested);
+            predictions.add(ModelRows { model: &model.name, fold: &scored.fold, places, tested })?;
+        }
+        evaluated.push(result(model, &schema, scored, (options.resamples, config.training.seed)));
+    }
+    predictions.map(TestedRows::finish).transpose()?;
+    let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
+    let text = write_results(&folder, &subject, schema.task, &evaluated)?;
+    Ok((text, folder))
+}
+
+/// The metrics of a run, beside those of the simplest predictions.
+fn result(model: &TrainedModel, schema: &Schema, scored: Scored, (resamples, seed): (u64, u64)) -> RunResult {
+    let Scored { tested, known, more, more_of_chance, linear, propagated, seen, count, test_digest, fold, .. } = scored;
+    let mut metrics = tested.metrics(schema, resamples, seed);
+    metrics.extend(more);
+    let mut of_simplest = baseline(schema, &known, &tested.targets).metrics(schema, 0, seed);
+    of_simplest.extend(more_of_chance);
+    RunResult {
+        model: model.name.clone(),
+        group: model.group.clone(),
+        distilled: model.distilled,
+        parameters: model.num_parameters(),
+        seed: model.seed,
+        seen_graphs: seen,
+        test_graphs: count,
+        settings: model.settings.iter().cloned().collect(),
+        metrics,
+        baseline: of_simplest,
+        linear,
+        propagated,
+        test_digest,
+        fold,
+    }
+}

@@ -1,0 +1,191 @@
+//! The one training of all kinds of data: of a network alone, which may become a teacher, or of a student that learns from a teacher.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::StageError;
+use super::autoencoder::WindowAutoencoder;
+use super::classifier::WindowClassifier;
+use super::graphs::GraphNetwork;
+use super::nodes::NodeClassifier;
+use super::outcome::Outcome;
+use super::run::{Prepared, Run};
+use super::setup::Origin;
+use super::teacher::{FoundTeacher, TeacherIdentity};
+use crate::config::{Config, DataKind, Stage};
+use crate::distill::foreign::ForeignTargets;
+use crate::distill::objective::{Student, TeacherLink};
+use crate::memory::{Meter, retry_on_oom};
+use crate::nn::parameters::NamedTensor;
+use crate::nn::{Architecture, FreshParameters};
+use crate::train::fit::BatchPlan;
+use crate::train::trainable::Trainable;
+
+/// A kind of data, and the network that a stage trains on it. The methods are called in this order.
+pub trait Workload<'a> {
+    /// The network with its loss.
+    type Student: Student;
+    /// The batches of all epochs.
+    type Plan: BatchPlan;
+
+    /// The configuration of the run.
+    fn config(&self) -> &'a Config;
+
+    /// The stage, which names the run's folder.
+    fn stage(&self) -> Stage;
+
+    /// The device, and the identity of the data.
+    fn origin(&self) -> Origin;
+
+    /// Finds what the student learns from, if that is configured, and checks that it fits the data and their division.
+    ///
+    /// # Errors
+    /// A teacher that is missing, does not fit, or may have been trained on what this run tests on.
+    fn find_teacher(&mut self) -> Result<TeacherSource, StageError>;
+
+    /// Identities of further inputs, for the run's `config.json`.
+    ///
+    /// # Errors
+    /// An input that cannot be read.
+    fn inputs(&mut self) -> Result<Map<String, Value>, StageError>;
+
+    /// Plans the batches.
+    ///
+    /// # Errors
+    /// Data that the configured batches do not fit.
+    fn plan(&mut self) -> Result<Self::Plan, StageError>;
+
+    /// Makes a network with initial weights and its loss, not connected to a teacher yet. Repeated if memory runs out.
+    ///
+    /// # Errors
+    /// A teacher of another kind, or too little memory.
+    fn new_student(&self, teacher: &TeacherSource) -> Result<NewStudent<Self::Student>, StageError>;
+
+    /// Starts the teacher's thread, if there is a teacher.
+    ///
+    /// # Errors
+    /// A teacher that does not load, or a cache that cannot be opened.
+    fn start_teacher(&self, teacher: TeacherSource, plan: &Self::Plan) -> Result<TeacherLink, StageError>;
+
+    /// Scores the difficulty of the items that a curriculum chooses from.
+    ///
+    /// # Errors
+    /// A model that cannot score, or scores that cannot be written.
+    fn score(
+        &mut self,
+        _plan: &mut Self::Plan,
+        _student: &mut Self::Student,
+        _tensors: &[NamedTensor],
+        _run: &mut Run,
+    ) -> Result<(), StageError> {
+        Ok(())
+    }
+
+    /// Decides on the sizes of batches within the memory limit, and makes the loaders.
+    ///
+    /// # Errors
+    /// If not even the smallest batch fits.
+    fn prepare(
+        &self,
+        run: &mut Run,
+        student: &mut Self::Student,
+        trainable: &mut Trainable,
+        plan: &mut Self::Plan,
+    ) -> Result<Prepared, StageError>;
+
+    /// Records what belongs to the trained model.
+    ///
+    /// # Errors
+    /// A model that cannot be read again.
+    fn finish(&self, _outcome: &Outcome) -> Result<(), StageError> {
+        Ok(())
+    }
+}
+
+/// A network with initial weights.
+pub struct NewStudent<S> {
+    /// All tensors to train, those of projections and hints included.
+    pub parameters: FreshParameters,
+    pub student: S,
+}
+
+/// The source of a student's targets besides the data.
+pub enum TeacherSource {
+    None,
+    Network(Box<FoundTeacher>),
+    /// A file with a teacher's outputs.
+    File(Arc<ForeignTargets>),
+}
+
+impl TeacherSource {
+    /// A found network, if there is one.
+    pub fn network(found: Option<FoundTeacher>) -> Self {
+        found.map_or(Self::None, |found| Self::Network(Box::new(found)))
+    }
+
+    /// The found network, if it is one.
+    pub fn into_network(self) -> Option<FoundTeacher> {
+        match self {
+            Self::Network(found) => Some(*found),
+            Self::None | Self::File(_) => None,
+        }
+    }
+
+    /// The architecture of the first network, if there is one.
+    pub fn architecture(&self) -> Option<&Architecture> {
+        match self {
+            Self::Network(found) => Some(&found.architecture),
+            Self::None | Self::File(_) => None,
+        }
+    }
+
+    /// True if a student learns from it.
+    pub fn is_some(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+
+    fn identity(&self) -> Option<TeacherIdentity> {
+        match self {
+            Self::None => None,
+            Self::Network(found) => Some(found.identity()),
+            Self::File(targets) => {
+                Some(TeacherIdentity { digest: targets.digest().to_owned(), architectures: Vec::new() })
+            }
+        }
+    }
+}
+
+/// Runs a training stage on the configured data.
+///
+/// # Errors
+/// Any error of the data, the teacher or the training; a stage that does not exist for this kind of data.
+pub fn run_stage(stage: Stage, config: &Config) -> Result<Outcome, StageError> {
+    match (stage, config.data_kind) {
+        (Stage::Autoencoder, _) => train(WindowAutoencoder::open(config)?),
+        (Stage::Classifier | Stage::Curriculum, _) => train(WindowClassifier::open(config, stage)?),
+        (Stage::Train, DataKind::OneGraph) => train(NodeClassifier::open(config)?),
+        (Stage::Train, DataKind::Graphs | DataKind::Windows) => train(GraphNetwork::open(config)?),
+        (Stage::Fusion, _) => Err(StageError::Input("an agent of `kdgat fusion` is trained by that command".into())),
+    }
+}
+
+/// Trains: a teacher is found, a run opened, a student made and connected to the teacher, the batches sized; then the epochs run.
+fn train<'a, W: Workload<'a>>(mut workload: W) -> Result<Outcome, StageError> {
+    let origin = workload.origin();
+    let device = origin.device;
+    let teacher = workload.find_teacher()?;
+    let inputs = workload.inputs()?;
+    let mut run = Run::open(workload.config(), workload.stage(), origin, teacher.identity(), inputs)?;
+
+    let mut plan = workload.plan()?;
+    let NewStudent { parameters, mut student } = retry_on_oom(Meter::new(device), || workload.new_student(&teacher))?;
+    *student.teacher_mut() = workload.start_teacher(teacher, &plan)?;
+    workload.score(&mut plan, &mut student, parameters.tensors(), &mut run)?;
+
+    let mut trainable = Trainable::new(parameters.into_tensors(), device)?;
+    let prepared = workload.prepare(&mut run, &mut student, &mut trainable, &mut plan)?;
+    let outcome = run.fit(student, trainable, &mut plan, prepared)?;
+    workload.finish(&outcome)?;
+    Ok(outcome)
+}
