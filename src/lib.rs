@@ -29,7 +29,7 @@ pub use kdgat_report as report;
 pub use kdgat_sweep as sweep;
 pub use kdgat_torch as torch;
 pub use kdgat_train as train;
-pub use kdgat_train::{interrupt, memory, notices, terminal};
+pub use kdgat_train::{interrupt, memory, notices};
 
 pub mod cli;
 pub mod doctor;

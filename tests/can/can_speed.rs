@@ -42,6 +42,7 @@ fn speed() {
         ("CSV", text.clone()),
         ("candump", candump),
         ("CSV gzip", gzip(&text[..text.len() / 10])),
+        #[cfg(feature = "compressed")]
         ("CSV zstd", zstd::encode_all(&text[..], 3).unwrap()),
     ] {
         let path = folder.path().join("log");

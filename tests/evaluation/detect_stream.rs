@@ -279,6 +279,7 @@ fn one_signal_ends_a_pipe_that_nobody_writes_into() {
     assert_eq!(detections(&live).len(), 3);
 }
 
+#[cfg(feature = "compressed")]
 #[test]
 fn compressed_streams_are_read_as_compressed_files_are() {
     let bench = Bench::new();

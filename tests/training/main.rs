@@ -5,6 +5,7 @@ mod curriculum_difficulty;
 mod disk_errors;
 mod gatv2_models;
 mod golden_runs;
+#[cfg(feature = "live")]
 mod live_panel;
 mod pipeline_runs;
 mod rich_models;

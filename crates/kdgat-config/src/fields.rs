@@ -406,7 +406,7 @@ config_fields! {
         tensorboard: bool = false;
         /// Also write metrics.csv and steps.csv as JSON lines: metrics.jsonl and steps.jsonl.
         json_lines: bool = false;
-        /// Show losses, memory, teacher and speed on a panel that fills the terminal.
+        /// Show losses, memory, teacher and speed on a panel that fills the terminal (only in builds with `--features live`).
         live: bool = false;
     }
 

@@ -11,10 +11,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tch::Device;
 
 use super::metrics::{EpochMetrics, losses_of};
-use super::panel::draw::text::duration;
+use super::panel::text::duration;
 use super::panel::{MemoryPlan, Panel, State};
 use crate::memory::Reading;
-use crate::{notices, terminal};
+use crate::notices;
 
 /// Minimum time between the plain lines of two epochs, except the first and the last.
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
@@ -143,7 +143,7 @@ impl Console {
 
     /// Shows a panel while the loop runs, if standard error is a terminal.
     pub fn with_panel(mut self, heading: Heading) -> Self {
-        if terminal::is_capable() {
+        if can_place_cursor() {
             self.view = View::Promised(Box::new(State { heading, unit: self.unit, ..State::default() }));
         } else {
             self.line("--live needs a terminal on standard error; progress is shown in plain lines");
@@ -190,7 +190,7 @@ impl Console {
         self.view = View::Lines;
         match Panel::open(*state, facts.device) {
             Ok(panel) => self.view = View::Panel(panel),
-            Err(error) => self.line(&format!("--live: the terminal cannot be used ({error}); using plain lines")),
+            Err(error) => self.line(&format!("--live: {error}; progress is shown in plain lines")),
         }
     }
 
@@ -308,6 +308,11 @@ fn bar() -> ProgressBar {
 /// Formats bytes as MiB.
 pub fn mebibytes(bytes: u64) -> String {
     format!("{:.0} MiB", bytes as f64 / (1024.0 * 1024.0))
+}
+
+/// True if standard error is a terminal that can place the cursor.
+fn can_place_cursor() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|name| name != "dumb")
 }
 
 #[cfg(test)]

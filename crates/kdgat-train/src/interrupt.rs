@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kdgat_base::exit;
 use kdgat_torch::exit_now;
 
-use crate::terminal;
-
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 /// Work that is finished before the program stops, in words.
 static LAST_WORK: OnceLock<&str> = OnceLock::new();
@@ -33,7 +31,8 @@ pub fn listen_to_stop_after(work: &'static str) -> Result<(), ctrlc::Error> {
 /// Acts like a signal: the panel calls it when it reads Ctrl-C as a key.
 pub fn request() {
     if REQUESTED.swap(true, Ordering::SeqCst) {
-        terminal::give_back();
+        #[cfg(feature = "live")]
+        crate::terminal::give_back();
         // The last saved state is complete, so nothing is lost by exiting at once.
         exit_now(exit::STOPPED_AT_ONCE.into());
     }

@@ -34,6 +34,7 @@ pub mod schedule;
 pub mod state;
 pub mod step;
 pub mod summary;
+#[cfg(feature = "live")]
 pub mod terminal;
 pub mod threads;
 pub mod timeline;

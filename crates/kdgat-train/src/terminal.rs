@@ -2,7 +2,7 @@
 //! overwrite the panel. Restored on every way out of the program.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -35,11 +35,6 @@ struct Taken {
     /// The original mode of the terminal.
     mode: Option<Termios>,
     keys: bool,
-}
-
-/// True if standard error is a terminal that can place the cursor.
-pub fn is_capable() -> bool {
-    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|name| name != "dumb")
 }
 
 /// Restores the terminal, if it is in use. Can be called anywhere and at any time: the screen draws nothing after that.

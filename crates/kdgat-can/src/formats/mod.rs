@@ -34,6 +34,8 @@ mod python_can;
 mod road;
 mod text_log;
 mod unreadable;
+#[cfg(feature = "compressed")]
+mod zstd_and_xz;
 
 pub use input::{Compression, decompress};
 pub use lines::MAX_LINE_BYTES;

@@ -18,7 +18,6 @@ mod compact;
 mod losses;
 mod memory;
 mod teacher;
-pub(crate) mod text;
 mod theme;
 
 use ratatui::Frame;
@@ -29,6 +28,7 @@ use ratatui::widgets::{Block, Borders, Paragraph};
 pub use theme::Theme;
 
 use super::state::{Progress, State};
+use super::text;
 
 /// Minimum size for two columns, in cells.
 const WIDE: (u16, u16) = (76, 20);
