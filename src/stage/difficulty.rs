@@ -63,7 +63,7 @@ fn keep(scores: &Scores, period: u64, run_file: &Path) -> Result<(), CurriculumE
 pub fn load_scorer(config: &Config, dataset: &str, device: Device) -> Result<Scorer, StageError> {
     let model = match &config.curriculum.difficulty_model {
         Some(path) => teacher::open(path)?,
-        None => teacher::registered(config, dataset, "vgae")?,
+        None => teacher::registered_vgae(config, dataset)?,
     };
     let (found, expected) = (model.architecture.input().features(), setup::feature_set(config));
     if found != expected {

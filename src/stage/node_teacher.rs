@@ -9,22 +9,18 @@ use super::cache_settings::cache_memory_bytes;
 use super::node_data::NodeData;
 use super::nodes::labels_of;
 use super::teacher::{
-    FoundTeacher, FurtherNetwork, ModelRole, RecordedSplit, TEACHER, TeacherUse, by_path_or_registered, data_flag,
-    division_flags, expect_same_division, open, teacher_options,
+    FoundTeacher, ModelRole, RecordedSplit, Search, TeacherUse, data_flag, division_flags, expect_same_division,
+    teacher_options,
 };
 use super::{StageError, training};
 use crate::config::Config;
 use crate::distill::frozen::{
     ActivationPlace, Asked, CachedNodes, FrozenNodes, LoadedModel, NodeTeacher, TargetChanges, TargetSmoothing,
-    TeacherVocabulary, joined_weights,
 };
 use crate::distill::objective::TeacherLink;
 use crate::distill::{FrozenModel, StoreShape, Teacher, TeacherError};
 use crate::nn::{Architecture, DatasetIdentity, NodeGnnConfig};
 use crate::nodes::{NodeGraph, NodeSplit, ShareCorrection, Smoothing, with_positions};
-
-/// A teacher besides the first.
-const FURTHER_TEACHER: ModelRole = ModelRole { name: "teacher", flag: "--more-teachers" };
 
 impl FoundTeacher {
     /// The teachers of the nodes of a graph, each with the positions that it reads.
@@ -54,31 +50,13 @@ pub fn find_for_nodes(
     student: &NodeGnnConfig,
     split: &NodeSplit,
 ) -> Result<Option<FoundTeacher>, StageError> {
-    if !config.distillation.use_kd {
-        return Ok(None);
-    }
     let command = format!("kdgat train --preset sage,teacher{}{}", data_flag(config), division_flags(config));
-    let first = by_path_or_registered(config, &data.graph.name, "nodes", &command)?;
-    let further = config.distillation.more_teachers.iter().flat_map(|paths| &paths.0);
-    let mut models = vec![(first, &TEACHER)];
-    for path in further {
-        models.push((open(path)?, &FURTHER_TEACHER));
-    }
-    let (mut architectures, mut weights) = (Vec::new(), Vec::new());
+    let search = Search { dataset: &data.graph.name, kind: "nodes", command: &command };
     let division = RecordedSplit { test_digest: split.test_digest(&data.graph)?, origin: split.origin.clone() };
-    for (found, role) in models {
-        architectures.push(fitting_teacher(&found, role, student, &division, &command)?);
-        weights.push(found.weights);
-    }
-    let further = architectures.split_off(1).into_iter().map(Architecture::Nodes);
-    let more =
-        further.map(|architecture| FurtherNetwork { architecture, vocabulary: TeacherVocabulary::Shared }).collect();
-    let architecture = Architecture::Nodes(architectures.remove(0));
-    let weights = joined_weights(weights)?;
+    let found = search.run(config, |network, role| expect_fitting(network, role, student, &division, &command))?;
+    let Some(found) = found else { return Ok(None) };
     let changes = target_changes(config, data, split);
-    let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
-    let asked = Asked::OUTPUTS;
-    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, changes }))
+    Ok(Some(FoundTeacher { changes, ..FoundTeacher::of_shared(found, Asked::OUTPUTS)? }))
 }
 
 /// The configured changes of the targets.
@@ -101,14 +79,14 @@ fn target_changes(config: &Config, data: &NodeData, split: &NodeSplit) -> Target
     TargetChanges { shares, smoothing }
 }
 
-/// The architecture of a teacher for nodes that has the features and classes of `student` and was trained on this division.
-fn fitting_teacher(
+/// Refuses a teacher that is of another kind, has other features or classes than `student`, or was trained on another division.
+fn expect_fitting(
     found: &LoadedModel,
     role: &ModelRole,
     student: &NodeGnnConfig,
     division: &RecordedSplit,
     command: &str,
-) -> Result<NodeGnnConfig, StageError> {
+) -> Result<(), StageError> {
     let path = found.path.display();
     let Architecture::Nodes(architecture) = &found.architecture else {
         let kind = found.architecture.model_name();
@@ -125,8 +103,7 @@ fn fitting_teacher(
             text(sizes(student))
         )));
     }
-    expect_same_division(&found.path, role, "nodes", division, command)?;
-    Ok(architecture.clone())
+    expect_same_division(&found.path, role, "nodes", division, command)
 }
 
 /// Starts the thread of a teacher for the nodes of `graph`, if there is a teacher. Each node counts as a graph of one node.

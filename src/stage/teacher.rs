@@ -60,6 +60,29 @@ pub struct TeacherIdentity {
 }
 
 impl FoundTeacher {
+    /// A teacher of these networks, at least one, with the weights of each.
+    pub(super) fn of(
+        mut networks: Vec<FurtherNetwork>,
+        weights: Vec<Weights>,
+        asked: Asked,
+    ) -> Result<Self, StageError> {
+        let more = networks.split_off(1);
+        let FurtherNetwork { architecture, vocabulary } = networks.remove(0);
+        let (weights, changes) = (joined_weights(weights)?, TargetChanges::default());
+        let vocabulary_digest = "none".to_owned();
+        Ok(Self { architecture, weights, vocabulary, vocabulary_digest, asked, more, changes })
+    }
+
+    /// A teacher of these networks, which read what the student reads.
+    pub(super) fn of_shared(found: Vec<LoadedModel>, asked: Asked) -> Result<Self, StageError> {
+        let vocabulary = TeacherVocabulary::Shared;
+        let network = |found: LoadedModel| {
+            (FurtherNetwork { architecture: found.architecture, vocabulary: vocabulary.clone() }, found.weights)
+        };
+        let (networks, weights) = found.into_iter().map(network).unzip();
+        Self::of(networks, weights, asked)
+    }
+
     /// The teacher's identity.
     pub fn identity(&self) -> TeacherIdentity {
         TeacherIdentity { digest: self.weights.digest().to_owned(), architectures: self.architectures() }
@@ -85,38 +108,78 @@ impl FoundTeacher {
     }
 }
 
-/// Finds the configured teacher, if any: by path, or the one registered for the dataset, and the further ones.
+/// The networks that a teacher can consist of.
+pub(super) struct Search<'a> {
+    pub dataset: &'a str,
+    /// Name in the registry.
+    pub kind: &'a str,
+    /// The command that trains one.
+    pub command: &'a str,
+}
+
+impl Search<'_> {
+    /// Finds the configured networks, if a teacher is configured: by path, or the registered one, and the further ones. `check` refuses those
+    /// that do not fit the data or their division.
+    ///
+    /// # Errors
+    /// A network that is missing, cannot be read or does not fit.
+    pub fn run(
+        &self,
+        config: &Config,
+        check: impl Fn(&LoadedModel, &ModelRole) -> Result<(), StageError>,
+    ) -> Result<Option<Vec<LoadedModel>>, StageError> {
+        if !config.distillation.use_kd {
+            return Ok(None);
+        }
+        let first = match &config.distillation.teacher_path {
+            Some(path) => (open(path)?, ModelRole { given: Some(path), ..TEACHER }),
+            None => (self.registered(config)?, TEACHER),
+        };
+        let mut found = vec![first];
+        for path in config.distillation.more_teachers.iter().flat_map(|paths| &paths.0) {
+            found.push((open(path)?, ModelRole { flag: "--more-teachers", given: Some(path), ..TEACHER }));
+        }
+        found.iter().try_for_each(|(network, role)| check(network, role))?;
+        Ok(Some(found.into_iter().map(|(network, _)| network).collect()))
+    }
+
+    /// Loads the registered network. The error for a missing one names the command that trains it on this data.
+    pub fn registered(&self, config: &Config) -> Result<LoadedModel, StageError> {
+        let registry = Registry::new(&config.distillation.teachers_dir);
+        let found = registry.find(self.dataset, self.kind).map_err(|error| match error {
+            RegistryError::NoTeacher { wanted, root, near, .. } => {
+                RegistryError::NoTeacher { wanted, root, near, command: self.command.to_owned() }
+            }
+            other => other,
+        })?;
+        retry_on_oom(Meter::new(Device::Cpu), || Ok::<_, StageError>(LoadedModel::registered(&found)?))
+    }
+}
+
+/// Finds the configured teacher of CAN windows, if any.
+///
+/// # Errors
+/// Also if it is of another kind than the student, reads other features, or was trained on what this run holds out.
 pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTeacher>, StageError> {
-    if !config.distillation.use_kd {
-        return Ok(None);
-    }
     let model = stage.model().as_str();
-    let first = match &config.distillation.teacher_path {
-        Some(path) => open(path)?,
-        None => registered(config, &data.dataset.name, model)?,
-    };
-    check_kind(config, model, &first)?;
-    let mut found = vec![first];
-    for path in config.distillation.more_teachers.iter().flat_map(|paths| &paths.0) {
-        let further = open(path)?;
-        expect_kind(&further, model, &format!("--more-teachers {}", path.display()))?;
-        found.push(further);
-    }
+    let command = training_command(config, stage, model, "teacher");
+    let search = Search { dataset: &data.dataset.name, kind: model, command: &command };
+    let found = search.run(config, |network, role| {
+        expect_kind(network, model, role)?;
+        expect_same_validation(config, stage, model, network)?;
+        expect_same_features(config, stage, data, network)
+    })?;
+    let Some(found) = found else { return Ok(None) };
     let (mut networks, mut weights, mut ids) = (Vec::new(), Vec::new(), Vec::new());
     for network in found {
-        expect_same_validation(config, stage, model, &network)?;
-        expect_same_features(config, stage, data, &network)?;
         ids.extend(network.vocabulary.ids().iter().flat_map(|id| id.to_le_bytes()));
         let vocabulary = TeacherVocabulary::new(&network.architecture, network.vocabulary, data.store.vocabulary());
         networks.push(FurtherNetwork { architecture: network.architecture, vocabulary });
         weights.push(network.weights);
     }
-    let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
     let asked = Asked { hidden_ids: hidden_ids(config, stage), ..asked(config) };
-    let more = networks.split_off(1);
-    let FurtherNetwork { architecture, vocabulary } = networks.remove(0);
-    let (weights, changes) = (joined_weights(weights)?, TargetChanges::default());
-    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, changes }))
+    let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
+    Ok(Some(FoundTeacher { vocabulary_digest, ..FoundTeacher::of(networks, weights, asked)? }))
 }
 
 /// Decides how the teacher sees IDs that are hidden from the student: without views, it sees them all.
@@ -171,26 +234,22 @@ pub fn find_for_graphs(
     student: &GnnConfig,
     split: &GraphSplit,
 ) -> Result<Option<FoundTeacher>, StageError> {
-    if !config.distillation.use_kd {
-        return Ok(None);
-    }
-    let found = by_path_or_registered(config, &data.dataset.name, "graph", &graph_teacher_command(config))?;
-    expect_fitting(config, data, student, split, &found, &TEACHER)?;
-    let asked = asked(config);
-    let (architecture, weights) = (found.architecture, found.weights);
-    let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
-    let (more, changes) = (Vec::new(), TargetChanges::default());
-    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked, more, changes }))
+    let command = graph_teacher_command(config);
+    let search = Search { dataset: &data.dataset.name, kind: "graph", command: &command };
+    let found = search.run(config, |network, role| expect_fitting(config, data, student, split, network, role))?;
+    found.map(|found| FoundTeacher::of_shared(found, asked(config))).transpose()
 }
 
-/// The role of a trained graph network in a run, for messages.
-pub(super) struct ModelRole {
+/// The role of a trained network in a run, for messages.
+pub(super) struct ModelRole<'a> {
     pub name: &'static str,
     pub flag: &'static str,
+    /// The path that the user has given; `None` for a registered model.
+    pub given: Option<&'a Path>,
 }
 
-pub(super) const TEACHER: ModelRole = ModelRole { name: "teacher", flag: "--teacher-path" };
-const DIFFICULTY_MODEL: ModelRole = ModelRole { name: "difficulty model", flag: "--difficulty-model" };
+const TEACHER: ModelRole = ModelRole { name: "teacher", flag: "--teacher-path", given: None };
+const DIFFICULTY_MODEL: ModelRole = ModelRole { name: "difficulty model", flag: "--difficulty-model", given: None };
 
 /// Loads the graph network at `path` whose task loss is the difficulty of a run's graphs. It must read the same columns as the student and
 /// have the same outputs.
@@ -276,26 +335,6 @@ pub(super) fn division_flags(config: &Config) -> String {
     let fields = DIVISION.iter().filter_map(|name| config::field(name));
     let flags = fields.map(|field| (field.flag(), (field.show)(config), (field.show)(&usual)));
     flags.filter(|(_, value, usual)| value != usual).map(|(flag, value, _)| format!(" {flag} {value}")).collect()
-}
-
-/// The model at the configured path, or the registered teacher of this kind; `command` trains one.
-pub(super) fn by_path_or_registered(
-    config: &Config,
-    dataset: &str,
-    kind: &str,
-    command: &str,
-) -> Result<LoadedModel, StageError> {
-    if let Some(path) = &config.distillation.teacher_path {
-        return open(path);
-    }
-    let registry = Registry::new(&config.distillation.teachers_dir);
-    let found = registry.find(dataset, kind).map_err(|error| match error {
-        RegistryError::NoTeacher { wanted, root, near, .. } => {
-            RegistryError::NoTeacher { wanted, root, near, command: command.to_owned() }
-        }
-        other => other,
-    })?;
-    retry_on_oom(Meter::new(Device::Cpu), || Ok::<_, StageError>(LoadedModel::registered(&found)?))
 }
 
 /// A division of graphs or nodes as a run records it.
@@ -394,43 +433,32 @@ fn recorded_validation(weights: &Path) -> Result<Option<(Validation, f64)>, Stag
 }
 
 /// Refuses a teacher of another kind than the student: its targets would not match.
-fn check_kind(config: &Config, student: &str, found: &LoadedModel) -> Result<(), StageError> {
-    let path = found.path.display();
-    if let Some(path) = &config.distillation.teacher_path {
-        return expect_kind(found, student, &format!("--teacher-path {}", path.display()));
+fn expect_kind(found: &LoadedModel, student: &str, role: &ModelRole) -> Result<(), StageError> {
+    let kind = found.architecture.model_name();
+    if kind == student {
+        return Ok(());
     }
-    match found.architecture.model_name() {
-        kind if kind == student => Ok(()),
-        kind => Err(StageError::Input(format!(
-            "the registered teacher {path} is a {kind}, but the teacher of a {student} must be a {student}; register another, or \
-             name one with --teacher-path"
-        ))),
-    }
+    Err(StageError::Input(match role.given {
+        Some(path) => format!(
+            "{} {}: this is a {kind}, but the teacher of a {student} must be a {student}; name a {student}",
+            role.flag,
+            path.display()
+        ),
+        None => format!(
+            "the registered teacher {} is a {kind}, but the teacher of a {student} must be a {student}; register another, or name one with {}",
+            found.path.display(),
+            role.flag
+        ),
+    }))
 }
 
-/// Refuses a model of another kind than the student, which `flag` names.
-fn expect_kind(found: &LoadedModel, student: &str, flag: &str) -> Result<(), StageError> {
-    match found.architecture.model_name() {
-        kind if kind == student => Ok(()),
-        kind => Err(StageError::Input(format!(
-            "{flag}: this is a {kind}, but the teacher of a {student} must be a {student}; name a {student}"
-        ))),
-    }
-}
-
-/// Loads the registered teacher of a dataset. The error for a missing one names the command that trains it on this data.
-pub fn registered(config: &Config, dataset: &str, model: &str) -> Result<LoadedModel, StageError> {
-    let registry = Registry::new(&config.distillation.teachers_dir);
-    let found = registry.find(dataset, model).map_err(|error| match error {
-        RegistryError::NoTeacher { wanted, root, near, .. } => {
-            let stage = if model == "vgae" { Stage::Autoencoder } else { Stage::Classifier };
-            let command = training_command(config, stage, model, "teacher");
-            RegistryError::NoTeacher { wanted, root, near, command }
-        }
-        other => other,
-    });
-    let found = found?;
-    retry_on_oom(Meter::new(Device::Cpu), || Ok(LoadedModel::registered(&found)?))
+/// Loads the registered VGAE of a dataset of CAN windows, as the difficulty model of a curriculum.
+///
+/// # Errors
+/// None is registered, or it cannot be read.
+pub fn registered_vgae(config: &Config, dataset: &str) -> Result<LoadedModel, StageError> {
+    let command = training_command(config, Stage::Autoencoder, "vgae", "teacher");
+    Search { dataset, kind: "vgae", command: &command }.registered(config)
 }
 
 /// Loads the model at `path`.
