@@ -218,18 +218,12 @@ fn fit_options(config: &Config, data: &Data, identity: String) -> FitOptions {
 
 /// The digest of everything that the result depends on; a run can only be resumed with the same digest.
 fn identity(config: &Config, data: &Data, pair: &Pair, teacher: Option<&str>) -> String {
-    let training = &config.training;
     let content = json!({
         "data": data.dataset.digest,
         "models": [pair.vgae.digest, pair.gat.digest],
         "teacher": teacher,
-        "kd_alpha": config.distillation.kd_alpha,
-        "hidden": config.model.hidden,
-        "fusion": config.fusion,
-        "training": [training.max_epochs as f64, training.patience as f64, training.lr, training.weight_decay,
-            training.lr_step_epochs as f64, training.lr_gamma, training.gradient_clip, training.batch_size as f64],
-        "schedule": training.schedule,
-        "seed": training.seed,
+        "batch_size": config.training.batch_size,
+        "fields": config::loss_fields(config, Stage::Fusion),
     });
     blake3::hash(content.to_string().as_bytes()).to_hex()[..16].to_owned()
 }
@@ -253,7 +247,8 @@ fn check(
         ("the GAT", &inputs["gat"]["digest"], Some(pair.gat.digest.as_str())),
         ("the teacher", &inputs["teacher_digest"], teacher),
     ];
-    Err(resume::refusal(directory, &frozen, &config::freeze(config, Stage::Fusion.command(), &Map::new()), &digests))
+    let now = config::freeze(config, Stage::Fusion.command(), &Map::new());
+    Err(resume::refusal(directory, &frozen, &now, &digests, &["batch_size"]))
 }
 
 fn inputs(data: &Data, pair: &Pair, teacher: Option<&str>, identity: &str) -> Map<String, Value> {

@@ -9,7 +9,7 @@ use super::resume;
 use super::setup::Origin;
 use super::sizing::Decided;
 use super::teacher::{self, TeacherIdentity};
-use super::training;
+use super::training::{self, RunInputs};
 use crate::config::{self, Config, MonitorChoice, Stage};
 use crate::distill::Teacher;
 use crate::distill::objective::Student;
@@ -81,9 +81,12 @@ impl<'a> Run<'a> {
         let teachers = teachers.unwrap_or_default();
         let directory = training::run_directory(config, &origin.dataset.name, stage)?;
         let resumes = config.output.resume && directory.file(LAST).exists();
-        let decided =
-            resumes.then(|| resume::check(config, stage, &origin.dataset, teacher_digest.as_deref(), &directory));
-        let decided = decided.transpose()?;
+        let run_inputs = RunInputs {
+            dataset: &origin.dataset,
+            teacher: teacher_digest.as_deref(),
+            split: extra_inputs.get("split"),
+        };
+        let decided = resumes.then(|| resume::check(config, stage, &run_inputs, &directory)).transpose()?;
         if config.model.size.starts_with("teacher") && !config.distillation.use_kd {
             Registry::new(&config.distillation.teachers_dir).check_writable(&origin.dataset.name)?;
         }
@@ -214,13 +217,12 @@ impl<'a> Run<'a> {
     /// Writes the frozen configuration and the identifying inputs, now that the batch size is known. Returns the digest of everything
     /// that the losses depend on.
     fn freeze(&mut self, batch_graphs: usize, recomputes: bool, captures_steps: bool) -> Result<String, StageError> {
-        let identity = training::identity(
-            self.config,
-            self.stage,
-            batch_graphs,
-            &self.origin.dataset,
-            self.teacher_digest.as_deref(),
-        );
+        let inputs = RunInputs {
+            dataset: &self.origin.dataset,
+            teacher: self.teacher_digest.as_deref(),
+            split: self.inputs.get("split"),
+        };
+        let identity = training::identity(self.config, self.stage, batch_graphs, &inputs);
         self.inputs.insert("batch_graphs".into(), json!(batch_graphs));
         self.inputs.insert("recomputes".into(), json!(recomputes));
         self.inputs.insert("captures_steps".into(), json!(captures_steps));

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tch::{Device, Kind};
 
 use super::StageError;
 use super::setup::{self, Data};
 use crate::config::{
-    self, AttentionChoice, Config, Convolution, DataKind, IdEncoding, KdLoss, PoolingChoice, Precision,
+    self, AttentionChoice, Config, Convolution, IdEncoding, KdLoss, PoolingChoice, Precision,
     Schedule as ScheduleChoice, Stage,
 };
 use crate::distill::alpha::Alpha;
@@ -44,54 +44,28 @@ pub fn run_directory(config: &Config, dataset: &str, stage: Stage) -> Result<Run
     })
 }
 
+/// The inputs of a run whose losses depend on them.
+pub struct RunInputs<'a> {
+    pub dataset: &'a DatasetIdentity,
+    /// The teacher's digest.
+    pub teacher: Option<&'a str>,
+    /// The division into sets, if it is not part of the dataset.
+    pub split: Option<&'a Value>,
+}
+
 /// The digest of everything that the losses and the saved model depend on; a run can only be resumed with the same digest.
 ///
-/// The paths of the teacher, of its cache and of outputs are not included, because they do not change losses.
-pub fn identity(
-    config: &Config,
-    stage: Stage,
-    batch_graphs: usize,
-    dataset: &DatasetIdentity,
-    teacher: Option<&str>,
-) -> String {
-    let (training, distillation) = (&config.training, &config.distillation);
-    let mut content = json!({
+/// Paths are not included, because the contents behind them are: data, teacher and division by their digests.
+pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, inputs: &RunInputs) -> String {
+    let content = json!({
         "stage": stage.command(),
-        "data": dataset.digest,
-        "teacher": teacher,
-        "model": config.model,
+        "data": inputs.dataset.digest,
+        "teacher": inputs.teacher,
+        "split": inputs.split,
         "batch_graphs": batch_graphs,
-        "batch_budget": [training.batch_nodes, training.batch_edges],
-        "training": [training.max_epochs as f64, training.patience as f64, training.lr, training.weight_decay,
-            training.lr_step_epochs as f64, training.lr_gamma, training.gradient_clip,
-            training.accumulate_grad_batches as f64, training.focal_gamma],
-        "seed": training.seed,
-        "kinds": [json!(training.schedule), json!(training.precision), json!(training.task_loss), json!(distillation.kd_loss)],
-        "monitor": training.monitor,
-        "cuda_graphs": training.cuda_graphs == Some(true),
-        "distillation": [distillation.kd_temperature, distillation.kd_alpha, distillation.kd_vgae_latent_weight,
-            distillation.kd_vgae_recon_weight, distillation.kd_hint_weight],
-        "kd_alpha_end": distillation.kd_alpha_end,
-        "kd_views": config::views(config, stage),
-        "curriculum": config.curriculum,
+        "cuda_graphs": config.training.cuda_graphs == Some(true),
+        "fields": config::loss_fields(config, stage),
     });
-    if stage == Stage::Train && config.data_kind == DataKind::OneGraph {
-        content["nodes"] = json!(config.nodes);
-    } else if stage == Stage::Train {
-        content["graphs"] = json!(config.graphs);
-        content["embedding"] = json!({
-            "loss": distillation.kd_embedding_loss,
-            "temperature": distillation.kd_embedding_temperature,
-            "weight": distillation.kd_embedding_weight,
-        });
-    }
-    // Settings that have no effect without another one.
-    if training.shuffle_block > 0 {
-        content["shuffle"] = json!([training.shuffle_block, training.shuffle_buffer]);
-    }
-    if teacher.is_some() {
-        content["teacher_cache_precision"] = json!(distillation.teacher_cache_precision);
-    }
     blake3::hash(content.to_string().as_bytes()).to_hex()[..16].to_owned()
 }
 

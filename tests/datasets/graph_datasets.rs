@@ -460,6 +460,27 @@ fn predictions_name_graphs_and_options_of_windows_are_refused() {
     }
 }
 
+/// A run is resumed with the division that it began with; settings that no loss depends on may be others.
+#[test]
+fn a_run_is_not_resumed_with_another_division() {
+    let place = Workplace::new();
+    write_tu(&place.path().join("shapes"), "SHAPES", 40);
+    let common = ["train", "--preset", "gin,student", "--use-kd", "false", "--data", "shapes", "--hidden", "4"];
+    let common = [&common[..], &["--device", "cpu", "--threads", "1", "--max-epochs", "1", "--run-dir", "r"]].concat();
+    run(&place, &common);
+    let resumed = [&common[..], &["--resume"]].concat();
+    for (other, expected) in [
+        (["--validation-fraction", "0.4"], "validation_fraction (it was 0.2, now 0.4)"),
+        (["--fold", "1"], "the test set"),
+        (["--lr", "0.001"], "lr (it was"),
+    ] {
+        let said = place.refused(&[&resumed[..], &other, &["--prefetch-batches", "2"]].concat());
+        assert!(said.contains(expected), "{other:?}: {said}");
+        assert!(!said.contains("prefetch_batches"), "{said}");
+    }
+    run(&place, &[&resumed[..], &["--prefetch-batches", "2", "--num-workers", "2"]].concat());
+}
+
 /// A regression: its errors are in the units of the target, and a resumed run goes on to the same losses.
 #[test]
 fn values_are_learned_and_a_resumed_run_is_the_same() {

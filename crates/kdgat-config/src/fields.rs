@@ -15,8 +15,10 @@ config_fields! {
     data: DataConfig {
         /// The dataset: its folder, or a name from `kdgat data list`, which is looked up in the folder KDGAT_DATA. none (or `sim`, unless
         /// something has that name): the simulated dataset, created on first use.
+        #[same_losses = true]
         data: Option<PathBuf> = None;
         /// Folder for graph stores. They are built from the logs on first use and can be deleted at any time.
+        #[same_losses = true]
         stores_dir: PathBuf = "stores".into();
         /// Frames per window; each window becomes one graph. A model reads only windows of the length it was trained on.
         window: usize = 100, Between(2.0, 65534.0);
@@ -31,6 +33,7 @@ config_fields! {
         /// seen; `validation_fraction` is then the share of the logs' bytes. A student needs a teacher of the same division.
         validation: ValidationChoice = ValidationChoice::Blocks;
         /// Largest share of a log's rows that may be malformed; beyond it the log is refused. Raise it for logs known to be damaged.
+        #[same_losses = true]
         max_reject_share: f64 = 0.01, Between(0.0, 1.0);
         /// Also train on graphs whose features all equal those of a validation or test graph. By default they are left out, because the
         /// model would be evaluated on graphs that it has seen.
@@ -40,6 +43,7 @@ config_fields! {
         synthetic_attacks: bool = false;
         /// Format of the log files. Set it when `auto` does not recognise them.
         #[alias = "format"]
+        #[same_losses = true]
         log_format: LogFormat = LogFormat::Auto;
         /// Interface or channel (`can0`) whose frames are read. Set it for logs with frames of several: each is a bus of its own.
         interface: Option<String> = None;
@@ -109,6 +113,7 @@ config_fields! {
         /// Gradient accumulation: batches per optimiser step. Raise it together with a smaller `batch_size` to save memory.
         accumulate_grad_batches: usize = 1, Between(1.0, 1e9);
         /// Graphs per batch. With `optimize_batch_size` it is the upper bound.
+        #[same_losses = true]
         batch_size: usize = 4096, Between(1.0, 1e9);
         /// Maximum number of nodes per batch, for datasets whose graphs differ much in size. Graphs beyond it move to the next batch. none:
         /// only graphs are counted.
@@ -117,17 +122,22 @@ config_fields! {
         batch_edges: Option<usize> = None, AtLeast(1.0);
         /// Choose the largest batch size up to `batch_size` that fits the memory. Turn it off to get the same batches, and losses, on every
         /// machine.
+        #[same_losses = true]
         optimize_batch_size: bool = true;
         /// Minimum number of batches per epoch that `optimize_batch_size` leaves. Lower it for larger batches on small datasets.
+        #[same_losses = true]
         min_steps_per_epoch: usize = 20, AtLeast(1.0);
         /// Seed of all random numbers.
         seed: u64 = 42;
         /// CPU threads for computation; 0 uses all cores. Set it to leave cores to other programs.
+        #[same_losses = true]
         threads: usize = 0, Between(0.0, 4096.0);
         /// Threads that assemble batches. Raise it when a run reports a large share of waiting for data. `none`: one; when graphs are trained
         /// on a GPU, a quarter of the cores, at most four.
+        #[same_losses = true]
         num_workers: Option<usize> = None, Between(1.0, 256.0);
         /// Batches that the workers prefetch, all workers together. Lower it to save host memory.
+        #[same_losses = true]
         prefetch_batches: usize = 4, Between(1.0, 1024.0);
         /// Graphs per block when shuffling: a block is read from disk in one piece. 0 shuffles single graphs. Set it (to 64, for example)
         /// when the graph store is larger than the memory.
@@ -136,14 +146,17 @@ config_fields! {
         /// more memory.
         shuffle_buffer: usize = 16384, AtLeast(1.0);
         /// Device to train on: auto (the first GPU if there is one, else the CPU), cpu, cuda, or cuda:N.
+        #[same_losses = true]
         device: DeviceChoice = DeviceChoice::Auto;
         /// Floating-point precision of the computation. Mixed precision saves time and memory on GPUs that support it.
         precision: Precision = Precision::Single;
         /// Capture training steps as CUDA graphs and replay them: small models train several times as fast, because a GPU runs their small
         /// kernels faster than the host can launch them. Batches are padded by up to a sixteenth. `none` captures on a GPU where it is
         /// possible: not with `precision = "16-mixed"`, `features = "rich"`, `conv = "gatv2"`, targets of nodes or embeddings.
+        #[same_losses = true]
         cuda_graphs: Option<bool> = None;
         /// Batches between two rows of steps.csv. On a GPU each row waits for the device.
+        #[same_losses = true]
         log_every_n_steps: usize = 20, AtLeast(1.0);
         /// Loss of the classifier on the labels (gat).
         task_loss: TaskLoss = TaskLoss::CrossEntropy;
@@ -157,11 +170,14 @@ config_fields! {
         use_kd: bool = false;
         /// The teacher: a run's folder, or a weight file (safetensors, or a PyTorch state dict with its config.json beside it). none: the
         /// dataset's registered teacher.
+        #[same_losses = true]
         teacher_path: Option<PathBuf> = None;
         /// Further teachers, each a run's folder or a weight file: a student learns from the mean of the class probabilities of the teacher
         /// and these. For a gat, and for `kdgat train` on one large graph, where all must have the same division of the nodes.
+        #[same_losses = true]
         more_teachers: Option<Paths> = None;
         /// Folder of the registered teachers.
+        #[same_losses = true]
         teachers_dir: PathBuf = "teachers".into();
         /// Temperature that softens the class probabilities of teacher and student (gat).
         kd_temperature: f64 = 4.0, Above(0.0);
@@ -185,6 +201,7 @@ config_fields! {
         kd_loss: KdLoss = KdLoss::Kl;
         /// File with a teacher's outputs for all graphs of the dataset (`kdgat train`), from which the student learns instead of from a
         /// teacher's weights: safetensors or CSV, see docs/graphs.md. none: targets.safetensors in the dataset's folder, if there is one.
+        #[same_losses = true]
         targets_file: Option<PathBuf> = None;
         /// Weight of the distance between embeddings within the distillation loss, if the teacher's outputs have one.
         kd_embedding_weight: f64 = 1.0, Above(0.0);
@@ -194,20 +211,27 @@ config_fields! {
         kd_embedding_temperature: f64 = 0.1, Above(0.0);
         /// Keep the teacher's weights in host memory except while it computes: saves GPU memory. Short for `teacher_residency = "forward"`.
         #[alias = "offload_teacher_to_cpu"]
+        #[same_losses = true]
         offload_teacher: bool = false;
         /// Place of the teacher's weights during training. none: forward with `offload_teacher`, else resident.
+        #[same_losses = true]
         teacher_residency: Option<Residency> = None;
         /// Batches per visit of an offloaded teacher. More: fewer copies of its weights, and more memory for batches and targets.
+        #[same_losses = true]
         teacher_burst: usize = 16, AtLeast(1.0);
         /// Teacher layers on the device at the same time (`teacher_residency = "layer"`).
+        #[same_losses = true]
         teacher_layer_slots: usize = 2, AtLeast(1.0);
         /// Cache the teacher's outputs, so that it computes each graph only once.
+        #[same_losses = true]
         use_teacher_cache: bool = true;
         /// Place of the cached teacher outputs.
+        #[same_losses = true]
         teacher_cache: TeacherCache = TeacherCache::Auto;
         /// Precision of the cached outputs. f16 halves the size and rounds the targets.
         teacher_cache_precision: CachePrecision = CachePrecision::F32;
         /// Folder for outputs that are cached on disk.
+        #[same_losses = true]
         teacher_cache_dir: PathBuf = "stores/targets".into();
     }
 
@@ -256,6 +280,7 @@ config_fields! {
         /// The fold to test on, from 0.
         fold: usize = 0;
         /// JSON file with published folds: a list of folds, each with `test` and `model_selection`, by number of the graph from 0.
+        #[same_losses = true]
         folds_file: Option<PathBuf> = None;
     }
 
@@ -337,8 +362,10 @@ config_fields! {
         fusion: FusionKind = FusionKind::Dqn;
         /// The autoencoder to fuse: a run's folder or a weight file. none: for a size that starts with `teacher` the dataset's registered
         /// teacher, else its newest finished run of the same size.
+        #[same_losses = true]
         fusion_vgae: Option<PathBuf> = None;
         /// The classifier to fuse, given or found in the same way.
+        #[same_losses = true]
         fusion_gat: Option<PathBuf> = None;
         /// Discount factor of the next window's value. 0 treats each window as a separate episode (dqn).
         fusion_gamma: f64 = 0.0, Below(0.0, 1.0);
@@ -369,44 +396,60 @@ config_fields! {
     /// Memory limits, the prediction of memory use, and ways to use less.
     memory: MemoryConfig {
         /// Recompute activations in the backward pass where that lets larger batches fit: less memory, longer steps, the same gradients.
+        #[same_losses = true]
         gradient_checkpointing: bool = true;
         /// Prediction of a batch's memory use, from which the batch size is chosen.
+        #[same_losses = true]
         memory_estimation: MemoryEstimation = MemoryEstimation::Measured;
         /// Share of the memory limit to plan for. Lower it when steps run out of memory or other programs need memory.
+        #[same_losses = true]
         safety_factor: f64 = 0.6, Between(0.01, 1.0);
         /// Limit of host memory for tensors; the process takes up to 400 MB more. none: the smallest limit of the control group, the batch
         /// system and the machine.
+        #[same_losses = true]
         memory_limit: Option<ByteSize> = None, Above(0.0);
         /// Limit of GPU memory, enforced by the allocator; batches are planned for at most what is free at the start. none: what is free
         /// at the start.
+        #[same_losses = true]
         gpu_memory_limit: Option<ByteSize> = None, Above(0.0);
         /// Place that batches of one large graph read features from; no loss depends on it.
+        #[same_losses = true]
         features_from: FeaturesFrom = FeaturesFrom::Auto;
         /// Rows of features of one large graph that are kept in memory: those that sampled batches read most often. none: as many as the
         /// limit leaves room for if features are read directly, otherwise 0.
+        #[same_losses = true]
         hot_rows: Option<usize> = None;
         /// Batches between two releases of GPU memory that libtorch has cached but does not use; 0 never releases. Lower it when GPU
         /// memory is fragmented.
+        #[same_losses = true]
         clear_cache_every_n: usize = 100;
         /// Keep Adam's states in host memory: less GPU memory, slower steps.
+        #[same_losses = true]
         offload_optimizer: bool = false;
         /// Seconds between two rows of memory.csv.
+        #[same_losses = true]
         memory_sample_seconds: f64 = 1.0, Between(0.01, 3600.0);
     }
 
     /// Results: folders, files and display.
     output: OutputConfig {
         /// Folder of all runs.
+        #[same_losses = true]
         runs_dir: PathBuf = "runs".into();
         /// Resume the last unfinished run from its last checkpoint, or the run in `run_dir`.
+        #[same_losses = true]
         resume: bool = false;
         /// Folder of this run. none: the next free number below `runs_dir`.
+        #[same_losses = true]
         run_dir: Option<PathBuf> = None;
         /// Also write metrics.csv and steps.csv as TensorBoard event files.
+        #[same_losses = true]
         tensorboard: bool = false;
         /// Also write metrics.csv and steps.csv as JSON lines: metrics.jsonl and steps.jsonl.
+        #[same_losses = true]
         json_lines: bool = false;
         /// Show losses, memory, teacher and speed on a panel that fills the terminal (only in builds with `--features live`).
+        #[same_losses = true]
         live: bool = false;
     }
 
@@ -414,6 +457,7 @@ config_fields! {
     evaluation: EvaluationConfig {
         /// Decision threshold: windows with a higher score are classified as attacks. fpr:RATE: the score that this share of attack-free
         /// validation windows exceeds; youden: the score with the largest true-positive minus false-positive rate; or a number.
+        #[same_losses = true]
         threshold: Threshold = Threshold::FalsePositiveRate(0.001);
     }
 }

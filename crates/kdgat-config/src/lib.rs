@@ -39,6 +39,6 @@ pub use presets::BUILT_IN as BUILT_IN_PRESETS;
 pub use print::{to_json, to_toml};
 pub use reads::{Reads, check_reads};
 pub use reference::reference;
-pub use rules::may_read;
+pub use rules::{loss_fields, may_read};
 pub use table::{Field, Limit, Section, running_text};
 pub use values::*;

@@ -1,10 +1,13 @@
 //! The fields that a stage reads, and under which conditions. A flag that would be ignored is refused with the reason.
 
+use std::collections::BTreeMap;
+
 use super::check::Stage;
 use super::conditions::{draws_views, is_node_store, reads_rows};
 use super::curriculum;
 use super::data_kind::DataKind;
 use super::fields::Config;
+use super::layer::fields;
 use super::table::Field;
 use super::values::*;
 
@@ -219,6 +222,15 @@ pub fn may_read(stage: Stage, field: &Field) -> bool {
     }
     let of_field = || rules().filter(|rule| rule.fields.contains(&field.name));
     configs.iter().any(|config| of_field().all(|rule| (rule.is_read)(config, stage)))
+}
+
+/// The fields that the losses of a stage depend on under this configuration, with their values: a run can be resumed with the same ones.
+pub fn loss_fields(config: &Config, stage: Stage) -> BTreeMap<&'static str, String> {
+    let is_read = |field: &&Field| {
+        rules().filter(|rule| rule.fields.contains(&field.name)).all(|rule| (rule.is_read)(config, stage))
+    };
+    let of_losses = fields().filter(|field| !field.same_losses).filter(is_read);
+    of_losses.map(|field| (field.name, (field.show)(config))).collect()
 }
 
 /// A configuration of a stage with every option on that makes it read further fields.

@@ -22,6 +22,8 @@ pub struct Field {
     pub kind: Kind,
     /// The range of the field's numbers; `None` if every value of the type is valid.
     pub limit: Option<Limit>,
+    /// True if no loss and no weight depends on it, or only by what a run records besides: digests, batch size, CUDA graphs.
+    pub same_losses: bool,
     /// Parses a text as a value of the field's type; `None` if it is not one.
     pub read: fn(&str) -> Option<Reading>,
     /// The field's value as text.
@@ -142,6 +144,7 @@ macro_rules! config_fields {
             $(
                 $(#[doc = $help:literal])+
                 $(#[alias = $alias:literal])?
+                $(#[same_losses = $same_losses:literal])?
                 $field:ident: $type:ty = $default:expr $(, $limit:expr)?;
             )+
         }
@@ -184,6 +187,7 @@ macro_rules! config_fields {
                         help: &[$($help),+],
                         kind: <$type as Setting>::KIND,
                         limit: [$(Some($limit),)? None][0],
+                        same_losses: [$($same_losses,)? false][0],
                         read: |text| {
                             let value = <$type as Setting>::parse(text)?;
                             let numbers = Setting::numbers(&value);
