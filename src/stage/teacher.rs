@@ -146,14 +146,20 @@ impl Search<'_> {
     /// Loads the registered network. The error for a missing one names the command that trains it on this data.
     pub fn registered(&self, config: &Config) -> Result<LoadedModel, StageError> {
         let registry = Registry::new(&config.distillation.teachers_dir);
-        let found = registry.find(self.dataset, self.kind).map_err(|error| match error {
-            RegistryError::NoTeacher { wanted, root, near, .. } => {
-                RegistryError::NoTeacher { wanted, root, near, command: self.command.to_owned() }
+        let found = match (registry.find(self.dataset, self.kind), shipped_teachers()) {
+            (Err(RegistryError::NoTeacher { wanted, root, near, .. }), shipped) => {
+                let missing = RegistryError::NoTeacher { wanted, root, near, command: self.command.to_owned() };
+                shipped.and_then(|shipped| shipped.find(self.dataset, self.kind).ok()).ok_or(missing)?
             }
-            other => other,
-        })?;
+            (found, _) => found?,
+        };
         retry_on_oom(Meter::new(Device::Cpu), || Ok::<_, StageError>(LoadedModel::registered(&found)?))
     }
+}
+
+/// The teachers that a package of the program brings along, for a dataset of which none is registered.
+fn shipped_teachers() -> Option<Registry> {
+    std::env::var_os("KDGAT_SHIPPED_TEACHERS").map(|folder| Registry::new(Path::new(&folder)))
 }
 
 /// Finds the configured teacher of CAN windows, if any.

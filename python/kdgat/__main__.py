@@ -1,0 +1,3 @@
+from kdgat.launch import main
+
+main()

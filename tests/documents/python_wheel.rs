@@ -1,0 +1,76 @@
+//! The wheel: `kdgat` in a Python environment with PyTorch.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use support::python::python_with;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_kdgat");
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn success(command: &mut Command) -> String {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    assert!(status.success(), "{command:?}: {}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap() + &String::from_utf8_lossy(&stderr)
+}
+
+/// Makes a wheel of the program, and installs it into a folder.
+fn installed(python: &Path, folder: &Path) -> PathBuf {
+    let output = folder.join("dist");
+    let make = root().join("scripts/wheel");
+    let wheel = success(Command::new(make).args(["--program", PROGRAM, "--output"]).arg(&output));
+    let name = wheel.trim().rsplit('/').next().unwrap();
+    assert!(name.contains("-py3-none-manylinux_2_") && name.ends_with(".whl"), "{name}");
+    let site = folder.join("site");
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--target"];
+    success(Command::new(python).args(pip).arg(&site).arg(output.join(name)));
+    site
+}
+
+/// In an empty folder, the installed program trains a student of the teacher that the package brings along, on PyTorch's libtorch.
+#[test]
+fn the_installed_program_trains_on_the_libtorch_of_pytorch() {
+    let Some(python) = python_with("torch, pip", "peer", "scripts/test --all installs it") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let site = installed(&python, folder.path());
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let kdgat = |arguments: &[&str]| {
+        let mut command = Command::new(site.join("bin/kdgat"));
+        // The program's own libtorch must not be found.
+        command.args(arguments).current_dir(&empty).env("PYTHONPATH", &site).env_remove("LD_LIBRARY_PATH");
+        command
+    };
+    let said = success(&mut kdgat(&["doctor"]));
+    assert!(said.contains("site-packages/torch/lib"), "{said}");
+    let arguments = ["autoencoder", "--preset", "vgae,student", "--offload-teacher", "--max-epochs", "1"];
+    let said = success(&mut kdgat(&[&arguments[..], &["--threads", "1", "--device", "cpu"]].concat()));
+    assert!(said.contains("all epochs done") && said.contains("residency forward"), "{said}");
+    let refused = kdgat(&["autoencoder", "--presets", "vgae"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+/// The program that `pip` puts into place says which PyTorch it needs; the one of another version would crash.
+#[test]
+fn without_its_pytorch_the_program_says_what_to_install() {
+    let package = root().join("python");
+    for (version, expected) in [(None, "has none"), (Some("2.4.1"), "has 2.4.1")] {
+        let folder = tempfile::tempdir().unwrap();
+        if let Some(version) = version {
+            for path in ["torch/__init__.py".to_owned(), format!("torch-{version}.dist-info/METADATA")] {
+                let path = folder.path().join(path);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, format!("Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")).unwrap();
+            }
+        }
+        let path = std::env::join_paths([package.clone(), folder.path().to_owned()]).unwrap();
+        // Without the packages of this machine.
+        let output = Command::new("python3").args(["-S", "-m", "kdgat"]).env("PYTHONPATH", path).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(expected) && said.contains("pip install 'torch==2.11.*'"), "{said}");
+        assert_eq!(output.status.code(), Some(2), "{said}");
+    }
+}
