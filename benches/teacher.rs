@@ -26,7 +26,7 @@ use kdgat::nn::attention::Backend;
 use kdgat::nn::vgae::Mode;
 use kdgat::nn::{Architecture, FreshParameters, GivenTensors, Scope, Vgae};
 use kdgat::torch::{allocator, device};
-use kdgat::train::objective::{Backward, Losses, NoTargets, Objective, ObjectiveError, Part, TargetSource};
+use kdgat::train::objective::{Losses, NoTargets, Objective, ObjectiveError, Part, TargetSource};
 use tch::{Device, Tensor};
 
 /// Time and memory that a teacher adds to a student's step
@@ -410,13 +410,7 @@ impl Objective for Naive {
         &mut self.source
     }
 
-    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
-        let losses = self.validation_loss(batch, part)?;
-        backward(&losses.total)?;
-        Ok(losses)
-    }
-
-    fn validation_loss(&mut self, batch: &Batch, _: &Part) -> Result<Losses, ObjectiveError> {
+    fn loss(&mut self, batch: &Batch, _: &Part, _: Mode) -> Result<Losses, ObjectiveError> {
         let (latent, reconstruction) = self.targets(batch)?;
         let output = self.student.forward(batch, Mode::Training)?;
         let (latent, reconstruction) = (&latent.into(), &reconstruction.into());

@@ -25,7 +25,7 @@ use kdgat::train::checkpoint;
 use kdgat::train::console::Console;
 use kdgat::train::fit::BatchPlan;
 use kdgat::train::fit::{BEST, Fit, FitOptions, FitSummary, fit};
-use kdgat::train::objective::{Backward, Losses, Objective, ObjectiveError, Part, TargetSource};
+use kdgat::train::objective::{Losses, Objective, ObjectiveError, Part, TargetSource};
 use kdgat::train::run_directory::RunDirectory;
 use kdgat::train::trainable::Trainable;
 use tch::{Device, Tensor};
@@ -42,21 +42,7 @@ struct CosineObjective {
     teacher: TeacherLink,
 }
 
-impl CosineObjective {
-    /// α · mean over nodes of (1 − cos(projected z, μ of the teacher)) + (1 − α) · task
-    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
-        let output = self.student.forward(batch, mode)?;
-        let task = task_loss(&output, batch)?.total;
-        self.teacher.read()?;
-        let targets = self.teacher.rows_of(part)?.ok_or("this loss needs a teacher")?;
-        let taught = targets.get(TargetName::Latent).ok_or("the teacher returns no latent")?.gathered()?;
-        let projected = self.projection.forward(&output.latent, Backend::Auto)?;
-        let cosine = Tensor::f_cosine_similarity(&projected, &taught, 1, 1e-8)?.f_mean(None)?;
-        let distance = cosine.f_neg()?.f_add_scalar(1.0)?;
-        let total = losses::total(&distance, &task, ALPHA)?;
-        Ok(Losses { total, parts: vec![task, distance] })
-    }
-}
+impl CosineObjective {}
 
 impl Objective for CosineObjective {
     fn parts(&self) -> &'static [&'static str] {
@@ -71,14 +57,18 @@ impl Objective for CosineObjective {
         &mut self.teacher
     }
 
-    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
-        let losses = self.loss(batch, part, Mode::Training)?;
-        backward(&losses.total)?;
-        Ok(losses)
-    }
-
-    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
-        self.loss(batch, part, Mode::Evaluation)
+    /// α · mean over nodes of (1 − cos(projected z, μ of the teacher)) + (1 − α) · task
+    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
+        let output = self.student.forward(batch, mode)?;
+        let task = task_loss(&output, batch)?.total;
+        self.teacher.read()?;
+        let targets = self.teacher.rows_of(part)?.ok_or("this loss needs a teacher")?;
+        let taught = targets.get(TargetName::Latent).ok_or("the teacher returns no latent")?.gathered()?;
+        let projected = self.projection.forward(&output.latent, Backend::Auto)?;
+        let cosine = Tensor::f_cosine_similarity(&projected, &taught, 1, 1e-8)?.f_mean(None)?;
+        let distance = cosine.f_neg()?.f_add_scalar(1.0)?;
+        let total = losses::total(&distance, &task, ALPHA)?;
+        Ok(Losses { total, parts: vec![task, distance] })
     }
 
     fn share(&self, part: &Part, whole: &Part) -> f64 {

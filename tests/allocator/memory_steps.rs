@@ -11,6 +11,7 @@ use kdgat::graph::{AssembleOptions, Batch, BuildOptions, assemble, open_or_build
 use kdgat::memory::{Meter, MicroBatch};
 use kdgat::nn::attention::Backend;
 use kdgat::nn::fused::step_seed::{self, LayerId};
+use kdgat::nn::layers::Mode;
 use kdgat::nn::{ClassLoss, FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig};
 use kdgat::torch::allocator;
 use kdgat::train::console::Console;
@@ -188,14 +189,14 @@ impl<F: FnMut() -> Result<(), ObjectiveError>> Objective for Before<F> {
         self.0.start_batch(batch);
     }
 
+    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
+        (self.1)()?;
+        self.0.loss(batch, part, mode)
+    }
+
     fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
         (self.1)()?;
         self.0.training_loss(batch, part, backward)
-    }
-
-    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
-        (self.1)()?;
-        self.0.validation_loss(batch, part)
     }
 
     fn share(&self, part: &Part, whole: &Part) -> f64 {

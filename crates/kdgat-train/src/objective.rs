@@ -7,6 +7,7 @@ use std::ops::Range;
 use kdgat_base::exit;
 use kdgat_graph::{Batch, StoreError};
 use kdgat_nn::ModelError;
+use kdgat_nn::layers::Mode;
 use kdgat_torch::device::DeviceError;
 use tch::{TchError, Tensor};
 
@@ -148,13 +149,31 @@ pub trait Objective {
     /// Prepares for `batch`; called before its losses or those of its parts are computed.
     fn start_batch(&mut self, _batch: &Batch) {}
 
-    /// Computes the training loss of `batch`, which is `part` of the batch received last, and calls `backward` once with
-    /// the loss to differentiate; terms that are only reported may be computed afterwards. Random numbers come from torch's
-    /// generator and the step's seed, both set by the loop. Repeatable, for a step that ran out of memory.
-    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError>;
+    /// Computes the loss of `batch`, which is `part` of the batch received last. In training, random numbers come from torch's generator and
+    /// the step's seed, both set by the loop; in evaluation mode there are none. Repeatable, for a step that ran out of memory.
+    ///
+    /// # Errors
+    /// Those of libtorch, or a teacher that fails.
+    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError>;
 
-    /// Computes the loss in evaluation mode, without random numbers.
-    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError>;
+    /// Computes the training loss, and calls `backward` once with the loss to differentiate; terms that are only reported may be computed
+    /// afterwards.
+    ///
+    /// # Errors
+    /// Those of [`Objective::loss`] and of `backward`.
+    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
+        let losses = self.loss(batch, part, Mode::Training)?;
+        backward(&losses.total)?;
+        Ok(losses)
+    }
+
+    /// Computes the loss in evaluation mode.
+    ///
+    /// # Errors
+    /// Those of [`Objective::loss`].
+    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
+        self.loss(batch, part, Mode::Evaluation)
+    }
 
     /// Weight of the loss of `part` in the loss of `whole`: the weighted losses of all parts add up to the loss of the whole.
     fn share(&self, part: &Part, whole: &Part) -> f64;

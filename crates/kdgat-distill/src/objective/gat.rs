@@ -11,7 +11,7 @@ use kdgat_graph::Batch;
 use kdgat_graph::padding::Mask;
 use kdgat_nn::vgae::Mode;
 use kdgat_nn::{ClassLoss, Gat, ModelError};
-use kdgat_train::objective::{Backward, Losses, Objective, ObjectiveError, Part, TargetSource};
+use kdgat_train::objective::{Losses, Objective, ObjectiveError, Part, TargetSource};
 
 /// A classifier in training, with or without a teacher.
 pub struct GatObjective {
@@ -49,7 +49,35 @@ pub const WITH_HINT: &[&str] = &[
     "hint_kd",
 ];
 
-impl GatObjective {
+impl GatObjective {}
+
+fn share_equal(left: &Tensor, right: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
+    share(&left.f_eq_tensor(right)?, real)
+}
+
+impl Objective for GatObjective {
+    fn parts(&self) -> &'static [&'static str] {
+        parts(WITH_HINT, self.distillation.as_ref().is_some_and(|distillation| distillation.hints.is_some()))
+    }
+
+    fn start_epoch(&mut self, epoch: u64, max_epochs: u64) {
+        if let Some(distillation) = &mut self.distillation {
+            distillation.alpha.start_epoch(epoch, max_epochs);
+        }
+    }
+
+    fn source(&self) -> &dyn TargetSource {
+        &self.teacher
+    }
+
+    fn source_mut(&mut self) -> &mut dyn TargetSource {
+        &mut self.teacher
+    }
+
+    fn start_batch(&mut self, batch: &Batch) {
+        self.labels = Some(batch.labels.shallow_clone());
+    }
+
     fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
         let pooled = self.model.embed(batch, mode)?;
         let logits = self.model.classify(&pooled, mode)?;
@@ -87,44 +115,6 @@ impl GatObjective {
         let mut parts = vec![task, kd, accuracy, false_positives, false_negatives, agreement];
         parts.extend(hint);
         Ok(Losses { total, parts })
-    }
-}
-
-fn share_equal(left: &Tensor, right: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
-    share(&left.f_eq_tensor(right)?, real)
-}
-
-impl Objective for GatObjective {
-    fn parts(&self) -> &'static [&'static str] {
-        parts(WITH_HINT, self.distillation.as_ref().is_some_and(|distillation| distillation.hints.is_some()))
-    }
-
-    fn start_epoch(&mut self, epoch: u64, max_epochs: u64) {
-        if let Some(distillation) = &mut self.distillation {
-            distillation.alpha.start_epoch(epoch, max_epochs);
-        }
-    }
-
-    fn source(&self) -> &dyn TargetSource {
-        &self.teacher
-    }
-
-    fn source_mut(&mut self) -> &mut dyn TargetSource {
-        &mut self.teacher
-    }
-
-    fn start_batch(&mut self, batch: &Batch) {
-        self.labels = Some(batch.labels.shallow_clone());
-    }
-
-    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
-        let losses = self.loss(batch, part, Mode::Training)?;
-        backward(&losses.total)?;
-        Ok(losses)
-    }
-
-    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
-        self.loss(batch, part, Mode::Evaluation)
     }
 
     fn share(&self, part: &Part, whole: &Part) -> f64 {

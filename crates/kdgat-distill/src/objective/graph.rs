@@ -18,7 +18,7 @@ use kdgat_nn::layers::Mode;
 use kdgat_nn::target_scale::ScaleTensors;
 use kdgat_nn::{Gnn, ModelError, TargetScale, masked};
 use kdgat_torch::autocast::widened;
-use kdgat_train::objective::{Backward, Losses, Objective, ObjectiveError, Part, TargetSource};
+use kdgat_train::objective::{Losses, Objective, ObjectiveError, Part, TargetSource};
 use kdgat_train::options::Monitor;
 
 /// A graph network in training, with or without a teacher.
@@ -113,30 +113,6 @@ impl GraphObjective {
     /// A student in training; `distillation` is the loss that belongs to `teacher`.
     pub fn new(model: Gnn, task: Task, teacher: TeacherLink, distillation: Option<GraphDistillation>) -> Self {
         Self { model, task, teacher, distillation, known_nodes: Arc::default(), scales: None }
-    }
-
-    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
-        self.prepare_scales(batch.continuous.device())?;
-        let pooled = self.with_targets(self.model.embed(batch, mode)?, batch)?;
-        let outputs = widened(&self.model.classify(&pooled, mode)?)?;
-        let real = batch.real.as_ref().map(|real| &real.graphs);
-        let truth = Truth { labels: self.labels(batch)?, values: self.truth(batch)?, real };
-        let task = self.task_loss(&outputs, &truth)?;
-        self.teacher.read()?;
-        let targets = self.teacher.rows_of(part)?;
-        let figure = self.figure(&outputs, &truth)?;
-        let (Some(distillation), Some(targets)) = (&self.distillation, targets) else {
-            let total = task.shallow_clone();
-            let (kd, agreement) = (absent(&task), absent(&task));
-            return Ok(Losses { total, parts: vec![task, kd, figure, agreement] });
-        };
-        let Taught { kd, agreement, extra } =
-            self.taught(distillation, &targets, [&pooled, &outputs], (batch, &truth))?;
-        let total = losses::total(&kd, &task, distillation.alpha.of(mode))?;
-        let agreement = agreement.unwrap_or_else(|| absent(&task));
-        let mut parts = vec![task, kd, figure, agreement];
-        parts.extend(extra);
-        Ok(Losses { total, parts })
     }
 
     /// Number of rows of a part of the batch received last, over which its losses are means.
@@ -336,14 +312,28 @@ impl Objective for GraphObjective {
         &mut self.teacher
     }
 
-    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
-        let losses = self.loss(batch, part, Mode::Training)?;
-        backward(&losses.total)?;
-        Ok(losses)
-    }
-
-    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
-        self.loss(batch, part, Mode::Evaluation)
+    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
+        self.prepare_scales(batch.continuous.device())?;
+        let pooled = self.with_targets(self.model.embed(batch, mode)?, batch)?;
+        let outputs = widened(&self.model.classify(&pooled, mode)?)?;
+        let real = batch.real.as_ref().map(|real| &real.graphs);
+        let truth = Truth { labels: self.labels(batch)?, values: self.truth(batch)?, real };
+        let task = self.task_loss(&outputs, &truth)?;
+        self.teacher.read()?;
+        let targets = self.teacher.rows_of(part)?;
+        let figure = self.figure(&outputs, &truth)?;
+        let (Some(distillation), Some(targets)) = (&self.distillation, targets) else {
+            let total = task.shallow_clone();
+            let (kd, agreement) = (absent(&task), absent(&task));
+            return Ok(Losses { total, parts: vec![task, kd, figure, agreement] });
+        };
+        let Taught { kd, agreement, extra } =
+            self.taught(distillation, &targets, [&pooled, &outputs], (batch, &truth))?;
+        let total = losses::total(&kd, &task, distillation.alpha.of(mode))?;
+        let agreement = agreement.unwrap_or_else(|| absent(&task));
+        let mut parts = vec![task, kd, figure, agreement];
+        parts.extend(extra);
+        Ok(Losses { total, parts })
     }
 
     fn start_batch(&mut self, batch: &Batch) {

@@ -12,7 +12,7 @@ use kdgat_nn::fused::step_seed;
 use kdgat_nn::layers::Mode;
 use kdgat_nn::{ModelError, NodeGnn};
 use kdgat_torch::autocast::widened;
-use kdgat_train::objective::{Backward, Losses, Objective, ObjectiveError, Part, TargetSource};
+use kdgat_train::objective::{Losses, Objective, ObjectiveError, Part, TargetSource};
 use kdgat_train::options::Monitor;
 
 /// Label of a seed whose class must not be used.
@@ -59,25 +59,6 @@ const WITH_CONSISTENCY: &[&str] = &["task_loss", "kd_loss", "accuracy", "teacher
 const ACCURACY: usize = 2;
 
 impl NodeObjective {
-    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
-        let compared = self.consistency.filter(|_| mode == Mode::Training);
-        let views = compared.map_or(1, |consistency| consistency.views as u64);
-        let outputs = (0..views)
-            .map(|view| step_seed::in_view(view, || self.outputs(batch, mode)))
-            .collect::<Result<Vec<_>, _>>()?;
-        let taught = self.taught(part)?;
-        let of_views = outputs.iter().map(|outputs| self.losses(outputs, taught.as_ref(), batch, mode));
-        let mut losses = mean(of_views.collect::<Result<_, _>>()?)?;
-        if let Some(Consistency { weight, temperature, .. }) = compared {
-            let consistency = losses::consistency(&outputs, temperature)?;
-            losses.total = losses.total.f_add(&consistency.f_mul_scalar(weight)?)?;
-            losses.parts.push(consistency);
-        } else if self.consistency.is_some() {
-            losses.parts.push(absent(&losses.total));
-        }
-        Ok(losses)
-    }
-
     /// Logits of the seeds, `[num_seeds, classes]`.
     fn outputs(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ObjectiveError> {
         Ok(widened(&self.model.forward(batch, mode)?)?)
@@ -169,14 +150,23 @@ impl Objective for NodeObjective {
         &mut self.teacher
     }
 
-    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
-        let losses = self.loss(batch, part, Mode::Training)?;
-        backward(&losses.total)?;
+    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
+        let compared = self.consistency.filter(|_| mode == Mode::Training);
+        let views = compared.map_or(1, |consistency| consistency.views as u64);
+        let outputs = (0..views)
+            .map(|view| step_seed::in_view(view, || self.outputs(batch, mode)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let taught = self.taught(part)?;
+        let of_views = outputs.iter().map(|outputs| self.losses(outputs, taught.as_ref(), batch, mode));
+        let mut losses = mean(of_views.collect::<Result<_, _>>()?)?;
+        if let Some(Consistency { weight, temperature, .. }) = compared {
+            let consistency = losses::consistency(&outputs, temperature)?;
+            losses.total = losses.total.f_add(&consistency.f_mul_scalar(weight)?)?;
+            losses.parts.push(consistency);
+        } else if self.consistency.is_some() {
+            losses.parts.push(absent(&losses.total));
+        }
         Ok(losses)
-    }
-
-    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
-        self.loss(batch, part, Mode::Evaluation)
     }
 
     fn share(&self, part: &Part, whole: &Part) -> f64 {

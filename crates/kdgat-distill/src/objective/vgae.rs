@@ -76,7 +76,7 @@ impl Translation {
 }
 
 impl VgaeObjective {
-    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode, backward: Backward) -> Result<Losses, ObjectiveError> {
+    fn losses(&mut self, batch: &Batch, part: &Part, mode: Mode, backward: Backward) -> Result<Losses, ObjectiveError> {
         let Self { model, teacher, distillation } = self;
         let latent = model.latent(batch, mode)?;
         teacher.read()?;
@@ -170,12 +170,13 @@ impl Objective for VgaeObjective {
         &mut self.teacher
     }
 
-    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
-        self.loss(batch, part, Mode::Training, backward)
+    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
+        self.losses(batch, part, mode, &mut |_| Ok(()))
     }
 
-    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
-        self.loss(batch, part, Mode::Evaluation, &mut |_| Ok(()))
+    /// The backward pass goes on while the loss is computed.
+    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
+        self.losses(batch, part, Mode::Training, backward)
     }
 
     fn share(&self, part: &Part, whole: &Part) -> f64 {
