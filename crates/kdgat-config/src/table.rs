@@ -165,13 +165,20 @@ macro_rules! config_fields {
         )+
 
         /// The complete configuration. See `docs/configuration.md`.
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, Default, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct Config {
             $($(#[doc = $section_help])+ pub $section: $Section,)+
             /// The kind of the data that `data` names; found out when the configuration is loaded.
             #[serde(skip)]
             pub data_kind: DataKind,
+        }
+
+        impl PartialEq for Config {
+            /// Compares the fields: the kind of the data follows from them, and a saved configuration does not have it.
+            fn eq(&self, other: &Self) -> bool {
+                $(self.$section == other.$section)&&+
+            }
         }
 
         /// All sections with their fields, in the order of the reference.
