@@ -70,20 +70,33 @@ pub struct VgaeKd {
     pub total: Tensor,
 }
 
-impl VgaeTerms {
-    /// Combines the terms into the loss.
-    pub fn losses(&self, weights: VgaeWeights, hint: Option<&Hint>) -> Result<VgaeKd, TchError> {
-        let mut kd = weights.kd(self.latent.as_ref(), &self.reconstruction)?;
+impl VgaeKd {
+    /// Combines the distances of latents and of reconstructions, the hint and the task loss.
+    pub fn new(
+        latent: Option<&Tensor>,
+        reconstruction: &Tensor,
+        task: &Tensor,
+        weights: VgaeWeights,
+        hint: Option<&Hint>,
+    ) -> Result<Self, TchError> {
+        let mut kd = weights.kd(latent, reconstruction)?;
         if let Some(hint) = hint {
             kd = kd.f_add(&hint.weighted()?)?;
         }
-        let total = total(&kd, &self.task.total, weights.alpha)?;
-        Ok(VgaeKd {
-            latent: self.latent.as_ref().map(Tensor::shallow_clone),
-            reconstruction: self.reconstruction.shallow_clone(),
+        let total = total(&kd, task, weights.alpha)?;
+        Ok(Self {
+            latent: latent.map(Tensor::shallow_clone),
+            reconstruction: reconstruction.shallow_clone(),
             kd,
             total,
         })
+    }
+}
+
+impl VgaeTerms {
+    /// Combines the terms into the loss.
+    pub fn losses(&self, weights: VgaeWeights, hint: Option<&Hint>) -> Result<VgaeKd, TchError> {
+        VgaeKd::new(self.latent.as_ref(), &self.reconstruction, &self.task.total, weights, hint)
     }
 
     /// Returns the total to take gradients of. The gradients are right while a fused comparison runs, the value is not.
@@ -183,7 +196,7 @@ impl<'a> LatentComparison<'a> {
 }
 
 /// MSE(P·z, μ), mean over the nodes that are not padding.
-fn latent_distance(
+pub(super) fn latent_distance(
     projection: &Projection,
     latent: &Tensor,
     mean: &Rows,

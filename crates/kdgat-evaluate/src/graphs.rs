@@ -48,22 +48,16 @@ impl Tested {
     }
 
     fn interval(&self, schema: &Schema, resamples: u64, seed: u64) -> Option<[f64; 2]> {
-        let graphs = self.pointers.as_ref().map_or(self.targets.len(), |pointers| pointers.len() - 1) as u64;
-        if resamples == 0 || graphs == 0 {
-            return None;
-        }
+        let graphs = self.pointers.as_ref().map_or(self.targets.len(), |pointers| pointers.len() - 1);
         let rows = |graph: usize| match &self.pointers {
             Some(pointers) => pointers[graph]..pointers[graph + 1],
             None => graph..graph + 1,
         };
-        let resampled = |round: u64| {
-            let drawn = (0..graphs)
-                .flat_map(|at| rows((random::mix(seed ^ random::mix(round * graphs + at)) % graphs) as usize));
-            self.values(schema, &drawn.collect::<Vec<_>>()).first().map_or(f64::NAN, |(_, value)| *value)
+        let first = |drawn: &[usize]| {
+            let rows: Vec<usize> = drawn.iter().flat_map(|&graph| rows(graph)).collect();
+            self.values(schema, &rows).first().map_or(f64::NAN, |(_, value)| *value)
         };
-        let mut values: Vec<f64> = (0..resamples).map(resampled).filter(|value| value.is_finite()).collect();
-        values.sort_unstable_by(f64::total_cmp);
-        (!values.is_empty()).then(|| [quantile(&values, 0.025), quantile(&values, 0.975)])
+        interval(graphs, resamples, seed, first)
     }
 
     /// Share of the graphs or nodes whose class is right, for one target with classes.
@@ -139,6 +133,21 @@ impl Tested {
         }
         metrics
     }
+}
+
+/// 95 % confidence interval of a statistic of `graphs` graphs: its quantiles over resamples, whose graphs it gets by position. `None` without any
+/// finite value.
+pub fn interval(graphs: usize, resamples: u64, seed: u64, statistic: impl Fn(&[usize]) -> f64) -> Option<[f64; 2]> {
+    let count = graphs as u64;
+    let drawn = |round: u64| {
+        let bits = (0..count).map(move |at| random::mix(seed ^ random::mix(round * count + at)));
+        bits.map(|bits| (bits % count) as usize).collect::<Vec<_>>()
+    };
+    let resamples = if graphs == 0 { 0 } else { resamples };
+    let mut values: Vec<f64> =
+        (0..resamples).map(|round| statistic(&drawn(round))).filter(|value| value.is_finite()).collect();
+    values.sort_unstable_by(f64::total_cmp);
+    (!values.is_empty()).then(|| [quantile(&values, 0.025), quantile(&values, 0.975)])
 }
 
 fn plain((name, value): (String, f64)) -> Metric {

@@ -1,15 +1,16 @@
-//! Standardisation of the rich set's node features: seconds, bits, bytes and counts differ by orders of magnitude.
+//! Standardisation of node features, of the rich set or of a dataset of graphs: they may differ by orders of magnitude.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use super::feature_set::FeatureSet;
 use super::moments::Moments;
+use super::{Store, StoreError};
 
 /// Standardised values are clamped to ± this value: a feature with little variance in benign traffic would dominate in an attack.
 pub const MOST_DEVIATIONS: f64 = 10.0;
 
-/// Mean and standard deviation of each node feature over the nodes of the benign training graphs; stored with the model.
+/// Mean and standard deviation of each node feature over the nodes of the (CAN: benign) training graphs; stored with the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NodeScaling {
     /// Mean of each node feature, in single precision, which JSON preserves exactly.
@@ -31,15 +32,35 @@ impl NodeScaling {
         Self { mean: single(moments.mean()), deviation: single(&moments.deviation()) }
     }
 
+    /// The scaling over all nodes of these graphs; columns that `is_scaled` leaves out stay as they are.
+    ///
+    /// # Errors
+    /// When a graph cannot be read.
+    pub fn of_graphs(store: &Store, graphs: &[u64], is_scaled: impl Fn(usize) -> bool) -> Result<Self, StoreError> {
+        let mut moments = Moments::new(store.features().node_features());
+        for &graph in graphs {
+            moments.add_rows(store.try_graph(graph)?.node_features);
+        }
+        let mut scaling = Self::from_moments(&moments);
+        for column in (0..scaling.width()).filter(|&column| !is_scaled(column)) {
+            (scaling.mean[column], scaling.deviation[column]) = (0.0, 1.0);
+        }
+        Ok(scaling)
+    }
+
     /// Number of node features.
     pub fn width(&self) -> usize {
         self.mean.len()
     }
 
-    /// Describes what is wrong with the values, if anything.
+    /// Describes what is wrong with a scaling of the rich set, if anything.
     pub fn problem(&self) -> Option<String> {
-        let known = FeatureSet::of_width(self.width()) == Some(FeatureSet::Rich);
-        if !known || self.deviation.len() != self.width() {
+        self.problem_of_width(FeatureSet::Rich.node_features())
+    }
+
+    /// Describes what is wrong with a scaling of `width` features, if anything.
+    pub fn problem_of_width(&self, width: usize) -> Option<String> {
+        if [self.mean.len(), self.deviation.len()] != [width; 2] {
             let widths = (self.mean.len(), self.deviation.len());
             return Some(format!("{} means and {} deviations", widths.0, widths.1));
         }

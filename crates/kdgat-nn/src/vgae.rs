@@ -218,23 +218,10 @@ impl Vgae {
             fan_out(&self.log_variance.forward(&for_log_variance, self.kernel)?, self.kernel)?;
         let drawn = match mode {
             Mode::Evaluation => for_draw,
-            Mode::Training => self.draw(&for_draw, &for_deviation)?,
+            Mode::Training => draw(&for_draw, &for_deviation, self.kernel)?,
         };
         let latent = Latent::new(&drawn, mean, log_variance, self.kernel)?;
         Ok(Latent { hidden: self.keeps_hidden.then_some(hidden), ..latent })
-    }
-
-    fn draw(&self, mean: &Tensor, log_variance: &Tensor) -> Result<Tensor, ModelError> {
-        let tensors = [mean, log_variance];
-        // Tests compare a CPU run with a run on the software card, number by number: both then use torch's generator.
-        if !fused::applies(Backend::Auto, &tensors) || test_cuda_library().is_some() {
-            return reparameterize(mean, log_variance, &mean.f_randn_like()?);
-        }
-        let seed = step_seed::of_layer(LayerId::new("latent"))?;
-        if fused::applies(self.kernel, &tensors) {
-            return Ok(latent::draw(mean, log_variance, seed)?);
-        }
-        reparameterize(mean, log_variance, &latent::noise(&mean.size(), seed)?)
     }
 
     /// Encodes a batch to μ and log σ², `[num_nodes, latent]` each.
@@ -345,6 +332,20 @@ impl Vgae {
     fn edges<'a>(&self, batch: &'a Batch) -> Result<EdgeInput<'a>, ModelError> {
         EdgeInput::new(batch, self.config.edge_scaling.as_ref())
     }
+}
+
+/// Draws z of a training step by the step's seed; on a GPU or in half precision, from torch's generator.
+pub(super) fn draw(mean: &Tensor, log_variance: &Tensor, kernel: Backend) -> Result<Tensor, ModelError> {
+    let tensors = [mean, log_variance];
+    // Tests compare a CPU run with a run on the software card, number by number: both then use torch's generator.
+    if !fused::applies(Backend::Auto, &tensors) || test_cuda_library().is_some() {
+        return reparameterize(mean, log_variance, &mean.f_randn_like()?);
+    }
+    let seed = step_seed::of_layer(LayerId::new("latent"))?;
+    if fused::applies(kernel, &tensors) {
+        return Ok(latent::draw(mean, log_variance, seed)?);
+    }
+    reparameterize(mean, log_variance, &latent::noise(&mean.size(), seed)?)
 }
 
 /// The reparameterisation z = μ + σ·ε (Kingma & Welling 2014), for tensors of one shape.

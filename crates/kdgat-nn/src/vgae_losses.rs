@@ -29,7 +29,7 @@ pub struct VgaeLoss {
 }
 
 /// Weights of the terms of the task loss.
-const PART_WEIGHTS: [f64; 4] = [1.0, 0.1, 0.05, 0.01];
+pub(super) const PART_WEIGHTS: [f64; 4] = [1.0, 0.1, 0.05, 0.01];
 
 /// The task loss of a forward pass.
 pub fn task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelError> {
@@ -82,15 +82,21 @@ fn composed_task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, Mo
     let reconstruction = masked::squared_distance(&widened(&output.reconstruction)?, &output.continuous, real)?;
     let id = masked::cross_entropy(&widened(&output.id_logits)?, &batch.id_index, real)?;
     let successors = successor_loss(&widened(&output.successor_logits)?, batch, real)?;
-    let (mean, log_variance) = (widened(&output.mean)?, widened(&output.log_variance)?);
-    let divergence = log_variance.f_add_scalar(1.0)?.f_sub(&mean.f_square()?)?.f_sub(&log_variance.f_exp()?)?;
-    let kl = masked::mean(&divergence, real)?.f_mul_scalar(-0.5)?;
+    let kl = divergence([&output.mean, &output.log_variance], real)?;
     let [_, of_id, of_successors, of_kl] = PART_WEIGHTS;
     let total = reconstruction
         .f_add(&id.f_mul_scalar(of_id)?)?
         .f_add(&successors.f_mul_scalar(of_successors)?)?
         .f_add(&kl.f_mul_scalar(of_kl)?)?;
     Ok(VgaeLoss { reconstruction, id, successors, kl, total })
+}
+
+/// Kullback–Leibler divergence of the latent from the standard normal, from its mean and log variance, `[num_nodes, latent]` each: mean over
+/// nodes and columns.
+pub(super) fn divergence(moments: [&Tensor; 2], real: Option<&Mask>) -> Result<Tensor, ModelError> {
+    let [mean, log_variance] = [widened(moments[0])?, widened(moments[1])?];
+    let terms = log_variance.f_add_scalar(1.0)?.f_sub(&mean.f_square()?)?.f_sub(&log_variance.f_exp()?)?;
+    Ok(masked::mean(&terms, real)?.f_mul_scalar(-0.5)?)
 }
 
 /// Binary cross entropy against the multi-hot successor set, without creating that `[num_nodes, vocabulary_size]`

@@ -47,7 +47,7 @@ pub struct VgaeDistillation {
 }
 
 impl VgaeDistillation {
-    fn weights(&self, mode: Mode) -> VgaeWeights {
+    pub(super) fn weights(&self, mode: Mode) -> VgaeWeights {
         VgaeWeights {
             alpha: self.alpha.of(mode),
             latent: self.latent_weight,
@@ -69,7 +69,7 @@ impl Translation {
         Self { factor: Tensor::from_slice(&factor), offset: Tensor::from_slice(&offset) }
     }
 
-    fn apply(&self, reconstruction: &Tensor) -> Result<Tensor, tch::TchError> {
+    pub(super) fn apply(&self, reconstruction: &Tensor) -> Result<Tensor, tch::TchError> {
         let like = |row: &Tensor| row.f_to_device(reconstruction.device())?.f_to_kind(reconstruction.f_kind()?);
         reconstruction.f_mul(&like(&self.factor)?)?.f_add(&like(&self.offset)?)
     }

@@ -107,6 +107,16 @@ impl Schema {
         self.node_features.iter().map(Feature::columns).sum()
     }
 
+    /// The input columns of each categorical feature of nodes, by number.
+    pub fn node_categories(&self) -> Vec<std::ops::Range<i64>> {
+        let ends = self.node_features.iter().scan(0, |end, feature| {
+            *end += feature.columns() as i64;
+            Some(*end)
+        });
+        let categorical = self.node_features.iter().zip(ends).filter(|(feature, _)| feature.values.is_some());
+        categorical.map(|(feature, end)| end - feature.columns() as i64..end).collect()
+    }
+
     /// Number of input columns of an edge.
     pub fn edge_columns(&self) -> usize {
         self.edge_features.iter().map(Feature::columns).sum()
