@@ -23,7 +23,7 @@ use kdgat::graph::Batch;
 use kdgat::graph::padding::SizeClass;
 use kdgat::nn::attention::Backend;
 use kdgat::nn::vgae::{Mode, difficulty};
-use kdgat::nn::{Architecture, FreshParameters, Gat, Gnn, NodeGnn, Scope, Vgae};
+use kdgat::nn::{Architecture, FreshParameters, Gat, Gnn, GraphVgae, NodeGnn, Scope, Vgae};
 use kdgat::torch::{allocator, device};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
@@ -219,6 +219,13 @@ fn answers(
         }
         Architecture::Graph(config) => {
             let model = Gnn::new(scope, config, Backend::Auto)?;
+            Box::new(move |batch| {
+                let _ = std::hint::black_box(model.forward(batch, Mode::Evaluation)?);
+                Ok(())
+            })
+        }
+        Architecture::GraphVgae(config) => {
+            let model = GraphVgae::new(scope, config, Backend::Auto)?;
             Box::new(move |batch| {
                 let _ = std::hint::black_box(model.forward(batch, Mode::Evaluation)?);
                 Ok(())

@@ -4,7 +4,8 @@ use kdgat::distill::Weights;
 use kdgat::graph::{Batch, Level, NODE_FEATURES};
 use kdgat::nn::attention::Backend;
 use kdgat::nn::{
-    Architecture, FreshParameters, Gat, GatConfig, Gnn, GnnConfig, GnnKind, NodeGnn, Pooling, Scope, Vgae, VgaeConfig,
+    Architecture, FreshParameters, Gat, GatConfig, Gnn, GnnConfig, GnnKind, GraphVgae, GraphVgaeConfig, NodeGnn,
+    Pooling, Scope, Vgae, VgaeConfig,
 };
 use tch::{Device, Tensor};
 
@@ -105,6 +106,7 @@ pub fn random_tensors(architecture: &Architecture, seed: u64) -> Result<Vec<(Str
         Architecture::Gat(config) => drop(Gat::new(scope, config, Backend::Auto)?),
         Architecture::Graph(config) => drop(Gnn::new(scope, config, Backend::Auto)?),
         Architecture::Nodes(config) => drop(NodeGnn::new(scope, config, Backend::Auto)?),
+        Architecture::GraphVgae(config) => drop(GraphVgae::new(scope, config, Backend::Auto)?),
     }
     Ok(parameters.into_tensors().into_iter().map(|named| (named.name, named.tensor.detach())).collect())
 }
@@ -198,6 +200,16 @@ pub fn forward_work(architecture: &Architecture, batch: &Batch, is_teacher: bool
             }
             add(Work::linear(graphs, config.pooled_columns(), config.width()));
             add(Work::linear(graphs, config.width(), config.outputs));
+        }
+        Architecture::GraphVgae(GraphVgaeConfig { encoder, .. }) => {
+            let mut input = encoder.node_features;
+            for _ in 0..encoder.layers {
+                add(Work::messages(nodes, input, encoder.width()));
+                input = encoder.width();
+            }
+            add(Work::linear(nodes, input, if is_teacher { encoder.outputs } else { 2 * encoder.outputs }));
+            add(Work::linear(nodes, encoder.outputs, encoder.width()));
+            add(Work::linear(nodes, encoder.width(), encoder.node_features));
         }
         Architecture::Gat(config) => {
             let width = config.hidden * config.heads;

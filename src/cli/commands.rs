@@ -31,7 +31,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Train a graph autoencoder on attack-free traffic (--preset vgae,teacher or vgae,student)
+    /// Train a graph autoencoder on attack-free traffic or on a dataset of graphs (--preset vgae,teacher or vgae,student)
     Autoencoder(Settings),
     /// Train a classifier on all graphs in every epoch (--preset gat,teacher or gat,student)
     #[command(visible_alias = "normal")]

@@ -14,8 +14,8 @@ use crate::nn::attention::Backend;
 use crate::nn::gat::CLASSES;
 use crate::nn::parameters::{Init, Role};
 use crate::nn::{
-    Architecture, Gat, GatConfig, Gnn, GnnConfig, GnnKind, InputConfig, ModelError, NodeGnn, Scope, TensorSource, Vgae,
-    VgaeConfig, vgae,
+    Architecture, Gat, GatConfig, Gnn, GnnConfig, GnnKind, GraphVgae, GraphVgaeConfig, InputConfig, ModelError,
+    NodeGnn, Scope, TensorSource, Vgae, VgaeConfig, vgae,
 };
 
 const F32: f64 = 4.0;
@@ -61,6 +61,7 @@ pub fn weight_bytes(architecture: &Architecture) -> Result<(f64, f64), ModelErro
         Architecture::Gat(config) => drop(Gat::new(Scope::root(&mut counted), config, Backend::Auto)?),
         Architecture::Graph(config) => drop(Gnn::new(Scope::root(&mut counted), config, Backend::Auto)?),
         Architecture::Nodes(config) => drop(NodeGnn::new(Scope::root(&mut counted), config, Backend::Auto)?),
+        Architecture::GraphVgae(config) => drop(GraphVgae::new(Scope::root(&mut counted), config, Backend::Auto)?),
     }
     Ok((counted.parameters, counted.buffers))
 }
@@ -99,6 +100,7 @@ pub fn estimate(
     let node_features = match student {
         Architecture::Graph(config) => config.node_features,
         Architecture::Nodes(config) => config.node_features,
+        Architecture::GraphVgae(config) => config.encoder.node_features,
         other => other.input().node_features(),
     };
     let data = batch_data(edge_features, node_features);
@@ -169,6 +171,10 @@ pub(super) fn targets_per_node(teacher: &Architecture, nodes_per_graph: f64, com
         Architecture::Gat(_) => CLASSES as f64 / nodes_per_graph.max(1.0),
         Architecture::Graph(config) => config.outputs as f64 / nodes_per_row(config, nodes_per_graph),
         Architecture::Nodes(config) => config.outputs as f64,
+        Architecture::GraphVgae(config) => {
+            let latent = if compared.latents { config.latent() } else { 0 };
+            (latent + config.encoder.node_features) as f64
+        }
     };
     let hidden = if compared.hints { hidden_per_node(teacher, nodes_per_graph) } else { 0.0 };
     F32 * (outputs + hidden)
@@ -181,13 +187,14 @@ fn hidden_columns(architecture: &Architecture) -> f64 {
         Architecture::Gat(config) => config.embedding_columns() as f64,
         Architecture::Graph(config) => config.pooled_columns() as f64,
         Architecture::Nodes(config) => config.width() as f64,
+        Architecture::GraphVgae(config) => config.encoder.width() as f64,
     }
 }
 
 /// Values of that layer per node; a GAT's has one row per graph.
 fn hidden_per_node(architecture: &Architecture, nodes_per_graph: f64) -> f64 {
     match architecture {
-        Architecture::Vgae(_) | Architecture::Nodes(_) => hidden_columns(architecture),
+        Architecture::Vgae(_) | Architecture::Nodes(_) | Architecture::GraphVgae(_) => hidden_columns(architecture),
         Architecture::Gat(_) => hidden_columns(architecture) / nodes_per_graph.max(1.0),
         Architecture::Graph(config) => hidden_columns(architecture) / nodes_per_row(config, nodes_per_graph),
     }
@@ -247,6 +254,10 @@ fn forward_per_node(architecture: &Architecture, fused: bool) -> f64 {
             let of_virtual_nodes = if config.virtual_node { 2.0 } else { 0.0 };
             F32 * (2.0 * config.node_features as f64 + (6.0 + of_virtual_nodes) * config.width() as f64)
         }
+        // The same, with standardised features.
+        Architecture::GraphVgae(GraphVgaeConfig { encoder, .. }) => {
+            F32 * (3.0 * encoder.node_features as f64 + 6.0 * encoder.width() as f64)
+        }
         // The same, without an inner MLP.
         Architecture::Nodes(config) => F32 * (config.node_features as f64 + 3.0 * config.width() as f64),
     }
@@ -259,6 +270,7 @@ fn activations(architecture: &Architecture, circumstances: &Circumstances) -> Li
         Architecture::Gat(config) if circumstances.fused => fused_gat_activations(config, circumstances),
         Architecture::Gat(config) => gat_activations(config, circumstances),
         Architecture::Graph(config) => graph_activations(config, circumstances),
+        Architecture::GraphVgae(config) => graph_vgae_activations(config, circumstances),
         Architecture::Nodes(config) => {
             // Of each layer: values, sums and normalised output.
             let columns = config.layers as f64 * 3.0 * config.width() as f64;
@@ -396,6 +408,17 @@ fn graph_activations(config: &GnnConfig, circumstances: &Circumstances) -> Linea
     Linear { fixed: 0.0, per_node: F32 * values, per_edge: F32 * per_edge }
 }
 
+/// The encoder's, and of each node the latent and the decoded features; of each edge, if edges are decoded, the drawn pair, its indices, and the
+/// rows and products of both.
+fn graph_vgae_activations(config: &GraphVgaeConfig, circumstances: &Circumstances) -> Linear {
+    let encoder = graph_activations(&config.encoder, circumstances);
+    let (latent, columns) = (config.latent() as f64, config.encoder.node_features as f64);
+    let decoder = 5.0 * latent + 2.0 * config.encoder.width() as f64 + 5.0 * columns;
+    let of_edges = if config.decodes_edges { 6.0 * latent + 40.0 } else { 0.0 };
+    let (per_node, per_edge) = (encoder.per_node + F32 * decoder, encoder.per_edge + F32 * of_edges);
+    Linear { fixed: 0.0, per_node, per_edge }
+}
+
 /// Values that GATv2 adds per edge: the scaled features, and each layer's projection of them, as wide as its output.
 struct EdgeTerms {
     features: f64,
@@ -431,7 +454,7 @@ fn edge_terms(architecture: &Architecture) -> Option<EdgeTerms> {
             (2, vgae_widths(config).into_iter().chain([config.input.node_features() as f64]).collect())
         }
         Architecture::Gat(config) => (1, vec![(config.hidden * config.heads) as f64; config.layers as usize]),
-        Architecture::Graph(_) | Architecture::Nodes(_) => (0, Vec::new()),
+        Architecture::Graph(_) | Architecture::Nodes(_) | Architecture::GraphVgae(_) => (0, Vec::new()),
     };
     let features = (scalings * EDGE_FEATURES) as f64;
     architecture.reads_edge_features().then_some(EdgeTerms { features, widths })

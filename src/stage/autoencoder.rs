@@ -1,4 +1,4 @@
-//! Trains a VGAE on attack-free graphs: a teacher alone, or a student that learns from a teacher.
+//! Trains a VGAE on attack-free CAN windows: a teacher alone, or a student that learns from a teacher.
 
 use serde_json::{Map, Value};
 
@@ -147,14 +147,25 @@ fn distillation(
         }
         .into());
     };
-    let options = &config.distillation;
-    let [from, to] = [student.latent, architecture.latent];
-    let projection =
-        teacher::asked(config).latent.then(|| Projection::new(Scope::root(parameters), from, to)).transpose()?;
     let scales = student.input.node_scaling.as_ref().zip(architecture.input.node_scaling.as_ref());
     let translation = scales.and_then(|(student, teacher)| teacher.translation(student));
-    let columns = [vgae::last_width(student), vgae::last_width(architecture)];
-    let hints = Hints::new(Scope::root(parameters), columns, options.kd_hint_weight)?;
+    let hidden = [vgae::last_width(student), vgae::last_width(architecture)];
+    distillation_of(config, parameters, [student.latent, architecture.latent], hidden, translation)
+}
+
+/// The distillation loss of a student with a teacher's `[student, teacher]` columns of latents and of the hidden layers of hints, whose
+/// reconstructions are translated to the student's scale if they differ.
+pub(super) fn distillation_of(
+    config: &Config,
+    parameters: &mut FreshParameters,
+    [from, to]: [i64; 2],
+    hidden: [i64; 2],
+    translation: Option<[Vec<f32>; 2]>,
+) -> Result<VgaeDistillation, StageError> {
+    let options = &config.distillation;
+    let projection =
+        teacher::asked(config).latent.then(|| Projection::new(Scope::root(parameters), from, to)).transpose()?;
+    let hints = Hints::new(Scope::root(parameters), hidden, options.kd_hint_weight)?;
     Ok(VgaeDistillation {
         projection,
         alpha: training::alpha(config),

@@ -25,7 +25,8 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
         CachePrecision::F32 => Precision::F32,
         CachePrecision::F16 => Precision::F16,
     };
-    let has_latent = found.asked.latent || !matches!(found.architecture, Architecture::Vgae(_));
+    let has_latents = matches!(found.architecture, Architecture::Vgae(_) | Architecture::GraphVgae(_));
+    let has_latent = found.asked.latent || !has_latents;
     let latent = if has_latent { "" } else { "-no-latent" };
     let hints = if found.asked.hidden { "-hints" } else { "" };
     let fanouts = config.nodes.teacher_fanouts.as_deref().map(joined);

@@ -65,6 +65,12 @@ pub fn load_scorer(config: &Config, dataset: &str, device: Device) -> Result<Sco
         Some(path) => teacher::open(path)?,
         None => teacher::registered_vgae(config, dataset)?,
     };
+    if matches!(model.architecture, Architecture::GraphVgae(_)) {
+        return Err(StageError::Input(format!(
+            "the difficulty model {} is an autoencoder of other graphs than CAN windows; name one that `kdgat autoencoder` trained on windows",
+            model.path.display()
+        )));
+    }
     let (found, expected) = (model.architecture.input().features(), setup::feature_set(config));
     if found != expected {
         return Err(StageError::Input(format!(
@@ -223,7 +229,7 @@ pub fn score_graphs(
         device: data.device,
     };
     let of = difficulty_of(config);
-    run.line(&format!("curriculum: the difficulty of a graph is {}", describe(config, of)));
+    run.line(&format!("curriculum: the difficulty of a graph is {}", describe(config, of, model.as_ref())));
     match of {
         DifficultyOf::Size => epochs.rescore(&training, &sizes(&data.store, &training)?),
         DifficultyOf::Student => {
@@ -263,9 +269,11 @@ pub fn score_graphs(
     Ok(())
 }
 
-fn describe(config: &Config, of: DifficultyOf) -> String {
+fn describe(config: &Config, of: DifficultyOf, model: Option<&DifficultyModel>) -> String {
     let path = config.curriculum.difficulty_model.as_deref().unwrap_or(Path::new(""));
+    let is_vgae = model.is_some_and(|DifficultyModel(model)| matches!(model.architecture, Architecture::GraphVgae(_)));
     match (of, config.curriculum.difficulty_cache_update) {
+        (DifficultyOf::Model, _) if is_vgae => format!("the reconstruction error of {}", path.display()),
         (DifficultyOf::Model, _) => format!("the task loss of {}", path.display()),
         (DifficultyOf::Teacher, _) => "the teacher's task loss".to_owned(),
         (DifficultyOf::Size, _) => "its number of nodes".to_owned(),
@@ -311,6 +319,10 @@ fn of_teacher(
 fn of_model(config: &Config, scorer: TaskScorer, model: LoadedModel, training: &[u64]) -> Result<Scores, StageError> {
     let digest = model.weights.digest().to_owned();
     let kernel = training::attention_kernel(config);
+    if matches!(model.architecture, Architecture::GraphVgae(_)) {
+        let score = || of_vgae(&scorer, model, kernel, training);
+        return cached(config, &scorer, (&digest, false), training, score);
+    }
     let score = || {
         let frozen = frozen::model(model.architecture, TeacherVocabulary::Shared, kernel, Asked::OUTPUTS);
         let frozen = frozen.map_err(TeacherError::from).map_err(ObjectiveError::from)?;
@@ -324,6 +336,21 @@ fn of_model(config: &Config, scorer: TaskScorer, model: LoadedModel, training: &
         Ok(difficulty)
     };
     cached(config, &scorer, (&digest, false), training, score)
+}
+
+/// The reconstruction error of each graph.
+fn of_vgae(
+    scorer: &TaskScorer,
+    model: LoadedModel,
+    kernel: Backend,
+    training: &[u64],
+) -> Result<Vec<f32>, CurriculumError> {
+    let mut difficulty = Vec::with_capacity(training.len());
+    Scorer::new(model, scorer.device, kernel)?.score(&scorer.store, training, scorer.chunk, |scores| {
+        difficulty.extend(scores.iter().map(|score| score.difficulty));
+        Ok(())
+    })?;
+    Ok(difficulty)
 }
 
 /// Reads or computes scores. They are cached beside the stores, by digests of the data, of the training graphs, and of all else that the

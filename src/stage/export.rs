@@ -134,7 +134,7 @@ fn onnx(model: &TrainedModel, description: &Value) -> Result<Vec<u8>, StageError
         Architecture::Gat(architecture) => onnx::classifier(architecture, known.foreign_ids, state, &labels)?,
         Architecture::Graph(architecture) => onnx::graph_network(architecture, state, &labels)?,
         Architecture::Nodes(architecture) => onnx::node_network(architecture, state, &labels)?,
-        Architecture::Vgae(_) => {
+        Architecture::Vgae(_) | Architecture::GraphVgae(_) => {
             let text = "an autoencoder cannot be exported as ONNX; its safetensors and JSON files can be read";
             return Err(StageError::Input(format!("{}: {text}", model.name)));
         }

@@ -13,7 +13,7 @@ use super::setup::Data;
 use super::sizing::planned_bytes;
 use super::training;
 use super::{StageError, teacher};
-use crate::config::{self, Config};
+use crate::config::{self, Config, ModelKind};
 use crate::distill::RegistryError;
 use crate::distill::registry::Registry;
 use crate::graph::Level;
@@ -29,6 +29,13 @@ use crate::nn::{Architecture, GnnConfig};
 /// # Errors
 /// Data or a teacher that cannot be read, or no memory for a small batch.
 pub fn plan_graphs(config: &Config) -> Result<String, StageError> {
+    if config.model.model == ModelKind::Vgae {
+        return Err(StageError::Input(
+            "kdgat memory plan knows the networks of `kdgat train`: add --preset gin,student or another; `kdgat autoencoder` prints what it \
+             measures on a dataset of graphs before its first epoch"
+                .into(),
+        ));
+    }
     let opened = GraphNetwork::open(config)?;
     let GraphNetwork { data, split, foreign, architecture, .. } = &opened;
     if architecture.level == Level::Node {

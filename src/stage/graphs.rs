@@ -53,11 +53,19 @@ impl<'a> GraphNetwork<'a> {
     /// # Errors
     /// If a graph alone exceeds the limit of nodes and edges per batch.
     pub fn graphs(&self) -> Result<Graphs, StageError> {
-        let (training, validation) = (self.split.training.clone(), self.split.validation.clone());
-        let graphs = Graphs { packed: true, ..Graphs::new(self.config, &self.data.store, training, validation)? };
-        expect_room_for_each(&graphs)?;
-        Ok(graphs)
+        packed(self.config, &self.data, &self.split)
     }
+}
+
+/// The training and validation graphs of a division in batches.
+///
+/// # Errors
+/// If a graph alone exceeds the limit of nodes and edges per batch.
+pub(super) fn packed(config: &Config, data: &Data, split: &GraphSplit) -> Result<Graphs, StageError> {
+    let (training, validation) = (split.training.clone(), split.validation.clone());
+    let graphs = Graphs { packed: true, ..Graphs::new(config, &data.store, training, validation)? };
+    expect_room_for_each(&graphs)?;
+    Ok(graphs)
 }
 
 impl<'a> Workload<'a> for GraphNetwork<'a> {
@@ -88,9 +96,7 @@ impl<'a> Workload<'a> for GraphNetwork<'a> {
     }
 
     fn inputs(&mut self) -> Result<Map<String, Value>, StageError> {
-        let GraphSplit { training, validation, test, origin, .. } = &self.split;
-        let sizes = json!([training.len(), validation.len(), test.len()]);
-        let mut inputs = split_inputs(origin, &self.split.test_digest(&self.data.store)?, ("graphs", sizes));
+        let mut inputs = inputs_of_split(&self.data, &self.split)?;
         if config::has_graph_curriculum(self.config) {
             let (data, foreign) = (&self.data, self.foreign.as_deref());
             self.difficulty = DifficultyModel::find(self.config, data, &self.architecture, &self.split, foreign)?;
@@ -167,6 +173,12 @@ pub(super) fn new_student(
     Ok(NewStudent { parameters, student: GraphObjective::new(model, task, TeacherLink::none(), distillation) })
 }
 
+/// The division of graphs, for a run's `config.json`.
+pub(super) fn inputs_of_split(data: &Data, split: &GraphSplit) -> Result<Map<String, Value>, StageError> {
+    let sizes = json!([split.training.len(), split.validation.len(), split.test.len()]);
+    Ok(split_inputs(&split.origin, &split.test_digest(&data.store)?, ("graphs", sizes)))
+}
+
 /// The division of the data, for a run's `config.json`; `sizes` are those of its sets of graphs or nodes.
 pub(super) fn split_inputs(origin: &str, test_digest: &str, (unit, sizes): (&str, Value)) -> Map<String, Value> {
     Map::from_iter([("split".to_owned(), json!({ "origin": origin, "test_digest": test_digest, unit: sizes }))])
@@ -197,7 +209,7 @@ fn expect_room_for_each(graphs: &Graphs) -> Result<(), StageError> {
 }
 
 /// The configured division of the graphs.
-fn fold_options(config: &Config) -> FoldOptions {
+pub(super) fn fold_options(config: &Config) -> FoldOptions {
     FoldOptions {
         file: config.graphs.folds_file.clone(),
         folds: config.graphs.folds,

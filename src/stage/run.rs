@@ -137,7 +137,7 @@ impl<'a> Run<'a> {
     pub fn fit_options(&self, student: &impl Student) -> FitOptions {
         let mut options = training::fit_options(self.config, self.origin.device);
         // Some operations of graph networks are composed of libtorch's.
-        options.uses_own_threads &= self.stage != Stage::Train;
+        options.uses_own_threads &= !config::trains_on_graphs(self.config, self.stage);
         let is_capturable = student.capture_obstacle().is_none();
         options.records_steps = is_capturable && training::captures_steps(self.config, self.origin.device.is_cuda());
         if self.config.training.monitor == MonitorChoice::Metric

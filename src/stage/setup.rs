@@ -240,7 +240,7 @@ pub fn recorded_dataset(config: &Config) -> Result<Dataset, StageError> {
             data.display()
         ))),
         Some(data) if dataset::is_dataset(data) => Err(StageError::Input(format!(
-            "--data {}: a dataset of graphs; train on it with `kdgat train`",
+            "--data {}: a dataset of graphs; train on it with `kdgat train` or `kdgat autoencoder`",
             data.display()
         ))),
         Some(data) => match can::catalogue::open(data, can::catalogue::data_folder().as_deref()) {

@@ -7,6 +7,7 @@ use serde_json::Map;
 use tch::Device;
 
 use super::cache_settings::cache_options;
+use super::graph_autoencoder::expect_difficulty_model;
 use super::setup::{self, Data};
 use super::{Outcome, StageError, training};
 use crate::config::{self, Config, IdEncoding, Residency as ResidencyChoice, Stage};
@@ -257,8 +258,8 @@ pub(super) struct ModelRole<'a> {
 const TEACHER: ModelRole = ModelRole { name: "teacher", flag: "--teacher-path", given: None };
 const DIFFICULTY_MODEL: ModelRole = ModelRole { name: "difficulty model", flag: "--difficulty-model", given: None };
 
-/// Loads the graph network at `path` whose task loss is the difficulty of a run's graphs. It must read the same columns as the student and
-/// have the same outputs.
+/// Loads the model at `path` that scores the difficulty of a run's graphs: a graph network by its task loss, which must read the same columns as
+/// the student and have the same outputs, or a VGAE of graphs by its error.
 ///
 /// # Errors
 /// Also if it was trained on another division of the graphs: it would choose training graphs by what it learned from this one's test graphs.
@@ -270,17 +271,24 @@ pub fn difficulty_model(
     split: &GraphSplit,
 ) -> Result<LoadedModel, StageError> {
     let found = open(path)?;
-    expect_fitting(config, data, student, split, &found, &DIFFICULTY_MODEL)?;
+    match &found.architecture {
+        Architecture::GraphVgae(_) => expect_difficulty_model(config, data, split, &found, &DIFFICULTY_MODEL)?,
+        _ => expect_fitting(config, data, student, split, &found, &DIFFICULTY_MODEL)?,
+    }
     Ok(found)
 }
 
 /// The command that trains a teacher on the configured dataset of graphs and fold.
 fn graph_teacher_command(config: &Config) -> String {
-    let fold = match config.graphs.fold {
+    format!("kdgat train --preset gin,teacher{}{}", data_flag(config), fold_flag(config))
+}
+
+/// The `--fold` flag of the configured fold; empty for the first.
+pub(super) fn fold_flag(config: &Config) -> String {
+    match config.graphs.fold {
         0 => String::new(),
         fold => format!(" --fold {fold}"),
-    };
-    format!("kdgat train --preset gin,teacher{}{fold}", data_flag(config))
+    }
 }
 
 /// Refuses a model that is no graph network, reads other columns or has other outputs than the student, or was trained on another
@@ -295,10 +303,11 @@ fn expect_fitting(
 ) -> Result<(), StageError> {
     let (path, name, command) = (found.path.display(), role.name, graph_teacher_command(config));
     let Architecture::Graph(architecture) = &found.architecture else {
-        let kind = found.architecture.model_name();
-        return Err(StageError::Input(format!(
-            "the {name} {path} is a {kind} of CAN windows; train one with {command}"
-        )));
+        let kind = match &found.architecture {
+            Architecture::GraphVgae(_) => "an autoencoder of graphs".to_owned(),
+            other => format!("a {} of CAN windows", other.model_name()),
+        };
+        return Err(StageError::Input(format!("the {name} {path} is {kind}; train one with {command}")));
     };
     let columns = |config: &GnnConfig| {
         let (nodes, edges) = (config.node_features, config.edge_features);

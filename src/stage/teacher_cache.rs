@@ -15,7 +15,7 @@ use super::cache_settings::cache_options;
 use super::setup::{self, Data};
 use super::teacher::{self, FoundTeacher, TeacherUse};
 use super::{StageError, training};
-use crate::config::{self, Config, ModelKind, Stage, TeacherCache};
+use crate::config::{self, Config, DataKind, ModelKind, Stage, TeacherCache};
 use crate::distill::Summary;
 use crate::distill::cache::{RecordLayout, free_disk_bytes};
 use crate::distill::objective::TeacherLink;
@@ -61,12 +61,11 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
     let start = Instant::now();
     let config = &on_disk(config)?;
     let stage = match config.model.model {
+        _ if config.data_kind == DataKind::Graphs => return Err(cached_in_training()),
         ModelKind::Vgae => Stage::Autoencoder,
         ModelKind::Gat => Stage::Classifier,
         ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp | ModelKind::Appnp => {
-            let text = "targets of many graphs are cached while `kdgat train` trains; `kdgat teachers cache` is for models of CAN windows \
-                        and of the nodes of one large graph";
-            return Err(StageError::Input(text.into()));
+            return Err(cached_in_training());
         }
         ModelKind::Dqn => {
             let text = "an agent of `kdgat fusion` has no targets to cache; use --preset vgae,student or gat,student";
@@ -96,6 +95,12 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
         seconds: start.elapsed().as_secs_f64(),
         interrupted,
     })
+}
+
+fn cached_in_training() -> StageError {
+    let text = "targets of many graphs are cached while `kdgat train` or `kdgat autoencoder` trains; `kdgat teachers cache` is for models of \
+                CAN windows and of the nodes of one large graph";
+    StageError::Input(text.into())
 }
 
 /// The error of a disk that became full.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::graph_results::write_results;
 use super::recorded_runs::{Subject, recorded_runs};
+use super::tested_autoencoders::Reconstructions;
 use super::tested_graphs::TestGraphs;
 use super::tested_nodes::TestNodes;
 use super::tested_rows::{ModelRows, TestedRows};
@@ -62,13 +63,23 @@ pub trait TestSet: Sized {
     ) -> Result<Scored, StageError>;
 }
 
-/// A model's answers on its test set.
+/// The measurements of a model on its test set.
+pub enum Measured {
+    /// Predictions of targets.
+    Predicted {
+        tested: Tested,
+        /// The cells that identify each row of `tested`.
+        places: Vec<Vec<String>>,
+        /// Targets of the training items, `[items, number of targets]`, for the simplest prediction.
+        known: Vec<Vec<f64>>,
+    },
+    /// Errors of an autoencoder.
+    Reconstructed(Reconstructions),
+}
+
+/// The measurements of a model, and the facts beside them.
 pub struct Scored {
-    pub tested: Tested,
-    /// The cells that identify each row of `tested`.
-    pub places: Vec<Vec<String>>,
-    /// Targets of the training items, `[items, number of targets]`, for the simplest prediction.
-    pub known: Vec<Vec<f64>>,
+    pub measured: Measured,
     /// Metrics besides those of the task, and those of chance for the same.
     pub more: Vec<Metric>,
     pub more_of_chance: Vec<Metric>,
@@ -114,9 +125,15 @@ fn evaluate<T: TestSet>(
     for ((model, recorded), split) in runs.iter().zip(&splits) {
         eprintln!("scoring with {}", model.name);
         let mut scored = set.score(model, recorded, split)?;
-        if let Some(predictions) = &mut predictions {
-            let (places, tested) = (std::mem::take(&mut scored.places), &scored.tested);
-            predictions.add(ModelRows { model: &model.name, fold: &scored.fold, places, tested })?;
+        match (&mut predictions, &mut scored.measured) {
+            (Some(predictions), Measured::Predicted { tested, places, .. }) => {
+                let places = std::mem::take(places);
+                predictions.add(ModelRows { model: &model.name, fold: &scored.fold, places, tested })?;
+            }
+            (Some(_), Measured::Reconstructed(_)) => {
+                eprintln!("{} is an autoencoder: it has no predictions to write", model.name);
+            }
+            (None, _) => {}
         }
         evaluated.push(result(model, &schema, scored, (options.resamples, config.training.seed)));
     }
@@ -128,10 +145,15 @@ fn evaluate<T: TestSet>(
 
 /// The metrics of a run, beside those of the simplest predictions.
 fn result(model: &TrainedModel, schema: &Schema, scored: Scored, (resamples, seed): (u64, u64)) -> RunResult {
-    let Scored { tested, known, more, more_of_chance, linear, propagated, seen, count, test_digest, fold, .. } = scored;
-    let mut metrics = tested.metrics(schema, resamples, seed);
+    let Scored { measured, more, more_of_chance, linear, propagated, seen, count, test_digest, fold } = scored;
+    let [mut metrics, mut of_simplest] = match measured {
+        Measured::Predicted { tested, known, .. } => {
+            let simplest = baseline(schema, &known, &tested.targets);
+            [tested.metrics(schema, resamples, seed), simplest.metrics(schema, 0, seed)]
+        }
+        Measured::Reconstructed(errors) => errors.metrics(resamples, seed),
+    };
     metrics.extend(more);
-    let mut of_simplest = baseline(schema, &known, &tested.targets).metrics(schema, 0, seed);
     of_simplest.extend(more_of_chance);
     RunResult {
         model: model.name.clone(),

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
+use super::graph_autoencoder::of_classes;
 use super::graphs::schema;
 use super::recorded_runs::sections_of;
 use super::teacher::{data_flag, recorded_split};
-use super::tested::{Scored, TestSet};
+use super::tested::{Measured, Scored, TestSet};
+use super::tested_autoencoders::Reconstructions;
 use super::{StageError, foreign, setup, training};
 use crate::config::Config;
 use crate::distill::TargetName;
@@ -173,10 +175,15 @@ impl TestSet for TestGraphs<'_> {
 
     fn split_of(&self, model: &TrainedModel, recorded: &Recorded) -> Result<GraphSplit, StageError> {
         let dataset = &self.store.manifest().dataset;
-        let architecture = graph_network(model, dataset)?;
-        if architecture.level != self.schema.level {
-            let [own, found] = [self.schema.level, architecture.level].map(Level::units);
-            return Err(StageError::Input(format!("{} predicts {found}, {dataset} has targets of {own}", model.name)));
+        if !matches!(model.description.architecture, Architecture::GraphVgae(_)) {
+            let architecture = graph_network(model, dataset)?;
+            if architecture.level != self.schema.level {
+                let [own, found] = [self.schema.level, architecture.level].map(Level::units);
+                return Err(StageError::Input(format!(
+                    "{} predicts {found}, {dataset} has targets of {own}",
+                    model.name
+                )));
+            }
         }
         let split = GraphSplit::of(&self.store, &recorded.division)?;
         if split.test.is_empty() {
@@ -187,11 +194,17 @@ impl TestSet for TestGraphs<'_> {
     }
 
     fn score(&mut self, model: &TrainedModel, recorded: &Recorded, split: &GraphSplit) -> Result<Scored, StageError> {
+        let kernel = training::attention_kernel(self.config);
+        if let Architecture::GraphVgae(architecture) = &model.description.architecture {
+            let split = of_classes(&self.store, split, &architecture.classes)?;
+            let errors = Reconstructions::new(model, architecture, &self.store, &split, self.device, kernel)?;
+            return scored(&self.store, &split, Measured::Reconstructed(errors));
+        }
         let architecture = graph_network(model, &self.store.manifest().dataset)?;
         let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(self.device)?));
         let tensors = model.state.iter().map(on_device).collect::<Result<Vec<_>, ModelError>>()?;
         let mut given = GivenTensors::new(tensors);
-        let network = Gnn::new(Scope::root(&mut given), architecture, training::attention_kernel(self.config))?;
+        let network = Gnn::new(Scope::root(&mut given), architecture, kernel)?;
         given.check_all_used(|_| false)?;
         let Answers { outputs, embedding } = answers(&network, &self.schema, &self.store, &split.test, self.device)?;
         let Truth { targets, pointers, places } = self.truth(&split.test)?;
@@ -203,20 +216,29 @@ impl TestSet for TestGraphs<'_> {
             more = retrieval::metrics(&ranks);
             more_of_chance = retrieval::chance(ranks.len());
         }
-        Ok(Scored {
+        let predicted = Measured::Predicted {
             tested: Tested { outputs, targets, pointers },
             places: self.names.iter().flat_map(|names| places.iter().map(|place| names.cells(place))).collect(),
             known: self.truth(&split.training)?.targets,
-            more,
-            more_of_chance,
-            linear: self.linear_metrics(&recorded.division, split)?,
-            propagated: Vec::new(),
-            seen: split.training.len() + split.validation.len(),
-            count: split.test.len(),
-            test_digest: split.test_digest(&self.store)?,
-            fold: split.origin.clone(),
-        })
+        };
+        let linear = self.linear_metrics(&recorded.division, split)?;
+        Ok(Scored { more, more_of_chance, linear, ..scored(&self.store, split, predicted)? })
     }
+}
+
+/// The measurements of a model with the facts about its division.
+fn scored(store: &Store, split: &GraphSplit, measured: Measured) -> Result<Scored, StageError> {
+    Ok(Scored {
+        measured,
+        more: Vec::new(),
+        more_of_chance: Vec::new(),
+        linear: Vec::new(),
+        propagated: Vec::new(),
+        seen: split.training.len() + split.validation.len(),
+        count: split.test.len(),
+        test_digest: split.test_digest(store)?,
+        fold: split.origin.clone(),
+    })
 }
 
 impl TestGraphs<'_> {

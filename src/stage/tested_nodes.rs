@@ -10,7 +10,7 @@ use tch::{Device, Tensor};
 use super::node_data::{self, NodeData};
 use super::node_teacher::activation_place;
 use super::recorded_runs::sections_of;
-use super::tested::{Scored, TestSet};
+use super::tested::{Measured, Scored, TestSet};
 use super::{StageError, training};
 use crate::config::{Config, NodesConfig};
 use crate::distill::frozen::{ActivationPlace, outputs_of_all_nodes};
@@ -217,8 +217,6 @@ impl TestSet for TestNodes<'_> {
         }
         let test_digest = split.test_digest(&graph)?;
         Ok(Scored {
-            places: self.places(split),
-            known: truth(&split.training),
             more,
             more_of_chance: Vec::new(),
             linear: Vec::new(),
@@ -227,7 +225,7 @@ impl TestSet for TestNodes<'_> {
             count: test.len(),
             test_digest,
             fold: split.division.clone(),
-            tested,
+            measured: Measured::Predicted { places: self.places(split), known: truth(&split.training), tested },
         })
     }
 }

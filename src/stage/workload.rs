@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::StageError;
 use super::autoencoder::WindowAutoencoder;
 use super::classifier::WindowClassifier;
+use super::graph_autoencoder::GraphAutoencoder;
 use super::graphs::GraphNetwork;
 use super::nodes::NodeClassifier;
 use super::outcome::Outcome;
@@ -162,6 +163,7 @@ impl TeacherSource {
 /// Any error of the data, the teacher or the training; a stage that does not exist for this kind of data.
 pub fn run_stage(stage: Stage, config: &Config) -> Result<Outcome, StageError> {
     match (stage, config.data_kind) {
+        (Stage::Autoencoder, DataKind::Graphs) => train(GraphAutoencoder::open(config)?),
         (Stage::Autoencoder, _) => train(WindowAutoencoder::open(config)?),
         (Stage::Classifier | Stage::Curriculum, _) => train(WindowClassifier::open(config, stage)?),
         (Stage::Train, DataKind::OneGraph) => train(NodeClassifier::open(config)?),

@@ -21,7 +21,7 @@ use support::stops::kill_when;
 use tch::Device;
 
 /// Writes `graphs` rings and stars of 3 to 12 nodes as tables: their kind, two labels, or two values. 60 % of them are for training.
-fn write_shapes(folder: &Path, graphs: usize, task: Task) {
+pub(crate) fn write_shapes(folder: &Path, graphs: usize, task: Task) {
     let columns = match task {
         Task::Classification => "y",
         Task::MultiLabel | Task::Regression => "y_a,y_b",

@@ -1,6 +1,7 @@
 //! Datasets of graphs that are no CAN windows: sources, training, curricula, exported networks.
 
 mod export_networks;
+mod graph_autoencoder;
 mod graph_curriculum;
 mod graph_datasets;
 mod graph_learning;

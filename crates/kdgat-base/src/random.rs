@@ -35,6 +35,8 @@ pub enum Purpose {
     Positions = 13,
     /// Nodes without a label that a student learns from.
     Taught = 14,
+    /// Pairs of nodes without an edge.
+    NonEdges = 15,
 }
 
 /// 2^64 divided by the golden ratio, odd: its bits look random.

@@ -1,12 +1,18 @@
 //! Conditions of a configuration that several rules or stages depend on.
 
 use super::check::Stage;
+use super::data_kind::DataKind;
 use super::fields::Config;
 use super::values::{FeatureChoice, ModelKind};
 
 /// True if the configured dataset is the store of one large graph.
 pub fn is_node_store(config: &Config) -> bool {
     config.data.data.as_deref().is_some_and(kdgat_nodes::sources::is_store)
+}
+
+/// True if a stage trains on graphs that are no CAN windows, or on one large graph.
+pub fn trains_on_graphs(config: &Config, stage: Stage) -> bool {
+    stage == Stage::Train || (stage == Stage::Autoencoder && config.data_kind == DataKind::Graphs)
 }
 
 /// True if batches of one large graph read the features of some of its nodes.

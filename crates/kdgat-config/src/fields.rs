@@ -74,7 +74,7 @@ config_fields! {
         id_probes: usize = 2, Between(1.0, 8.0);
         /// Share of activations that dropout sets to zero in training. Raise it if the validation loss rises while the training loss falls.
         dropout: f64 = 0.1, Below(0.0, 1.0);
-        /// Layers (gat and the models of `kdgat train`). A vgae has one per hidden width.
+        /// Layers (gat and the models of `kdgat train`). A vgae of CAN windows has one per hidden width.
         layers: usize = 2, Between(1.0, 1024.0);
         /// Fully connected layers of the classification head (gat).
         fc_layers: usize = 3, Between(1.0, 1024.0);
@@ -252,7 +252,7 @@ config_fields! {
         /// Graphs per batch when scoring difficulty. Lower it when scoring runs out of memory.
         difficulty_chunk: usize = 500, AtLeast(1.0);
         /// The model that scores difficulty: a run's folder or a weight file. For `kdgat curriculum` a VGAE (none: the dataset's registered
-        /// VGAE teacher), for `kdgat train` a graph network, by its task loss.
+        /// VGAE teacher), for `kdgat train` a graph network, by its task loss, or a VGAE of graphs, by its error.
         difficulty_model: Option<PathBuf> = None;
         /// Share of the training graphs in the first epoch of `kdgat train`; it grows linearly to all of them. none: every epoch has all
         /// training graphs.
@@ -263,7 +263,7 @@ config_fields! {
         difficulty_source: DifficultySource = DifficultySource::Auto;
     }
 
-    /// Graphs of other kinds than CAN windows (`kdgat train`): see docs/graphs.md.
+    /// Graphs of other kinds than CAN windows (`kdgat train`, `kdgat autoencoder`): see docs/graphs.md.
     graphs: GraphsConfig {
         /// Pooling of each layer's nodes to one row of the graph.
         pooling: PoolingChoice = PoolingChoice::Sum;
@@ -282,6 +282,13 @@ config_fields! {
         /// JSON file with published folds: a list of folds, each with `test` and `model_selection`, by number of the graph from 0.
         #[same_losses = true]
         folds_file: Option<PathBuf> = None;
+        /// Layers of the encoder of `kdgat autoencoder`.
+        encoder: EncoderChoice = EncoderChoice::Gin;
+        /// Also decode the edges of `kdgat autoencoder`, from the inner products of latents, against as many pairs of nodes without an edge.
+        decode_edges: bool = false;
+        /// Classes whose graphs `kdgat autoencoder` trains and validates on, by name; in its evaluation, graphs of the others are anomalies.
+        /// none: all graphs.
+        train_classes: Option<Names> = None;
     }
 
     /// One large graph whose nodes are classified (`kdgat train` on NAME.npz, OGB's folders, or a table of nodes): see docs/nodes.md.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::check::Stage;
-use super::conditions::{draws_views, is_node_store, reads_rows};
+use super::conditions::{draws_views, is_node_store, reads_rows, trains_on_graphs};
 use super::curriculum;
 use super::data_kind::DataKind;
 use super::fields::Config;
@@ -142,6 +142,12 @@ const CAN_FIELDS: &[&str] = &[
     "gradient_checkpointing",
 ];
 
+/// Fields of many graphs that are no CAN windows, which an autoencoder reads, too.
+const GRAPH_FIELDS: &[&str] = &["edge_features", "folds", "fold", "folds_file"];
+
+/// Fields of an autoencoder of such graphs.
+const GRAPH_AUTOENCODER_FIELDS: &[&str] = &["encoder", "decode_edges", "train_classes"];
+
 /// Fields of one large graph and of models of its nodes.
 const NODE_FIELDS: &[&str] = &[
     "undirected",
@@ -213,6 +219,9 @@ pub fn may_read(stage: Stage, field: &Field) -> bool {
         return stage == Stage::Train;
     }
     let mut configs = [FusionKind::Dqn, FusionKind::Bandit].map(|fusion| eager(stage, fusion)).to_vec();
+    if stage == Stage::Autoencoder {
+        configs[1].data_kind = DataKind::Graphs;
+    }
     if stage == Stage::Train {
         let sources = [DifficultySource::Student, DifficultySource::Auto];
         for ((config, model), source) in configs.iter_mut().zip([ModelKind::Gat, ModelKind::Gin]).zip(sources) {
@@ -283,19 +292,22 @@ const RULES: &[Rule] = &[
         remedy: "give it to `kdgat evaluate`, or drop it",
     },
     Rule {
-        fields: &[
-            "pooling",
-            "virtual_node",
-            "edge_features",
-            "target_reference",
-            "folds",
-            "fold",
-            "folds_file",
-            "monitor",
-        ],
+        fields: &["pooling", "virtual_node", "target_reference", "monitor"],
         is_read: |_, stage| stage == Stage::Train,
         because: "only `kdgat train` reads it",
         remedy: "use `kdgat train` or drop it",
+    },
+    Rule {
+        fields: GRAPH_FIELDS,
+        is_read: trains_on_graphs,
+        because: "only `kdgat train` and, on a dataset of graphs, `kdgat autoencoder` read it",
+        remedy: "name the dataset with --data, or drop it",
+    },
+    Rule {
+        fields: GRAPH_AUTOENCODER_FIELDS,
+        is_read: |config, stage| stage == Stage::Autoencoder && trains_on_graphs(config, stage),
+        because: "only `kdgat autoencoder` on a dataset of graphs reads it",
+        remedy: "name the dataset with --data, or drop it",
     },
     Rule {
         fields: &["targets_file", "kd_embedding_weight", "kd_embedding_loss", "kd_embedding_temperature"],
@@ -339,16 +351,17 @@ const RULES: &[Rule] = &[
     },
     Rule {
         fields: CAN_FIELDS,
-        is_read: |_, stage| stage != Stage::Train,
-        because: "`kdgat train` reads graphs of other kinds than CAN windows",
+        is_read: |config, stage| !trains_on_graphs(config, stage),
+        because: "the command reads graphs of other kinds than CAN windows",
         remedy: "drop it",
     },
     Rule {
         fields: &["conv"],
         is_read: |config, stage| {
-            stage != Stage::Train || (config.model.model == ModelKind::Gat && config.data_kind == DataKind::OneGraph)
+            !trains_on_graphs(config, stage)
+                || (config.model.model == ModelKind::Gat && config.data_kind == DataKind::OneGraph)
         },
-        because: "`kdgat train` reads it for a gat on one large graph only",
+        because: "for graphs that are no CAN windows, only a gat on one large graph reads it",
         remedy: "drop it",
     },
     Rule {
@@ -501,7 +514,13 @@ const RULES: &[Rule] = &[
     ]),
     distilled(COMPUTING_TEACHER_FIELDS),
     Rule {
-        fields: &["kd_temperature", "kd_loss", "task_loss", "focal_gamma", "layers", "fc_layers", "foreign_ids"],
+        fields: &["layers"],
+        is_read: |config, stage| config.model.model == ModelKind::Gat || trains_on_graphs(config, stage),
+        because: "a vgae of CAN windows has a layer for each width of --hidden",
+        remedy: "drop it",
+    },
+    Rule {
+        fields: &["kd_temperature", "kd_loss", "task_loss", "focal_gamma", "fc_layers", "foreign_ids"],
         is_read: |config, stage| config.model.model == ModelKind::Gat || stage == Stage::Train,
         because: "it belongs to the classifier (gat), and this command trains a vgae",
         remedy: "drop it",
@@ -514,7 +533,10 @@ const RULES: &[Rule] = &[
     },
     Rule {
         fields: &["heads"],
-        is_read: |config, stage| stage != Stage::Train || config.model.model == ModelKind::Gat,
+        is_read: |config, stage| match stage {
+            Stage::Train => config.model.model == ModelKind::Gat,
+            _ => !trains_on_graphs(config, stage) || config.graphs.encoder == EncoderChoice::Gat,
+        },
         because: "only a gat has attention heads",
         remedy: "drop it",
     },
@@ -526,9 +548,12 @@ const RULES: &[Rule] = &[
     },
     Rule {
         fields: &["edge_features"],
-        is_read: |config, _| config.model.model == ModelKind::Gin,
+        is_read: |config, stage| match stage {
+            Stage::Autoencoder => config.graphs.encoder == EncoderChoice::Gin,
+            _ => config.model.model == ModelKind::Gin,
+        },
         because: "only a gin reads edge features",
-        remedy: "use --model gin or drop it",
+        remedy: "use --model gin (autoencoder: --encoder gin) or drop it",
     },
     Rule {
         fields: &["kd_temperature"],

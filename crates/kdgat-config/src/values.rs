@@ -25,7 +25,7 @@ macro_rules! stored_as_text {
         }
     )+};
 }
-stored_as_text!(ByteSize, DeviceChoice, Paths, Threshold);
+stored_as_text!(ByteSize, DeviceChoice, Names, Paths, Threshold);
 
 /// A number of bytes, written `6GiB` (1024³), `512MB` (1000²), or without a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -138,6 +138,30 @@ impl Setting for Paths {
 
     fn parse(text: &str) -> Option<Self> {
         text.split(',').map(PathBuf::parse).collect::<Option<_>>().map(Self)
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// A list of names, separated by commas.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Names(pub Vec<String>);
+
+impl fmt::Display for Names {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0.join(","))
+    }
+}
+
+impl Setting for Names {
+    const KIND: Kind = Kind::plain("names separated by commas", "NAME,NAME,..", true);
+
+    fn parse(text: &str) -> Option<Self> {
+        let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+        names.iter().all(|name| !name.is_empty()).then_some(Self(names))
     }
 
     fn show(&self) -> String {
@@ -364,6 +388,15 @@ choices! {
         Max = "max",
         /// Their mean, weighted by attention (Li et al. 2016)
         Attention = "attention",
+    }
+    /// The layers of the encoder of an autoencoder of graphs.
+    EncoderChoice {
+        /// Graph isomorphism network; with edge features GIN-E
+        Gin = "gin",
+        /// Graph convolutional network
+        Gcn = "gcn",
+        /// Graph attention network
+        Gat = "gat",
     }
     /// The part of regression targets that is fitted before training.
     TargetReference {

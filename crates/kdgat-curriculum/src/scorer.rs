@@ -11,9 +11,11 @@ use super::{CurriculumError, GraphScore};
 use kdgat_distill::frozen::LoadedModel;
 use kdgat_graph::{AssembleOptions, Batch, CarProfile, Loader, LoaderOptions, Store, StoreError, Vocabulary};
 use kdgat_nn::attention::Backend;
+use kdgat_nn::graph_vgae::graph_errors;
+use kdgat_nn::layers::Mode;
 use kdgat_nn::parameters::GivenTensors;
 use kdgat_nn::weights;
-use kdgat_nn::{Architecture, Scope, Vgae};
+use kdgat_nn::{Architecture, EdgeDraw, GraphVgae, ModelError, Scope, Vgae};
 use kdgat_torch::device;
 use kdgat_train::interrupt;
 use kdgat_train::memory::{Meter, by_halves, retry_on_oom};
@@ -28,13 +30,39 @@ const CHUNK_NODES: usize = 16_384;
 /// A frozen VGAE that scores difficulty.
 #[derive(Debug)]
 pub struct Scorer {
-    model: Vgae,
+    model: Network,
     vocabulary: Arc<Vocabulary>,
     edge_features: bool,
     hashed_ids: bool,
     profile: Option<CarProfile>,
     digest: String,
     device: Device,
+}
+
+#[derive(Debug)]
+enum Network {
+    /// Of CAN windows.
+    Windows(Vgae),
+    /// Of graphs of any kind.
+    Graphs(GraphVgae),
+}
+
+impl Network {
+    /// Reconstruction error, cross entropy of the IDs or of categorical features, and difficulty of each graph, `[num_graphs]` each.
+    fn errors(&self, batch: &Batch) -> Result<[Tensor; 3], ModelError> {
+        match self {
+            Self::Windows(model) => {
+                let difficulty = model.difficulty(batch)?;
+                Ok([difficulty.reconstruction, difficulty.id, difficulty.total])
+            }
+            Self::Graphs(model) => {
+                let output = model.forward(batch, Mode::Evaluation)?;
+                let errors = graph_errors(&output, model.config(), batch, EdgeDraw::FIXED)?;
+                let or_zero = |term: Option<Tensor>| term.map_or_else(|| errors.total.f_zeros_like(), Ok);
+                Ok([or_zero(errors.features)?, or_zero(errors.categories)?, errors.total])
+            }
+        }
+    }
 }
 
 impl Scorer {
@@ -45,19 +73,21 @@ impl Scorer {
     pub fn new(model: LoadedModel, device: Device, kernel: Backend) -> Result<Self, CurriculumError> {
         let (edge_features, hashed_ids) = (model.architecture.reads_edge_features(), model.architecture.hashes_ids());
         let profile = model.architecture.input().profile.clone();
-        let Architecture::Vgae(config) = &model.architecture else {
-            return Err(CurriculumError::NoVgae { path: model.path, found: model.architecture.model_name() });
-        };
         weights::expect_finite(model.weights.iter())?;
         let on_device = |(name, tensor): (&str, &Tensor)| Ok((name.to_owned(), tensor.f_to_device(device)?));
         let tensors = retry_on_oom(Meter::new(device), || {
             model.weights.iter().map(on_device).collect::<Result<Vec<_>, CurriculumError>>()
         })?;
         let mut given = GivenTensors::new(tensors);
-        let vgae = Vgae::new(Scope::root(&mut given), config, kernel)?;
+        let scope = Scope::root(&mut given);
+        let network = match &model.architecture {
+            Architecture::Vgae(config) => Network::Windows(Vgae::new(scope, config, kernel)?),
+            Architecture::GraphVgae(config) => Network::Graphs(GraphVgae::new(scope, config, kernel)?),
+            other => return Err(CurriculumError::NoVgae { path: model.path, found: other.model_name() }),
+        };
         given.check_all_used(|_| false)?;
         Ok(Self {
-            model: vgae,
+            model: network,
             vocabulary: Arc::new(model.vocabulary),
             edge_features,
             hashed_ids,
@@ -117,9 +147,8 @@ impl Scorer {
 
     /// Scores the graphs of one batch.
     pub fn score_batch(&self, batch: &Batch) -> Result<Vec<GraphScore>, CurriculumError> {
-        let difficulty = tch::no_grad(|| self.model.difficulty(batch))?;
-        let columns = [&difficulty.reconstruction, &difficulty.id, &difficulty.total];
-        let [reconstruction, id, total] = columns.map(|column: &Tensor| weights::floats(column));
+        let errors = tch::no_grad(|| self.model.errors(batch))?;
+        let [reconstruction, id, total] = errors.each_ref().map(weights::floats);
         let (reconstruction, id, total) = (reconstruction?, id?, total?);
         let scores = batch.graph_index.iter().enumerate().map(|(position, &graph)| {
             let value = total[position];

@@ -85,7 +85,8 @@ pub fn metric_names(runs: &[RunResult]) -> Vec<&str> {
 
 /// True if a smaller value of this metric is better.
 pub fn lower_is_better(metric: &str) -> bool {
-    metric.ends_with(" MAE") || metric.ends_with(" RMSE") || metric.ends_with(" rank")
+    let errors = [" MAE", " RMSE", " rank", " MSE", " CE", " BCE"];
+    metric == "error" || errors.iter().any(|ending| metric.ends_with(ending))
 }
 
 /// Mean and standard deviation of some values.

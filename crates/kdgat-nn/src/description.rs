@@ -4,7 +4,7 @@ use kdgat_graph::{EdgeScaling, ForeignIds, Vocabulary};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{GatConfig, GnnConfig, InputConfig, ModelError, NodeGnnConfig, VgaeConfig};
+use super::{GatConfig, GnnConfig, GraphVgaeConfig, InputConfig, ModelError, NodeGnnConfig, VgaeConfig};
 
 /// Maximum number of columns of a layer or an embedding. The limits of heads and layers follow. All equal those of the
 /// command line.
@@ -61,16 +61,20 @@ pub enum Architecture {
     Graph(GnnConfig),
     /// A network that classifies the nodes of one large graph.
     Nodes(NodeGnnConfig),
+    /// A variational autoencoder of graphs of any kind.
+    #[serde(rename = "graph-vgae")]
+    GraphVgae(GraphVgaeConfig),
 }
 
 impl Architecture {
-    /// Name of the model: `vgae`, `gat`, `graph` or `nodes`.
+    /// Name of the model: `vgae`, `gat`, `graph`, `nodes` or `graph-vgae`.
     pub fn model_name(&self) -> &'static str {
         match self {
             Self::Vgae(_) => "vgae",
             Self::Gat(_) => "gat",
             Self::Graph(_) => "graph",
             Self::Nodes(_) => "nodes",
+            Self::GraphVgae(_) => "graph-vgae",
         }
     }
 
@@ -81,6 +85,7 @@ impl Architecture {
             Self::Gat(config) => config.edge_scaling.is_some(),
             Self::Graph(config) => config.edge_features > 0,
             Self::Nodes(_) => false,
+            Self::GraphVgae(config) => config.encoder.edge_features > 0,
         }
     }
 
@@ -91,6 +96,7 @@ impl Architecture {
             Self::Gat(config) => &config.input,
             Self::Graph(config) => &config.input,
             Self::Nodes(config) => &config.input,
+            Self::GraphVgae(config) => &config.encoder.input,
         }
     }
 
@@ -109,6 +115,7 @@ impl Architecture {
             Self::Gat(config) => config.check(),
             Self::Graph(config) => config.check(),
             Self::Nodes(config) => config.check(),
+            Self::GraphVgae(config) => config.check(),
         }
     }
 
@@ -118,7 +125,7 @@ impl Architecture {
             Self::Vgae(config) => config.vocabulary_size,
             Self::Gat(config) => config.vocabulary_size,
             // Their graphs have no IDs; UNKNOWN alone.
-            Self::Graph(_) | Self::Nodes(_) => 1,
+            Self::Graph(_) | Self::Nodes(_) | Self::GraphVgae(_) => 1,
         }
     }
 
@@ -131,7 +138,8 @@ impl Architecture {
             expected: "model is 'vgae' (hidden, latent, heads, embedding, vocabulary_size, dropout), \
                        'gat' (hidden, layers, heads, embedding, fc_layers, vocabulary_size, dropout), \
                        'graph' (kind, node_features, hidden, layers, heads, outputs, pooling, dropout), \
-                       or 'nodes' (kind, node_features, hidden, layers, heads, outputs, activation, dropout)",
+                       'nodes' (kind, node_features, hidden, layers, heads, outputs, activation, dropout), \
+                       or 'graph-vgae' (encoder, which has the fields of 'graph', and scaling)",
         })
     }
 
@@ -142,6 +150,7 @@ impl Architecture {
             Self::Gat(config) => serde_json::to_value(config),
             Self::Graph(config) => serde_json::to_value(config),
             Self::Nodes(config) => serde_json::to_value(config),
+            Self::GraphVgae(config) => serde_json::to_value(config),
         };
         // Numbers and lists of numbers always convert to JSON.
         fields.unwrap_or(Value::Null)

@@ -1,4 +1,4 @@
-//! Models: graph attention layers, the VGAE, the GAT classifier, the Q-network, and loading and saving of weights.
+//! Models: graph attention layers, VGAEs, the GAT classifier, graph networks, the Q-network, and loading and saving of weights.
 //!
 //! A model is built from a [`TensorSource`]: fresh parameters for training, or given tensors (a checkpoint, or a
 //! teacher's weights, on any device). Its tensors have the same names as in the corresponding PyTorch layers.
@@ -18,6 +18,9 @@ pub mod gnn;
 pub mod gnn_config;
 pub mod gnn_layer;
 pub mod graph_pooling;
+pub mod graph_vgae;
+pub mod graph_vgae_config;
+mod graph_vgae_losses;
 pub mod id_hash;
 pub mod layers;
 pub mod masked;
@@ -25,6 +28,7 @@ pub mod node_gnn;
 pub mod node_gnn_config;
 pub mod node_input;
 pub mod node_layer;
+pub mod non_edges;
 mod normed_activation;
 pub mod parameters;
 pub mod q_network;
@@ -49,11 +53,13 @@ pub use gatv2_conv::GatV2Conv;
 pub use gnn::Gnn;
 pub use gnn_config::{GnnConfig, GnnKind};
 pub use graph_pooling::Pooling;
+pub use graph_vgae::{GraphVgae, GraphVgaeConfig, GraphVgaeOutput};
 pub use id_hash::IdHash;
 pub use node_gnn::NodeGnn;
 pub use node_gnn_config::{NodeGnnConfig, NodeGnnKind};
 pub use node_input::InputConfig;
 pub use node_layer::{LayerEdges, LayerInput, NodeLayer};
+pub use non_edges::EdgeDraw;
 pub use parameters::{FreshParameters, GivenTensors, Scope, TensorSource};
 pub use q_network::{QNetwork, QNetworkConfig};
 pub use target_scale::TargetScale;

@@ -1,6 +1,7 @@
 //! Adjacencies for tests.
 
-use kdgat_graph::Adjacency;
+use kdgat_graph::edge_list::{EdgeList, from_edge_list};
+use kdgat_graph::{Adjacency, Batch};
 use kdgat_torch::philox::philox;
 use tch::{Kind, Tensor};
 
@@ -29,6 +30,23 @@ pub(crate) fn adjacency([sources, targets]: [usize; 2], edges: impl IntoIterator
         transposed: indices(transposed),
         components: Default::default(),
     }
+}
+
+/// A batch of graphs with these `(source, target)` edges, and zeros as features of windows.
+pub(crate) fn graphs(edges: &[(i64, i64)], node_pointers: &[i64]) -> Batch {
+    let (sources, targets): (Vec<i64>, Vec<i64>) = edges.iter().copied().unzip();
+    let (graphs, nodes) = (node_pointers.len() - 1, node_pointers[node_pointers.len() - 1] as usize);
+    let list = EdgeList {
+        id_index: &vec![0; nodes],
+        continuous: &vec![0.0; 10 * nodes],
+        sources: &sources,
+        targets: &targets,
+        edge_attributes: None,
+        node_pointers,
+        labels: &vec![0; graphs],
+        vocabulary_size: 1,
+    };
+    from_edge_list(&list).unwrap()
 }
 
 /// `count` random edges from one of `sources` nodes to one of the first `targets`, independent of torch's generator.

@@ -50,7 +50,7 @@ pub fn settings(config: &Value) -> Vec<Setting> {
     if config["inputs"]["split"]["nodes"].is_array() {
         // Each seed divides the nodes of one large graph anew; such runs repeat each other.
         add("nodes", &|name| name != "split_seed");
-    } else if config["command"] == "train" {
+    } else if config["command"] == "train" || config["inputs"]["split"]["graphs"].is_array() {
         // Runs on the folds of one division repeat each other.
         add("graphs", &|name| !matches!(name, "fold" | "folds_file"));
         found.extend(of_graph_curriculum(sections));

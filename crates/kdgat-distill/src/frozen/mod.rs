@@ -6,6 +6,7 @@
 mod ensemble;
 mod gat;
 mod graph;
+mod graph_vgae;
 mod loaded;
 mod node_targets;
 mod nodes;
@@ -18,7 +19,7 @@ use kdgat_graph::edge_list::{EdgeList, from_edge_list};
 use kdgat_graph::{Batch, EDGE_FEATURES, FeatureSet, Vocabulary, any_id};
 use kdgat_nn::attention::Backend;
 use kdgat_nn::parameters::{Init, Role, TensorSource};
-use kdgat_nn::{Architecture, Conv, InputConfig};
+use kdgat_nn::{Architecture, Conv, GnnConfig, InputConfig};
 use kdgat_nodes::NodeGraph;
 use kdgat_torch::device::Uploader;
 use parking_lot::Mutex;
@@ -31,6 +32,7 @@ use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights, WeightsE
 pub use ensemble::FrozenEnsemble;
 pub use gat::FrozenGat;
 pub use graph::FrozenGraph;
+pub use graph_vgae::FrozenGraphVgae;
 pub use loaded::LoadedModel;
 pub use node_targets::{TargetChanges, TargetSmoothing};
 pub use nodes::{ActivationPlace, CachedNodes, FrozenNodes, NodeTeacher, outputs_of_all_nodes, targets_of_all_nodes};
@@ -246,6 +248,7 @@ pub fn model(
         Architecture::Vgae(config) => Box::new(FrozenVgae::new(config, vocabulary, kernel, asked)),
         Architecture::Gat(config) => Box::new(FrozenGat::new(config, vocabulary, kernel, asked)),
         Architecture::Graph(config) => Box::new(FrozenGraph::new(config, kernel, asked)),
+        Architecture::GraphVgae(config) => Box::new(FrozenGraphVgae::new(config, kernel, asked)),
         Architecture::Nodes(_) => {
             return Err(ModelError::Other("a network for the nodes of one graph needs that graph".to_owned()));
         }
@@ -294,9 +297,15 @@ pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherErro
     let architecture = architecture(config).map_err(ModelError::from)?;
     let features = architecture.input().features();
     let mut batch = probe_batch(config.vocabulary.len() as i64 + 1, features).map_err(ModelError::Other)?;
-    if let Architecture::Graph(config) = &architecture {
-        let size = [batch.num_nodes(), config.node_features];
-        batch.continuous = Tensor::f_full(size, 0.5, (Kind::Float, Device::Cpu)).map_err(ModelError::from)?;
+    let of_graphs = match &architecture {
+        Architecture::Graph(config) => Some(config),
+        Architecture::GraphVgae(config) => Some(&config.encoder),
+        _ => None,
+    };
+    if let Some(GnnConfig { node_features, edge_features, .. }) = of_graphs {
+        let filled = |size: [i64; 2]| Tensor::f_full(size, 0.5, (Kind::Float, Device::Cpu)).map_err(ModelError::from);
+        batch.continuous = filled([batch.num_nodes(), *node_features])?;
+        batch.edge_attributes = Some(filled([batch.adjacency.num_edges(), *edge_features])?);
     }
     let own = Vocabulary::from_ids(config.vocabulary.iter().copied());
     let vocabulary = TeacherVocabulary::new(&architecture, own.clone(), &own);
@@ -326,7 +335,7 @@ pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherErro
 }
 
 /// A batch with one graph: three nodes in a ring.
-fn probe_batch(vocabulary_size: i64, features: FeatureSet) -> Result<Batch, String> {
+pub(crate) fn probe_batch(vocabulary_size: i64, features: FeatureSet) -> Result<Batch, String> {
     let last = (vocabulary_size - 1).max(0) as u32;
     let list = EdgeList {
         id_index: &[0, last.min(1), last],

@@ -2,6 +2,7 @@
 
 mod gat;
 mod graph;
+mod graph_vgae;
 mod nodes;
 mod teacher_link;
 mod vgae;
@@ -16,6 +17,7 @@ use kdgat_train::objective::{Objective, ObjectiveError};
 
 pub use gat::{GatDistillation, GatObjective, WITH_HINT as GAT_PARTS};
 pub use graph::{ALL_PARTS as GRAPH_PARTS, GraphDistillation, GraphObjective};
+pub use graph_vgae::{GraphVgaeObjective, WITH_HINT as GRAPH_VGAE_PARTS};
 pub use nodes::{Consistency, IGNORED_LABEL, NodeDistillation, NodeObjective};
 pub use teacher_link::TeacherLink;
 pub use vgae::{Translation, VgaeDistillation, VgaeObjective, WITH_HINT as VGAE_PARTS};

@@ -137,6 +137,12 @@ fn columns(command: StepCommand) -> Vec<String> {
         StepCommand::Evaluate => return Vec::new(),
     };
     let mut columns = metrics_header(parts);
+    if command == StepCommand::Autoencoder {
+        // Those of a dataset of graphs.
+        let of_graphs = metrics_header(objective::GRAPH_VGAE_PARTS);
+        let more: Vec<String> = of_graphs.into_iter().filter(|column| !columns.contains(column)).collect();
+        columns.extend(more);
+    }
     let of_curriculum: &[&str] = match command {
         StepCommand::Curriculum => CURRICULUM_COLUMNS,
         StepCommand::Train => GRAPH_CURRICULUM_COLUMNS,
@@ -161,6 +167,7 @@ mod tests {
     fn each_command_has_its_metrics() {
         for (metric, command) in [
             ("val_loss", "autoencoder"),
+            ("val_edges", "autoencoder"),
             ("val_hint_kd", "classifier"),
             ("parameters", "classifier"),
             ("curriculum_ratio", "curriculum"),
