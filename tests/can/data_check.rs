@@ -63,6 +63,25 @@ fn what_may_mislead_is_said() {
     assert!(report.findings.is_sorted_by_key(|finding| finding.severity), "worst first");
 }
 
+/// A parked car sends the same payloads over and over: a detector trained on them takes driving for an attack.
+#[test]
+fn traffic_of_a_parked_car_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let warned = |different: usize| {
+        let root = folder.path().join(different.to_string());
+        let frame = |number: usize| {
+            let value = (number % different) as u16;
+            let mut payload = [0; 8];
+            payload[..2].copy_from_slice(&value.to_be_bytes());
+            let timestamp = 1000.0 + 0.0005 * number as f64;
+            Frame { timestamp, can_id: 0x100 + (number % 20) as u32, payload, payload_length: 8, attack: false }
+        };
+        write_log(&root, "train_01_attack_free", "drive.csv", &(0..20_000).map(frame).collect::<Vec<_>>());
+        report_of(&root).findings.iter().any(|finding| finding.text.contains("the car may be parked in them"))
+    };
+    assert_eq!([warned(200), warned(20_000)], [true, false]);
+}
+
 #[test]
 fn the_command_prints_a_table_or_json_and_ends_with_2_when_a_log_cannot_be_read() {
     let workplace = Workplace::new();

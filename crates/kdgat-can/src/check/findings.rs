@@ -10,6 +10,12 @@ use crate::plausible;
 /// Share of a test's benign stretches found in training from which a warning is given.
 const MUCH_OVERLAP: f64 = 0.05;
 
+/// Share of different payloads among attack-free training frames below which the traffic hardly varies. Recorded cars have 0.002 to 0.065 while
+/// they are parked, and 0.3 to 0.4 on the road.
+const HARDLY_VARIES: f64 = 0.08;
+/// Fewest frames from which it is said: ten seconds of a usual bus.
+const FEWEST_VARIED: u64 = 20_000;
+
 /// All findings, worst first.
 pub fn of(logs: &[LogCheck], copies: &[Copies], dataset: &Dataset, options: &CheckOptions) -> Vec<Finding> {
     let mut found = Findings(Vec::new());
@@ -38,6 +44,7 @@ pub fn of(logs: &[LogCheck], copies: &[Copies], dataset: &Dataset, options: &Che
     unlabelled_tests(logs, &mut found);
     unseen(logs, &mut found);
     empty_payloads(logs, &mut found);
+    variety(logs, &mut found);
     balance(logs, &mut found);
     missing_folders(logs, passed_over, &mut found);
     if options.format.is_none() {
@@ -232,6 +239,21 @@ fn empty_payloads(logs: &[LogCheck], found: &mut Findings) {
         "{} frames have no payload, all of them {side} frames: a model may learn this instead of the attack",
         benign + attack
     ));
+}
+
+/// Warns about attack-free training traffic that hardly varies, such as that of a parked car.
+fn variety(logs: &[LogCheck], found: &mut Findings) {
+    let training = || logs.iter().filter(|log| log.role == Role::TrainAttackFree);
+    let frames: u64 = training().map(LogCheck::benign_frames).sum();
+    let payloads: u64 = training().map(|log| log.distinct_payloads).sum();
+    if frames >= FEWEST_VARIED && (payloads as f64) < HARDLY_VARIES * frames as f64 {
+        found.warning(format!(
+            "attack-free training logs have {} different payloads among 100 frames: the car may be parked in them, and signals such as its \
+             speed may never move; a detector then takes driving for an attack, so add drives in all states (standing, in town, on the \
+             motorway)",
+            readable(100.0 * payloads as f64 / frames as f64, 1)
+        ));
+    }
 }
 
 fn balance(logs: &[LogCheck], found: &mut Findings) {

@@ -81,6 +81,8 @@ pub struct LogCheck {
     pub ids: u64,
     /// True if the IDs look decimal: there are many, and none has a letter in hexadecimal.
     pub ids_look_decimal: bool,
+    /// Estimated number of different payloads of its attack-free frames, counted for each ID.
+    pub distinct_payloads: u64,
     /// IDs that no attack-free frame of a training log has.
     pub unseen: Unseen,
     /// Frames without payload.
@@ -193,6 +195,7 @@ fn describe(file: &SourceFile, scan: Scan, known: &HashSet<u32>, benign_overlap:
     unseen.sort_by_key(|(id, counts)| (u64::MAX - counts.benign - counts.attack, **id));
     let stray = scan.ids.values().map(|counts| counts.benign).filter(|&benign| benign <= STRAY_FRAMES);
     let ids_look_decimal = look_decimal(&scan);
+    let distinct_payloads = scan.distinct_payloads();
     let stray_frames = if scan.report.attack_frames > 0 { stray.sum() } else { 0 };
     LogCheck {
         stray_frames,
@@ -206,6 +209,7 @@ fn describe(file: &SourceFile, scan: Scan, known: &HashSet<u32>, benign_overlap:
         first_timestamp: scan.times.map(|(first, _)| first),
         ids: scan.ids.len() as u64,
         ids_look_decimal,
+        distinct_payloads,
         unseen: Unseen {
             ids: unseen.len() as u64,
             benign_frames: unseen.iter().map(|(_, counts)| counts.benign).sum(),

@@ -1,6 +1,6 @@
 //! Scan of one log: counts, a digest of its frames, and a sample of its benign traffic.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use super::EmptyPayloads;
@@ -12,6 +12,8 @@ use crate::report::ReadReport;
 pub const STRETCH_FRAMES: usize = 20;
 /// One in this many stretches is sampled, by its fingerprint, so that all logs sample the same stretches.
 const STRETCH_SAMPLE: u64 = 32;
+/// One in this many different payloads is kept, by its hash, to estimate their number.
+const PAYLOAD_SAMPLE: u64 = 16;
 /// Frames read at a time.
 const BLOCK_FRAMES: usize = 16_384;
 
@@ -45,9 +47,16 @@ pub struct Scan {
     pub digest: Option<Vec<u8>>,
     /// Fingerprints of the sampled stretches of benign frames.
     pub stretches: Vec<u64>,
+    /// Hashes of the sampled payloads of benign frames, with their IDs.
+    pub payloads: HashSet<u64>,
 }
 
 impl Scan {
+    /// Estimated number of different payloads of benign frames, counted for each ID.
+    pub fn distinct_payloads(&self) -> u64 {
+        PAYLOAD_SAMPLE * self.payloads.len() as u64
+    }
+
     /// Reads the log at `path`.
     pub fn of(path: &Path, format: Option<Format>, options: &ReadOptions) -> Self {
         let mut scan = Self::default();
@@ -94,6 +103,10 @@ impl Scan {
         } else {
             counts.benign += 1;
             self.empty.benign_frames += empty;
+            let hash = hash_of(frame);
+            if hash.is_multiple_of(PAYLOAD_SAMPLE) {
+                self.payloads.insert(hash);
+            }
             let fingerprint = stretch.add(frame);
             self.stretches.extend(fingerprint.filter(|fingerprint| fingerprint % STRETCH_SAMPLE == 0));
         }
@@ -127,7 +140,7 @@ impl Stretch {
     }
 
     fn add(&mut self, frame: &Frame) -> Option<u64> {
-        let value = mix(u64::from_le_bytes(frame.payload) ^ mix(u64::from(frame.can_id) + 1));
+        let value = hash_of(frame);
         let place = self.count % STRETCH_FRAMES;
         if self.count >= STRETCH_FRAMES {
             self.sum =
@@ -138,6 +151,11 @@ impl Stretch {
         self.count += 1;
         (self.count >= STRETCH_FRAMES).then(|| mix(self.sum))
     }
+}
+
+/// Hash of a frame's ID and payload.
+fn hash_of(frame: &Frame) -> u64 {
+    mix(u64::from_le_bytes(frame.payload) ^ mix(u64::from(frame.can_id) + 1))
 }
 
 /// The finaliser of SplitMix64.
