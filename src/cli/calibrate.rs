@@ -15,11 +15,12 @@ use super::output;
 use crate::config::{Setting, Threshold};
 use crate::detect::source::STANDARD_INPUT;
 use crate::detect::{self, Duration, FrameStream};
-use crate::evaluate::calibration::Rule;
+use crate::evaluate::calibration::{AttacksFound, Rule};
 use crate::evaluate::calibrations;
+use crate::evaluate::car::ProfiledTraffic;
 use crate::evaluate::ensemble::CarWindows;
 use crate::evaluate::id_list::IdList;
-use crate::evaluate::scores::Profiled;
+use crate::evaluate::scores::{EVEN_ODDS, Profiled};
 use crate::evaluate::{Calibration, Ensemble, EvaluateError, Scorer, TrainedModel, car, records};
 use crate::files;
 use crate::graph::{CarProfile, Columns};
@@ -28,6 +29,9 @@ use crate::nn::attention::Backend;
 
 /// Seconds of traffic below which too little is known about a car's rare IDs and usual scores.
 const LEAST_SECONDS: f64 = 10.0;
+
+/// Share of the windows with synthetic attacks of a kind, in percent, from which that kind counts as found.
+const FOUND_PERCENT: f64 = 50.0;
 
 /// Most windows that a car's profile is learned from: their frames are held in memory, about 6 kB each.
 const MOST_WINDOWS: usize = 50_000;
@@ -103,20 +107,27 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
     let (window, stride) = (models.window()?, models.stride()?);
     // As in `detect`: a signal ends the reading, and the frames read so far are used.
     interrupt::listen_to_stop_after("the frames that have come")?;
-    let traffic = Traffic::read(&args, &scorers, window, stride)?;
+    let rule = Rule::new(rate, window, stride);
+    let traffic = Traffic::read(&args, &scorers, rule)?;
     let Traffic { windows, seconds, source, .. } = &traffic;
     expect_long_enough(&traffic, args.least_seconds)?;
     let mut calibrated = Vec::new();
     for ((model, scorer), windows) in models.models().into_iter().zip(&scorers).zip(windows) {
-        let least_score = if traffic.profile.is_some() { least_score(model, rate, windows.len())? } else { None };
+        let profiled = traffic.profiled.get(calibrated.len());
+        let least_score = match profiled {
+            Some(profiled) if profiled.profile.counts_bytes() => least_score(model, rate, windows.len())?,
+            Some(_) => Some(EVEN_ODDS),
+            None => None,
+        };
         let (kind, foreign_ids) = (scorer.kind(), scorer.id_list().map(IdList::counted));
-        calibrated.push((model.weights_digest.as_str(), CarWindows { kind, foreign_ids, windows, least_score }));
+        let attacked = profiled.map_or(&[][..], |profiled| &profiled.attacked);
+        let windows = CarWindows { kind, foreign_ids, windows, least_score, attacked };
+        calibrated.push((model.weights_digest.as_str(), windows));
     }
-    let mut calibration = Calibration::new(&calibrated, Rule::new(rate, window, stride), source)?;
+    let mut calibration = Calibration::new(&calibrated, rule, source)?;
     calibration.seconds = Some(*seconds);
-    if let Some(profile) = &traffic.profile {
-        calibration = calibration.with_profile(profile);
-    }
+    let profiles: Vec<CarProfile> = traffic.profiled.iter().map(|profiled| profiled.profile.clone()).collect();
+    calibration = calibration.with_profiles(&profiles);
     expect_free(&path, args.replace)?;
     if let Some(folder) = path.parent().filter(|_| args.output.is_none()) {
         let error = |source| EvaluateError::File { path: folder.to_owned(), action: "make", source };
@@ -146,19 +157,51 @@ fn least_score(model: &TrainedModel, rate: f64, windows: usize) -> Result<Option
 fn report(model: &str, calibration: &Calibration, seconds: f64, rate: f64, path: &Path) -> String {
     let Calibration { threshold, method, windows, .. } = calibration;
     let mut text = format!(
-        "{model}: attacks are scores more than {threshold:.3} standard deviations above this car's usual score ({method}, from \
+        "{model}: attacks are scores above {threshold:.2} on this car's scale: usual spreads above its usual score ({method}, from \
          {windows} attack-free windows ({seconds:.1} s))\n\
          written: {}\n",
         path.display()
     );
     if (*windows as f64) < 1.0 / rate {
+        // A model of the profile set keeps its own threshold unless these windows contradict it.
+        let chosen =
+            if calibration.car.profile().is_some() { "" } else { " the threshold is their highest score, and" };
         text += &format!(
-            "warning: a false-positive rate of {rate} needs at least {:.0} windows, and there are {windows}: the threshold is their \
-             highest score, and a larger share of other windows may exceed it; calibrate with longer traffic\n",
+            "warning: a false-positive rate of {rate} needs at least {:.0} windows, and there are {windows}:{chosen} a larger share of \
+             other windows may exceed the threshold; calibrate with longer traffic\n",
             (1.0 / rate).ceil()
         );
     }
-    text + &about_ids(calibration)
+    text + &about_ids(calibration) + &about_bytes(calibration) + &about_attacks(calibration)
+}
+
+/// Says that bytes are no evidence on this car, if so.
+fn about_bytes(calibration: &Calibration) -> String {
+    match calibration.car.profile() {
+        Some(profile) if !profile.counts_bytes() => {
+            "values and changes of bytes are no evidence of an attack on this car: its bytes still do what they had not done before in this \
+             traffic; the times of frames, IDs and relations between signals are\n"
+                .to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+/// Says which synthetic attacks this calibration finds in copies of the traffic, and which it does not.
+fn about_attacks(calibration: &Calibration) -> String {
+    let share = |kind: &AttacksFound| 100.0 * kind.found as f64 / kind.windows as f64;
+    let (found, missed): (Vec<_>, Vec<_>) = calibration.attacks.iter().partition(|kind| share(kind) >= FOUND_PERCENT);
+    let listed = |kinds: Vec<&AttacksFound>| {
+        kinds.iter().map(|kind| format!("{} {:.0} %", kind.kind, share(kind))).collect::<Vec<_>>().join(", ")
+    };
+    let mut text = String::new();
+    if !found.is_empty() {
+        text += &format!("synthetic attacks in copies of this traffic, windows found: {}\n", listed(found));
+    }
+    if !missed.is_empty() {
+        text += &format!("this calibration will not find these attacks, or hardly: {}\n", listed(missed));
+    }
+    text
 }
 
 /// Scored attack-free traffic of a car.
@@ -168,13 +211,14 @@ struct Traffic {
     seconds: f64,
     /// Paths of the logs, for display.
     source: String,
-    /// The car's profile, for a model of the profile set.
-    profile: Option<CarProfile>,
+    /// What each model needs of the car's profile, for models of the profile set.
+    profiled: Vec<ProfiledTraffic>,
 }
 
 impl Traffic {
     /// Reads the logs one after the other, up to the requested number of seconds.
-    fn read(args: &CalibrateArgs, scorers: &[Scorer], window: usize, stride: usize) -> Result<Self> {
+    fn read(args: &CalibrateArgs, scorers: &[Scorer], rule: Rule) -> Result<Self> {
+        let Rule { window, stride, .. } = rule;
         // An ensemble has at least one model.
         let features = scorers[0].features();
         let mut duration = Duration::up_to(args.seconds);
@@ -205,14 +249,15 @@ impl Traffic {
         if has_more {
             eprintln!("the profile is learned from the first {MOST_WINDOWS} windows; later traffic is not used");
         }
-        let mut profile = None;
+        let mut profiled = Vec::new();
         if features.needs_history() && columns.num_graphs() > 0 {
             for (scorer, windows) in scorers.iter().zip(&mut windows) {
-                let (learned, scored) = car::profile_windows(scorer, &columns)?;
-                (profile, *windows) = (Some(learned), scored);
+                let of_model = car::profile_windows(scorer, &columns, rule)?;
+                *windows = of_model.windows.clone();
+                profiled.push(of_model);
             }
         }
-        Ok(Self { windows, seconds: duration.seconds(), source: logs.join(", "), profile })
+        Ok(Self { windows, seconds: duration.seconds(), source: logs.join(", "), profiled })
     }
 }
 

@@ -95,9 +95,10 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
     tch::set_num_threads(args.threads);
     let (models, file) = args.named()?;
     let models = Ensemble::read(&models)?;
-    let Chosen { threshold, cars, source } = threshold(&args, &models)?;
+    let Chosen { threshold, cars, source, rate } = threshold(&args, &models)?;
     let scales = scales(&models)?;
     let stride = args.stride.map_or_else(|| models.stride(), |stride| Ok(stride as usize))?;
+    let nats = cars.first().filter(|_| cars.len() == 1).and_then(CarScale::nats_of_deviation);
     let options = DetectOptions { stride, threshold, cars, scales };
     let mut detector = Detector::new(&models.models(), options, Device::Cpu)?;
     // A live stream has no end; a signal is the usual way to stop.
@@ -105,9 +106,9 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
     let mut stream = FrameStream::open_checked(file, &args.log.options())?;
 
     eprintln!("{}", described(threshold, &source, &detector));
-    let mut layer = args.alarm.start(SeverityScale::new(detector.kind(), threshold))?;
+    let mut layer = args.alarm.start(SeverityScale::new(detector.kind(), threshold).with_nats(nats))?;
     let mut output = BufWriter::new(io::stdout().lock());
-    let watched = watch(&mut detector, &mut stream, layer.as_mut(), &mut output);
+    let watched = watch(&mut detector, &mut stream, layer.as_mut(), rate, &mut output);
     // Also after an error: an open episode has an end, and its commands run.
     let closing = layer.map(|layer| layer.close(&mut output));
     let busy = watched?;
@@ -138,6 +139,7 @@ fn watch(
     detector: &mut Detector,
     stream: &mut FrameStream,
     mut layer: Option<&mut AlarmLayer>,
+    mut rate: Option<f64>,
     output: &mut impl Write,
 ) -> Result<Duration> {
     let (mut frames, mut busy) = (Vec::new(), Duration::ZERO);
@@ -156,8 +158,23 @@ fn watch(
         // Flushed at once, so that readers of a live stream see each line immediately.
         output.flush().map_err(OutputError)?;
         busy += start.elapsed();
+        if let Some((asked, share)) = rate.and_then(|rate| Some((rate, detector.drowns(rate)?))) {
+            eprintln!("{}", drowning(asked, share, detector.is_calibrated()));
+            rate = None;
+        }
     }
     Ok(busy)
+}
+
+/// What to do where far more windows are called attacks than were asked for.
+fn drowning(asked: f64, share: f64, is_calibrated: bool) -> String {
+    let knows = if is_calibrated { "neither the model nor the calibration knows" } else { "the model does not know" };
+    format!(
+        "warning: {:.1} % of the windows of a minute are called attacks, where {:.1} % were asked for: if nobody attacks the car, {knows} such \
+         traffic; calibrate with traffic of all states of the car (`kdgat calibrate`), or train on it",
+        100.0 * share,
+        100.0 * asked
+    )
 }
 
 /// The threshold in use.
@@ -167,6 +184,8 @@ struct Chosen {
     cars: Vec<CarScale>,
     /// Origin of the threshold, for display.
     source: String,
+    /// Share of attack-free windows that it was chosen to call attacks, if it was chosen so.
+    rate: Option<f64>,
 }
 
 /// Chooses the threshold: the user's, else the calibration's, else a recorded one, else 0.5 for a classifier.
@@ -183,8 +202,16 @@ fn threshold(args: &DetectArgs, models: &Ensemble) -> Result<Chosen> {
             None
         }
     };
-    let of_score =
-        |score: f64, source: String| Chosen { threshold: AttackAbove::Score(score), cars: Vec::new(), source };
+    let of_score = |score: f64, source: String| Chosen {
+        threshold: AttackAbove::Score(score),
+        cars: Vec::new(),
+        source,
+        rate: None,
+    };
+    let rate_of = |method: &str| match Threshold::parse(method) {
+        Some(Threshold::FalsePositiveRate(rate)) => Some(rate),
+        _ => None,
+    };
     match (args.threshold, calibration) {
         (Some(Threshold::Score(score)), calibration) => {
             let cars = calibration.map_or_else(Vec::new, |(_, calibration)| calibration.into_cars());
@@ -202,11 +229,11 @@ fn threshold(args: &DetectArgs, models: &Ensemble) -> Result<Chosen> {
         (_, Some((path, calibration))) => {
             let source = format!("{} of {}, from {}", calibration.method, path.display(), calibration.source);
             let threshold = AttackAbove::Deviations(calibration.threshold);
-            Ok(Chosen { threshold, cars: calibration.into_cars(), source })
+            Ok(Chosen { threshold, rate: rate_of(&calibration.method), cars: calibration.into_cars(), source })
         }
         (asked, None) => match (recorded(models, asked)?, asked) {
             (Some(Recorded { method, value, dataset }), _) => {
-                Ok(of_score(value, format!("{method}, recorded on {dataset}")))
+                Ok(Chosen { rate: rate_of(&method), ..of_score(value, format!("{method}, recorded on {dataset}")) })
             }
             (None, Some(rule)) => Err(not_recorded(models, rule)?.into()),
             (None, None) => usual(models).map(|(score, source)| of_score(score, source)),
@@ -294,7 +321,7 @@ fn described(threshold: AttackAbove, source: &str, detector: &Detector) -> Strin
         AttackAbove::Score(score) => format!("attacks: scores above {} ({source})", Threshold::Score(score)),
         AttackAbove::Deviations(deviations) => {
             format!(
-                "attacks: scores more than {deviations:.3} standard deviations above this car's usual score ({source})"
+                "attacks: scores above {deviations:.2} on this car's scale: usual spreads above its usual score ({source})"
             )
         }
     }
@@ -303,13 +330,13 @@ fn described(threshold: AttackAbove, source: &str, detector: &Detector) -> Strin
 /// Line on the alarms, whether they were right or wrong.
 fn alarms(windows: u64, figures: &OperatorFigures, busy: Duration) -> String {
     let each = 1e3 * busy.as_secs_f64() / windows.max(1) as f64;
-    let alarms = counted(figures.alarms, "alarm");
     let episodes = match figures.alarm_episodes {
         0 => String::new(),
         episodes => format!(" in {}", counted(episodes, "episode")),
     };
     format!(
-        "{windows} windows, {alarms}{episodes}{}, {each:.3} ms each",
+        "{windows} windows, {} of them called attacks{episodes}{}, {each:.3} ms each",
+        figures.alarms,
         an_hour(figures.alarms_per_hour(), figures.seconds, "of traffic")
     )
 }
@@ -319,7 +346,7 @@ fn by_labels(figures: &OperatorFigures) -> String {
     let rate = an_hour(figures.false_alarms_per_hour(), figures.seconds_without_attack, "without an attack");
     let mut text = format!("by the labels: {}{rate}", counted(figures.false_alarms, "false alarm"));
     if figures.episodes == 0 {
-        return text + "; no attack";
+        return text + &format!("; no attack; at most {:.1} an hour", figures.false_alarms_per_hour_at_most());
     }
     text += &format!("; {} of {} found", figures.episodes_found(), counted(figures.episodes, "attack episode"));
     if figures.episodes_found() > 0 {

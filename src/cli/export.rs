@@ -13,7 +13,7 @@ use super::settings::Settings;
 use crate::car::{CalibrationBytes, Measured, Precision};
 use crate::config::{Threshold, reads};
 use crate::shell;
-use crate::stage::{self, ExportCOptions, ExportOptions};
+use crate::stage::{self, ExportCOptions, ExportOptions, ExportedCalibration};
 
 /// Arguments of `kdgat export`, in addition to the configuration.
 #[derive(Args, Debug)]
@@ -41,6 +41,9 @@ pub struct ExportArgs {
     /// youden) (default: the one that `kdgat detect` uses)
     #[arg(long, value_name = "THRESHOLD", allow_negative_numbers = true, value_parser = parse_threshold, requires = "c")]
     pub threshold: Option<Threshold>,
+    /// With --c: also write this calibration of the model (a name of `kdgat calibrate`, or a file) as NAME.calibration, for `kdgat-car --load`
+    #[arg(long, value_name = "NAME|FILE", requires = "c")]
+    pub calibration: Option<String>,
     /// With --c: compile the detector with `cc` and print its flash, memory and time a window on this machine
     #[arg(long, requires = "c")]
     pub measure: bool,
@@ -91,6 +94,7 @@ fn run_c(args: &ExportArgs, folder: &Path) -> Result<ExitCode> {
         precision,
         threshold: args.threshold,
         measure: args.measure,
+        calibration: args.calibration.clone(),
     };
     let exported = stage::export_c(&loaded.config, &options)?;
     output::write(&format!(
@@ -107,10 +111,21 @@ fn run_c(args: &ExportArgs, folder: &Path) -> Result<ExitCode> {
         exported.most_operations,
         shell::quoted_path(&exported.folder),
     ))?;
+    if let Some(calibration) = exported.calibration {
+        output::write(&calibrated(&calibration))?;
+    }
     if let Some(measured) = exported.measured {
         output::write(&figures(measured))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Lines about a calibration for the C code.
+fn calibrated(calibration: &ExportedCalibration) -> String {
+    let ExportedCalibration { path, left_out } = calibration;
+    let path = path.display();
+    let left_out = left_out.as_ref().map_or(String::new(), |what| format!("warning: {what}\n"));
+    format!("calibration: {path}, for kdgat-car --load {path}\n{left_out}")
 }
 
 /// Lines about a measured export.

@@ -24,6 +24,7 @@ use crate::evaluate::judge::{CalibrateBy, ModelScores, ProfiledFile, Subject, Te
 use crate::evaluate::operator::Cut;
 use crate::evaluate::ranking::Ranking;
 use crate::evaluate::records::RecordedThreshold;
+use crate::evaluate::scores::EVEN_ODDS;
 use crate::evaluate::speed;
 use crate::evaluate::tables::{ModelReport, Report};
 use crate::evaluate::teacher_worth;
@@ -92,7 +93,8 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
         eprintln!("scoring with {}", model.name);
         let store = stores.of(&model)?;
         warn_of_other(&model, &store);
-        scored.push(score(model, store, &files, method, device, training::attention_kernel(config))?);
+        warn_of_trained_test(&model, &store);
+        scored.push(score(model, store, &files, (method, calibrate), device, training::attention_kernel(config))?);
     }
 
     warn_of_rare(method, &scored);
@@ -219,7 +221,10 @@ pub(super) fn test_files(store: &Store, calibrate: Option<&CalibrateBy>) -> Resu
     }
     if files.is_empty() {
         let dataset = &store.manifest().dataset;
-        return Err(StageError::Input(format!("dataset {dataset} has no test_* folder with a window to score")));
+        return Err(StageError::Input(format!(
+            "dataset {dataset} has no test_* folder with a window to score; put drives that the training does not have into a folder \
+             test_01_attack_free, for false alarms an hour, or drives with labelled attacks into test_01_with_attacks"
+        )));
     }
     if from.is_none() {
         files.chunk_by(|a, b| a.folder == b.folder).for_each(warn_of_uncalibrated);
@@ -298,6 +303,20 @@ fn warn_of_uncalibrated(folder: &[TestFile]) {
     );
 }
 
+/// Warns that windows of the test folders are in training logs, too, and that the model was trained before the store left them out of the
+/// training: it knows them.
+fn warn_of_trained_test(model: &TrainedModel, store: &Store) {
+    let copies = store.manifest().duplicates.train_in_test + store.manifest().duplicates.validation_in_test;
+    if copies > 0 && model.description.dataset.digest != store.digest() {
+        tracing::warn!(
+            "{copies} windows of the test folders are in training logs of {}, too, and {} may have been trained on them: its figures on \
+             them say nothing about other drives; test with drives that the training does not have",
+            store.manifest().dataset,
+            model.name
+        );
+    }
+}
+
 fn labels(store: &Store, graphs: impl IntoIterator<Item = u64>) -> Result<Vec<bool>, StageError> {
     Ok(graphs.into_iter().map(|graph| store.try_graph(graph).map(|view| view.attack)).collect::<Result<_, _>>()?)
 }
@@ -306,7 +325,7 @@ fn score(
     model: TrainedModel,
     store: Arc<Store>,
     files: &[TestFile],
-    method: Threshold,
+    (method, calibrate): (Threshold, Option<&CalibrateBy>),
     device: Device,
     kernel: Backend,
 ) -> Result<Scored, StageError> {
@@ -314,15 +333,17 @@ fn score(
     let Validated { raw: validation, held_out, labels: validation_labels, recorded } =
         validation::choose_threshold(&model, &scorer, &store, method)?;
     let (raw, held_out_labels) = (only(&held_out, &validation), only(&held_out, &validation_labels));
+    let rate = calibrate.map_or(0.0, |by| by.rule.rate);
     let profiled = |file: &TestFile| {
         if file.calibration.is_empty() {
             return Ok(None);
         }
         if scorer.features().needs_history() {
-            return car::profile_file(&scorer, &store, file.graphs.clone(), file.calibration.clone()).map(Some);
+            return car::profile_file(&scorer, &store, file.graphs.clone(), file.calibration.clone(), rate).map(Some);
         }
         let of = |graphs: &Range<u64>| scorer.profile_store(&store, &graphs.clone().collect::<Vec<_>>());
-        Ok::<_, EvaluateError>(Some(ProfiledFile { calibration: of(&file.calibration)?, graphs: of(&file.graphs)? }))
+        let (calibration, graphs) = (of(&file.calibration)?, of(&file.graphs)?);
+        Ok::<_, EvaluateError>(Some(ProfiledFile { calibration, graphs, attacked: Vec::new(), judges_bytes: true }))
     };
     let unknown = files.iter().map(profiled).collect::<Result<_, _>>()?;
     let test: Vec<u64> = files.iter().flat_map(|file| file.graphs.clone()).collect();
@@ -341,6 +362,7 @@ fn score(
         unknown,
         foreign_ids: scorer.id_list().map(IdList::counted),
         least_score: recorded.short_profile,
+        least_without_bytes: recorded.short_profile.map(|_| EVEN_ODDS),
     };
     Ok(Scored { model, store, scores, recorded, speed, validation_roc_auc, windows })
 }

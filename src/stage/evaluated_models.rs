@@ -1,6 +1,6 @@
 //! The models that `kdgat evaluate` scores on CAN windows, and the stores that they read.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{StageError, setup};
@@ -129,7 +129,32 @@ pub fn read_each_once(runs: &[PathBuf]) -> Result<Vec<TrainedModel>, StageError>
         seen.push(file);
         models.push(model);
     }
+    name_apart(&mut models);
     Ok(models)
+}
+
+/// Gives models with the same name, such as runs 1 of two datasets, the ends of their paths in which they differ as names.
+fn name_apart(models: &mut [TrainedModel]) {
+    let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
+    let folder = |model: &TrainedModel| model.folder.canonicalize().unwrap_or_else(|_| model.folder.clone());
+    let folders: Vec<PathBuf> = models.iter().map(folder).collect();
+    for (model, name) in names.iter().enumerate() {
+        let alike: Vec<&Path> =
+            (0..names.len()).filter(|&other| names[other] == *name).map(|other| folders[other].as_path()).collect();
+        if alike.len() > 1 {
+            models[model].name = telling_end(&folders[model], &alike);
+        }
+    }
+}
+
+/// The shortest end of a path, of at least two parts, that no other of `paths` has.
+fn telling_end(path: &Path, paths: &[&Path]) -> String {
+    fn end(path: &Path, parts: usize) -> Vec<&std::ffi::OsStr> {
+        path.iter().rev().take(parts).collect()
+    }
+    let is_telling = |parts: &usize| paths.iter().filter(|other| end(other, *parts) == end(path, *parts)).count() == 1;
+    let parts = (2..=path.iter().count()).find(is_telling).unwrap_or(2);
+    end(path, parts).into_iter().rev().collect::<PathBuf>().display().to_string()
 }
 
 fn fits_window(config: &Config, model: &TrainedModel) -> bool {
@@ -160,4 +185,18 @@ pub fn expect_fit(config: &Config, model: &TrainedModel) -> Result<(), StageErro
         )));
     }
     expect_window(config, model)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_with_one_name_are_told_apart_by_their_paths() {
+        let paths = ["/w/runs/golf/gat_student_normal/1", "/w/runs/polo/gat_student_normal/1", "/v/runs/polo/gat/1"];
+        let paths: Vec<&Path> = paths.iter().map(Path::new).collect();
+        let names: Vec<String> = paths.iter().map(|path| telling_end(path, &paths)).collect();
+        assert_eq!(names, ["golf/gat_student_normal/1", "polo/gat_student_normal/1", "gat/1"]);
+        assert_eq!(telling_end(Path::new("/a/run"), &[Path::new("/a/run")]), "a/run");
+    }
 }

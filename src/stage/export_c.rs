@@ -10,11 +10,11 @@ use tch::Device;
 use super::export::{description, file_error, short};
 use super::{StageError, setup};
 use crate::can::Frame;
-use crate::car::{self, CarModel, CarPartner, Measured, Precision, UsualScale, VectorResult, Vectors};
+use crate::car::{self, CarCalibration, CarModel, CarPartner, Measured, Precision, UsualScale, VectorResult, Vectors};
 use crate::config::{Config, EvaluationConfig, Setting, Threshold};
 use crate::detect::{AttackAbove, DetectOptions, Detection, Detector};
 use crate::evaluate::ensemble::EnsembleThreshold;
-use crate::evaluate::{Ensemble, Scale, TrainedModel, records};
+use crate::evaluate::{Ensemble, Scale, TrainedModel, calibrations, records};
 use crate::files;
 use crate::nn::Architecture;
 use crate::random;
@@ -42,6 +42,17 @@ pub struct ExportCOptions {
     pub threshold: Option<Threshold>,
     /// Compile and measure the export.
     pub measure: bool,
+    /// A calibration of the models, by name or as a file, to write for the C code.
+    pub calibration: Option<String>,
+}
+
+/// A calibration that was written for the C code.
+#[derive(Debug, Clone)]
+pub struct ExportedCalibration {
+    /// Its file.
+    pub path: PathBuf,
+    /// How the C code's verdicts differ from those of `kdgat detect` with the calibration, if they do.
+    pub left_out: Option<String>,
 }
 
 /// The result of an export as C.
@@ -57,6 +68,8 @@ pub struct ExportedC {
     /// The threshold on the score, and its origin.
     pub threshold: f64,
     pub threshold_source: String,
+    /// The calibration, if one was asked for.
+    pub calibration: Option<ExportedCalibration>,
     /// Figures of the compiled detector, if they were asked for.
     pub measured: Option<Measured>,
 }
@@ -70,6 +83,10 @@ pub fn export_c(config: &Config, options: &ExportCOptions) -> Result<ExportedC, 
         Some(_) => (joint_threshold(&models, options.threshold)?, models.scales()?),
     };
     let stride = models.stride()?;
+    let calibration = match &options.calibration {
+        Some(asked) => calibration_of(&models, asked, options.precision)?,
+        None => None,
+    };
     let mut models = models.into_models();
     // From here on the trainer computes with the weights that the C code has.
     for model in &mut models {
@@ -127,7 +144,16 @@ pub fn export_c(config: &Config, options: &ExportCOptions) -> Result<ExportedC, 
     for file in &exported.files {
         write(&file.name, &file.contents)?;
     }
+    let calibration = match calibration {
+        Some(Saved { name, bytes, left_out }) => {
+            let path = folder.join(name);
+            files::write_atomically(&path, &bytes).map_err(|source| file_error(&path, "write", source))?;
+            Some(ExportedCalibration { path, left_out })
+        }
+        None => None,
+    };
     Ok(ExportedC {
+        calibration,
         folder: folder.clone(),
         files: exported.files.len() + 1,
         weight_bytes: exported.weight_bytes,
@@ -136,6 +162,49 @@ pub fn export_c(config: &Config, options: &ExportCOptions) -> Result<ExportedC, 
         threshold_source: chosen.source,
         measured: if options.measure { Some(car::measure(folder)?) } else { None },
     })
+}
+
+/// A calibration in the format of the C code.
+struct Saved {
+    /// Name of the file.
+    name: String,
+    bytes: Vec<u8>,
+    left_out: Option<String>,
+}
+
+/// Finds a calibration of the model and converts it; `None` if `asked` says none.
+fn calibration_of(models: &Ensemble, asked: &str, precision: Precision) -> Result<Option<Saved>, StageError> {
+    let Some((path, calibration)) = calibrations::find(models, asked)? else { return Ok(None) };
+    if models.partner().is_some() {
+        return Err(StageError::Input(
+            "--calibration: two models together have no calibration in C; export one of them alone".to_owned(),
+        ));
+    }
+    let car = &calibration.car;
+    let ids = car.ids().map(|ids| (ids.known().ids(), ids.evidence()));
+    let scale = car.scale();
+    let saved = CarCalibration {
+        weights_digest: &calibration.weights_digest,
+        precision,
+        median: scale.median,
+        spread: scale.spread,
+        threshold: calibration.threshold,
+        profile: car.profile(),
+        ids,
+        errors: car.usual_errors(),
+    };
+    let relations = car.profile().map_or(0, |profile| profile.relations().len());
+    let mut left_out = Vec::new();
+    if relations > 0 {
+        left_out.push(format!("the C code has no room for the calibration's {relations} relations between signals"));
+    }
+    if precision == Precision::Int8 {
+        left_out.push("the calibration was made with weights of single precision, not of 8 bits".to_owned());
+    }
+    let left_out = (!left_out.is_empty())
+        .then(|| format!("{}; verdicts may differ from those of kdgat detect", left_out.join(", and ")));
+    let stem = path.file_stem().map_or("car".into(), |stem| stem.to_string_lossy());
+    Ok(Some(Saved { name: format!("{stem}.calibration"), bytes: saved.bytes()?, left_out }))
 }
 
 /// Refuses a folder whose files an export of another model or another program would overwrite.

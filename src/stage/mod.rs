@@ -59,7 +59,7 @@ pub use compare::{CompareOptions, Comparison, compare};
 pub use error::StageError;
 pub use evaluate::{EvaluateOptions, evaluate};
 pub use export::{ExportOptions, Exported, export};
-pub use export_c::{ExportCOptions, ExportedC, export_c};
+pub use export_c::{ExportCOptions, ExportedC, ExportedCalibration, export_c};
 pub use fusion::{FusionOutcome, fusion};
 pub use fusion_models::model_of_dataset;
 pub use graph_plan::plan_graphs;

@@ -10,7 +10,7 @@ use super::cache_settings::cache_options;
 use super::graph_autoencoder::expect_difficulty_model;
 use super::setup::{self, Data};
 use super::{Outcome, StageError, training};
-use crate::config::{self, Config, IdEncoding, Residency as ResidencyChoice, Stage};
+use crate::config::{self, Config, FeatureChoice, IdEncoding, Residency as ResidencyChoice, Stage};
 use crate::distill::frozen::{
     self, Asked, FrozenEnsemble, HiddenIds, LoadedModel, TargetChanges, TeacherVocabulary, joined_weights,
 };
@@ -169,7 +169,7 @@ fn shipped_teachers() -> Option<Registry> {
 /// Also if it is of another kind than the student, reads other features, or was trained on what this run holds out.
 pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTeacher>, StageError> {
     let model = stage.model().as_str();
-    let command = training_command(config, stage, model, "teacher");
+    let command = training_command(config, stage, model, "teacher") + &otherwise(config, model);
     let search = Search { dataset: &data.dataset.name, kind: model, command: &command };
     let found = search.run(config, |network, role| {
         expect_kind(network, model, role)?;
@@ -476,6 +476,14 @@ pub fn registered_vgae(config: &Config, dataset: &str) -> Result<LoadedModel, St
     Search { dataset, kind: "vgae", command: &command }.registered(config)
 }
 
+/// Other ways than the command that trains a teacher: a classifier needs attacks, which not every dataset has recorded.
+fn otherwise(config: &Config, model: &str) -> String {
+    let lacks_attacks = model == "gat" && !config.data.synthetic_attacks;
+    let attacks =
+        if lacks_attacks { " (without recorded attacks: --synthetic-attacks, or the preset profile)" } else { "" };
+    format!("{attacks}, or train without a teacher: --use-kd false")
+}
+
 /// Loads the model at `path`.
 pub fn open(path: &Path) -> Result<LoadedModel, StageError> {
     retry_on_oom(Meter::new(Device::Cpu), || Ok(LoadedModel::open(path)?))
@@ -483,7 +491,8 @@ pub fn open(path: &Path) -> Result<LoadedModel, StageError> {
 
 /// The command that trains a model of this size on the configured data.
 fn training_command(config: &Config, stage: Stage, model: &str, size: &str) -> String {
-    format!("kdgat {} --preset {model},{size}{}", stage.command(), data_flag(config))
+    let profile = if config.data.features == FeatureChoice::Profile { ",profile" } else { "" };
+    format!("kdgat {} --preset {model},{size}{profile}{}", stage.command(), data_flag(config))
 }
 
 /// The `--data` flag for the configured data, quoted for a shell; empty for the simulated dataset.
@@ -599,4 +608,23 @@ pub fn register(config: &Config, best: &Path, outcome: &Outcome) -> Result<PathB
     let registered =
         retry_on_oom(Meter::new(Device::Cpu), || Ok::<_, StageError>(registry.register(&teacher, &weights, replace)?))?;
     Ok(registered.weights_path.parent().unwrap_or(Path::new("")).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A classifier's teacher wants attacks, which most datasets of one's own lack: the command alone would lead to the next error.
+    #[test]
+    fn a_missing_teacher_is_explained_to_those_without_labels() {
+        let mut config = Config::default();
+        let command = |config: &Config| training_command(config, Stage::Classifier, "gat", "teacher");
+        assert_eq!(command(&config), "kdgat classifier --preset gat,teacher");
+        assert!(otherwise(&config, "gat").contains("--synthetic-attacks, or the preset profile"));
+        assert!(otherwise(&config, "gat").ends_with("train without a teacher: --use-kd false"));
+        assert_eq!(otherwise(&config, "vgae"), ", or train without a teacher: --use-kd false");
+        (config.data.features, config.data.synthetic_attacks) = (FeatureChoice::Profile, true);
+        assert_eq!(command(&config), "kdgat classifier --preset gat,teacher,profile");
+        assert_eq!(otherwise(&config, "gat"), ", or train without a teacher: --use-kd false");
+    }
 }

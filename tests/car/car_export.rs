@@ -135,7 +135,7 @@ fn the_c_detector_equals_the_trainer() {
 }
 
 /// A calibration in C has the threshold of `kdgat calibrate` from the same frames, and gives the deviations and verdicts of `kdgat
-/// detect --calibration`. It belongs to its model, and a damaged one is refused.
+/// detect --calibration`; so does that of `kdgat calibrate` itself, converted by `kdgat export`. It belongs to its model, and a damaged one is refused.
 #[test]
 fn a_calibration_in_c_equals_the_trainers() {
     if !can_compile() {
@@ -171,6 +171,12 @@ fn a_calibration_in_c_equals_the_trainers() {
         expect_equal(name, &windows(rest.lines()), &expected);
         let loaded = succeeded(&run_on(&program, &["--load", "car.cal"], &candump(&frames)));
         assert_eq!(loaded, rest, "{name}: a saved calibration is the same");
+        let (folder, file) = (format!("car{}", programs.len()), format!("{name}.json"));
+        let said = succeeded(&bench.kdgat(&["export", run, "--c", &folder, "--calibration", &file]));
+        let converted = bench.path().join(&folder).join(format!("{name}.calibration"));
+        assert!(said.contains("for kdgat-car --load"), "{said}");
+        let loaded = succeeded(&run_on(&program, &["--load", converted.to_str().unwrap()], &candump(&frames)));
+        expect_equal(name, &windows(loaded.lines()), &expected);
         programs.push(program);
     }
     let file = programs[0].with_file_name("car.cal");

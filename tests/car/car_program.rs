@@ -334,7 +334,7 @@ fn a_closed_output_is_no_error_and_signals_end_a_stream() {
     let ended = child.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(0), "a service was stopped: {}", stderr(&ended));
     assert!(
-        stderr(&ended).contains("2 windows, 2 alarms") && stderr(&ended).contains("; 250 frames"),
+        stderr(&ended).contains("2 windows, 2 of them called attacks") && stderr(&ended).contains("; 250 frames"),
         "{}",
         stderr(&ended)
     );
@@ -500,6 +500,9 @@ fn a_calibration_is_saved_and_loaded() {
             "{}",
             stderr(&short)
         );
+        let shorter = exported.car(&["--calibrate", "20s", "--save", "short", "calm.log"]);
+        assert_eq!(shorter.status.code(), Some(2));
+        assert!(stderr(&shorter).contains(" s of traffic, less than --calibrate 20 s"), "{}", stderr(&shorter));
         assert!(!folder.join("short").exists());
 
         let whole = std::fs::read(folder.join("car.calibration")).unwrap();

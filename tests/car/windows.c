@@ -1,5 +1,5 @@
 /* Prints the graphs that an exported detector makes of frames from standard input: a line with the number of the first frame, a line for
- * each node (ID, row of the vocabulary, whether it sends, continuous features) and a line for each edge (source, target, features if the
+ * each node (ID, row of the vocabulary, whether it sends, continuous features, profile set: surprise) and a line for each edge (source, target, features if the
  * model reads them). A frame is its time (double), ID (4 bytes), length and 8 bytes of payload. */
 #include <stdio.h>
 
@@ -28,6 +28,9 @@ int main(void)
             for (k = 0; k < KDGAT_NODE_COLUMNS; k++) {
                 printf(" %.9g", (double)state.graph.continuous[i][k]);
             }
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+            printf(" %.9g", (double)state.graph.surprise[i]);
+#endif
             printf("\n");
         }
         for (i = 0; i < state.graph.num_edges; i++) {

@@ -87,9 +87,15 @@ fn graphs(frames: &[Frame], stride: usize, architecture: &Architecture) -> Vec<S
         let view = columns.graph(graph);
         lines.push(format!("window {}", view.first_frame));
         let sending = view.sending_ids();
-        for id in view.can_ids {
+        let unusual = input.profile.as_ref().map(|profile| profile.unusual_nodes(&view));
+        for (node, id) in view.can_ids.iter().enumerate() {
             let sends = u8::from(sending.contains(id));
-            lines.push(format!("{id} {} {sends}{}", vocabulary().index_of(*id), listed(rows.next().unwrap())));
+            let surprise = unusual.as_ref().map_or(String::new(), |nodes| format!(" {}", nodes[node].surprise));
+            lines.push(format!(
+                "{id} {} {sends}{}{surprise}",
+                vocabulary().index_of(*id),
+                listed(rows.next().unwrap())
+            ));
         }
         let mut edges = view.sources.iter().zip(view.edge_features.chunks(view.edge_features.len() / view.num_edges()));
         for target in 0..view.num_nodes() {
@@ -192,8 +198,8 @@ fn assert_relations_are_used(lines: &[String]) {
     let windows: Vec<&[String]> =
         lines.split(|line| line.starts_with("window")).filter(|rows| !rows.is_empty()).collect();
     let count = |rows: &[String], column: usize| {
-        // ID, row of the vocabulary, and whether it sends come before the features; edges have fewer columns.
-        let nodes = rows.iter().map(|row| row.split(' ').collect::<Vec<_>>()).filter(|row| row.len() == 3 + DEVIATIONS);
+        // ID, row of the vocabulary, and whether it sends come before the features, the surprise after them; edges have fewer columns.
+        let nodes = rows.iter().map(|row| row.split(' ').collect::<Vec<_>>()).filter(|row| row.len() == 4 + DEVIATIONS);
         nodes.filter(|row| row[3 + column] != "0").count()
     };
     let of_windows = |column: usize| windows.iter().map(move |rows| count(rows, column));

@@ -346,10 +346,61 @@ fn a_classifier_of_the_profile_set_runs_through_all_commands() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let calibration = std::fs::read_to_string(run.join("calibrations/own.json")).unwrap();
     assert!(calibration.contains("\"car_profile\""));
+    // What bytes never do is not known after a few seconds, so that only times, IDs and relations count; attacks were tried on copies.
+    assert!(calibration.contains("\"counts_bytes\": false"), "{calibration}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("values and changes of bytes are no evidence") && said.contains("masquerade"), "{said}");
+    let attacks = serde_json::from_str::<serde_json::Value>(&calibration).unwrap()["attacks"].as_array().unwrap().len();
+    assert!((4..=8).contains(&attacks), "{calibration}");
     let calibrated = parsed(&detect(&["--calibration", "own"], &log));
     assert_eq!(calibrated.len(), of_file.len());
     assert_ne!(calibrated, of_file);
     assert_full_calibrations_are_counted(&place, &run, &benign);
+    assert_a_calibration_goes_into_the_car(&place, &run, &log, &detect(&["--calibration", "own"], &log));
+}
+
+/// `kdgat export --calibration` writes a calibration that `kdgat-car` loads: its lines are those of `kdgat detect` with the same calibration,
+/// the culprits included.
+fn assert_a_calibration_goes_into_the_car(
+    place: &Workplace,
+    run: &std::path::Path,
+    log: &std::path::Path,
+    detected: &str,
+) {
+    use std::process::Command;
+    if !Command::new("cc").arg("--version").output().is_ok_and(|found| found.status.success()) {
+        return;
+    }
+    place.run(&["export", run.to_str().unwrap(), "--c", "own-car", "--threshold", "0.5", "--calibration", "own"]);
+    let build = "cc -std=c99 -O1 -Iown-car own-car/*.c own-car/example/*.c -o own-car/kdgat-car -lm";
+    let built = Command::new("sh").args(["-c", build]).current_dir(place.path("")).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let mut candump = String::new();
+    for line in std::fs::read_to_string(log).unwrap().lines().skip(1) {
+        let fields: Vec<&str> = line.split(',').collect();
+        candump += &format!("({}) can0 {:0>3}#{}\n", fields[0], fields[1], fields[2]);
+    }
+    std::fs::write(place.path("own.log"), candump).unwrap();
+    let mut car = Command::new(place.path("own-car/kdgat-car"));
+    let output =
+        car.current_dir(place.path("")).args(["--load", "own-car/own.calibration", "own.log"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found = String::from_utf8(output.stdout).unwrap();
+    let parsed = |text: &str| -> Vec<serde_json::Value> {
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let (found, expected) = (parsed(&found), parsed(detected));
+    assert_eq!(found.len(), expected.len());
+    let ids = |line: &serde_json::Value| -> Vec<String> {
+        let culprits = line["culprits"].as_array().cloned().unwrap_or_default();
+        culprits.iter().map(|culprit| culprit["id"].as_str().unwrap().to_owned()).collect()
+    };
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!((&found["label"], ids(found)), (&expected["label"], ids(expected)), "{found} {expected}");
+        let of = |line: &serde_json::Value| line["deviations"].as_f64().unwrap();
+        assert!((of(found) - of(expected)).abs() < 1e-3 * (1.0 + of(expected).abs()), "{found} {expected}");
+    }
+    assert!(expected.iter().any(|line| !ids(line).is_empty()), "an alarm has culprits");
 }
 
 /// The exported detector counts the windows of a calibration at its end; when it is full, it says how many it uses.

@@ -355,38 +355,6 @@ kdgat_status kdgat_calibrate_push(kdgat_state *state, kdgat_calibration *work, c
     return KDGAT_OK;
 }
 
-/* Learns the car's profile, and scores each window with the profile of the other parts, because under a profile that was learned from it a
- * window looks too usual. */
-static kdgat_status score_windows(kdgat_state *state, kdgat_calibration *work)
-{
-    kdgat_recording recording;
-    uint32_t part, at;
-
-    recording.frames = work->frames;
-    recording.facts = work->facts;
-    recording.windows = work->num_frames < KDGAT_WINDOW_FRAMES ? 0u : (work->num_frames - KDGAT_WINDOW_FRAMES) / KDGAT_STRIDE + 1u;
-    if (recording.windows < KDGAT_FEWEST_WINDOWS) {
-        return KDGAT_TOO_FEW;
-    }
-    work->car.calibrated = 1;
-    for (part = 0; part < KDGAT_PARTS; part++) {
-        const uint32_t end = (uint32_t)((uint64_t)recording.windows * (part + 1u) / KDGAT_PARTS);
-        if (!kdgat_learn(&recording, part, &work->counts, &work->car)) {
-            return KDGAT_MANY_IDS;
-        }
-        memset(&state->window, 0, sizeof state->window);
-        for (at = 0; at < work->num_frames && work->windows < end; at++) {
-            if (kdgat_window_add(&state->window, &work->car, &work->frames[at], &state->graph)
-                && state->window.windows > work->windows) {
-                add_window(state, work);
-            }
-        }
-    }
-    return kdgat_learn(&recording, KDGAT_PARTS, &work->counts, &work->car) ? KDGAT_OK : KDGAT_MANY_IDS;
-}
-
-#ifdef KDGAT_LEAST_SCORE
-
 /* Number of windows that exceed a threshold of KDGAT_CALIBRATION_RATE at most, but for one case in a hundred: the 99 % quantile of a Poisson
  * distribution, or of a normal one from 100 expected windows. */
 static uint32_t exceeding_by_chance(uint32_t windows)
@@ -405,29 +373,80 @@ static uint32_t exceeding_by_chance(uint32_t windows)
     return count;
 }
 
-#endif
+/* Makes the windows of one part under the profile of the others, and scores them, or only counts those with unusual bytes. */
+static int each_of_part(kdgat_state *state, kdgat_calibration *work, const kdgat_recording *recording, uint32_t part, int scores,
+                        uint32_t *unusual)
+{
+    const uint32_t begin = (uint32_t)((uint64_t)recording->windows * part / KDGAT_PARTS);
+    const uint32_t end = (uint32_t)((uint64_t)recording->windows * (part + 1u) / KDGAT_PARTS);
+    uint32_t at;
+    if (!kdgat_learn(recording, part, &work->counts, &work->car)) {
+        return 0;
+    }
+    memset(&state->window, 0, sizeof state->window);
+    for (at = 0; at < work->num_frames && state->window.windows < end; at++) {
+        if (kdgat_window_add(&state->window, &work->car, &work->frames[at], &state->graph) && state->window.windows > begin) {
+            *unusual += state->graph.unusual_bytes;
+            if (scores) {
+                add_window(state, work);
+            }
+        }
+    }
+    return 1;
+}
+
+/* Learns the car's profile, and scores each window with the profile of the other parts, because under a profile that was learned from it a
+ * window looks too usual. */
+static kdgat_status score_windows(kdgat_state *state, kdgat_calibration *work)
+{
+    kdgat_recording recording;
+    uint32_t part, unusual = 0;
+    int scores;
+
+    recording.frames = work->frames;
+    recording.facts = work->facts;
+    recording.windows = work->num_frames < KDGAT_WINDOW_FRAMES ? 0u : (work->num_frames - KDGAT_WINDOW_FRAMES) / KDGAT_STRIDE + 1u;
+    if (recording.windows < KDGAT_FEWEST_WINDOWS) {
+        return KDGAT_TOO_FEW;
+    }
+    work->car.calibrated = 1;
+    work->car.counts_bytes = 1;
+    /* First a count: a classifier judges without bytes while these still do what they had not done before. */
+    for (scores = KDGAT_MODEL == KDGAT_MODEL_VGAE; scores < 2; scores++) {
+        for (part = 0; part < KDGAT_PARTS; part++) {
+            if (!each_of_part(state, work, &recording, part, scores, &unusual)) {
+                return KDGAT_MANY_IDS;
+            }
+        }
+        if (!scores) {
+            work->car.counts_bytes = unusual <= exceeding_by_chance(recording.windows);
+        }
+    }
+    return kdgat_learn(&recording, KDGAT_PARTS, &work->counts, &work->car) ? KDGAT_OK : KDGAT_MANY_IDS;
+}
 
 /* Replaces the threshold by the model's own, seen with as little traffic, unless significantly more of the windows exceed it than the rate
  * asks for. `values` ascend. */
 static void keep_threshold(kdgat_calibration_state *car, const double *values, uint32_t windows)
 {
-#ifdef KDGAT_LEAST_SCORE
-#if KDGAT_MODEL == KDGAT_MODEL_GAT
-    const double value = log(KDGAT_LEAST_SCORE) - log(1.0 - KDGAT_LEAST_SCORE);
-#else
-    const double value = kdgat_log_distance(KDGAT_LEAST_SCORE);
-#endif
-    const double least = (value - car->median) / car->spread;
+    double value = 0.0, least; /* without bytes, even odds */
     uint32_t exceeding = 0;
+#ifdef KDGAT_LEAST_SCORE
+    if (KDGAT_MODEL == KDGAT_MODEL_VGAE) {
+        value = kdgat_log_distance(KDGAT_LEAST_SCORE);
+    } else if (car->counts_bytes) {
+        value = log(KDGAT_LEAST_SCORE) - log(1.0 - KDGAT_LEAST_SCORE);
+    }
+#else
+    if (car->counts_bytes) {
+        return;
+    }
+#endif
+    least = (value - car->median) / car->spread;
     while (exceeding < windows && (values[windows - 1u - exceeding] - car->median) / car->spread > least) {
         exceeding++;
     }
     car->threshold = exceeding <= exceeding_by_chance(windows) ? least : car->threshold;
-#else
-    (void)car;
-    (void)values;
-    (void)windows;
-#endif
 }
 
 #else

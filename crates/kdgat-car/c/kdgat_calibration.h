@@ -24,6 +24,7 @@ typedef struct {
     uint32_t ids[KDGAT_CALIBRATION_IDS]; /* ascending */
 #endif
 #if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    uint8_t counts_bytes; /* 0: values and changes of bytes are no deviations on this car */
     float new_id_surprise;
     uint32_t num_usual;
     kdgat_usual usual[KDGAT_CALIBRATION_IDS]; /* the car's profile, by ascending ID */

@@ -38,6 +38,38 @@ static void name_nodes(kdgat_state *state, kdgat_result *result)
     }
 }
 
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+
+/* Names the IDs that differ most from the profile. */
+static void name_culprits(const kdgat_graph *graph, kdgat_result *result)
+{
+    uint32_t node;
+    for (node = 0; node < graph->num_nodes; node++) {
+        const float surprise = graph->surprise[node];
+        uint32_t place = result->num_culprits;
+        if (!(surprise > 0.0f)) {
+            continue;
+        }
+        if (place == KDGAT_NAMED_NODES) {
+            place = KDGAT_NAMED_NODES - 1u;
+            if (surprise <= result->surprise[place]) {
+                continue;
+            }
+        } else {
+            result->num_culprits++;
+        }
+        /* Of equal surprises the lower ID comes first, as in the trainer. */
+        for (; place > 0u && result->surprise[place - 1u] < surprise; place--) {
+            result->surprise[place] = result->surprise[place - 1u];
+            result->culprit[place] = result->culprit[place - 1u];
+        }
+        result->surprise[place] = surprise;
+        result->culprit[place] = graph->can_id[node];
+    }
+}
+
+#endif
+
 int kdgat_push(kdgat_state *state, const kdgat_frame *frame, kdgat_result *result)
 {
     if (!kdgat_window_push(state, frame)) {
@@ -47,5 +79,8 @@ int kdgat_push(kdgat_state *state, const kdgat_frame *frame, kdgat_result *resul
     memset(result, 0, sizeof *result);
     kdgat_judge(state, result);
     name_nodes(state, result);
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    name_culprits(&state->graph, result);
+#endif
     return 1;
 }

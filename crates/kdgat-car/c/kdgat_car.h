@@ -53,6 +53,12 @@ typedef struct kdgat_result {
     uint32_t id[KDGAT_NAMED_NODES];
     float weight[KDGAT_NAMED_NODES]; /* classifier: drop of the log odds without the ID; autoencoder: its error; of two models, the one to
                                       * which the window is more unusual names them */
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    /* IDs that differ most from the car's profile, the most surprising first; IDs without anything unusual are left out. */
+    uint8_t num_culprits;
+    uint32_t culprit[KDGAT_NAMED_NODES];
+    float surprise[KDGAT_NAMED_NODES]; /* sum of -ln of the shares of their unusual frames in attack-free traffic, in nats */
+#endif
 } kdgat_result;
 
 #include "kdgat_internal.h"

@@ -53,6 +53,10 @@ typedef struct {
     uint8_t sends[KDGAT_MAX_NODES];     /* 1: has a frame in the window */
     /* Continuous features as the model reads them: already standardised for the rich set, deviations for the profile set. */
     float continuous[KDGAT_MAX_NODES][KDGAT_NODE_COLUMNS];
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    float surprise[KDGAT_MAX_NODES]; /* how unusual the node's frames are for its ID, in nats; 0 for usual ones */
+    uint8_t unusual_bytes;           /* 1: a byte has a value that it never had, or changes by more than is usual */
+#endif
     uint16_t source[KDGAT_MAX_EDGES];
     uint16_t target[KDGAT_MAX_EDGES];
 #if KDGAT_EDGE_COLUMNS > 0

@@ -44,6 +44,12 @@ enum {
 #define INJECTED 0.6f
 /* Margin of the shortest usual gap for an ID with few gaps. */
 #define MARGIN 5.0f
+/* -ln of the share of gaps below the 0.1 % quantile, or above the 99.9 % quantile. */
+#define UNUSUAL_GAP 6.907755f
+/* -ln of the share of changes above the 99.99 % quantile. */
+#define UNUSUAL_CHANGE 9.21034f
+/* Disagreement of signals, in units of what is usual, from which more does not count. */
+#define MOST_DISAGREEMENT 10.0f
 
 static float clamp(float value, float low, float high)
 {
@@ -109,6 +115,7 @@ typedef struct {
     float pairs;
     float repeats;
     float returns;
+    int unseen; /* 1: a byte has a value that it never had */
 } sums_of_node;
 
 static void add_gap(sums_of_node *sums, const kdgat_usual *usual, float low, float gap)
@@ -135,6 +142,7 @@ static int add_bytes(sums_of_node *sums, const kdgat_usual *usual, const kdgat_f
         const uint8_t value = frame->data[byte];
         if ((usual->seen[byte][value / 8u] >> (value % 8u) & 1) == 0) {
             unusual = 1;
+            sums->unseen = 1;
         }
         if (fact->has_previous) {
             const int difference = (int)value - (int)fact->previous[byte];
@@ -179,6 +187,14 @@ static void fill(const sums_of_node *sums, float *row, const kdgat_usual *usual,
     row[RETURNS] = log_count(larger(sums->returns - count * usual->returns, 0.0f));
 }
 
+/* Sum of the surprises of a node's unusual frames: -ln of their shares in attack-free traffic. Unusual bytes count once. */
+static float surprise_of(const sums_of_node *sums, const kdgat_usual *usual)
+{
+    const float unseen = sums->unseen ? logf(usual->gaps + 2.0f) : 0.0f;
+    const float jump = sums->jumps > 0.0f ? UNUSUAL_CHANGE : 0.0f;
+    return UNUSUAL_GAP * sums->off_schedule + larger(unseen, jump);
+}
+
 /* What is usual for an ID; NULL for an unknown one. */
 static const kdgat_usual *usual_of(const kdgat_profile *profile, uint32_t id)
 {
@@ -194,14 +210,21 @@ static const kdgat_usual *usual_of(const kdgat_profile *profile, uint32_t id)
     return low < profile->num_ids && profile->ids[low].id == id ? &profile->ids[low] : NULL;
 }
 
-/* Deviations of the node that has the frames at `positions`. */
-static void deviations(const kdgat_window_state *window, const kdgat_profile *profile, uint32_t id, const uint16_t *positions,
-                       uint32_t number, float duration, float *row)
+/* Removes the deviations of values and changes of bytes. */
+static void without_bytes(float *row)
+{
+    row[OFF_SCHEDULE_BYTES] = row[JUMPS] = row[LARGE_JUMPS] = row[LARGEST_JUMP] = 0.0f;
+    row[CHANGED_BYTES] = row[REPEATS] = row[RETURNS] = 0.0f;
+}
+
+/* Deviations of the node that has the frames at `positions`; returns its surprise. */
+static float deviations(const kdgat_window_state *window, const kdgat_profile *profile, uint32_t id, const uint16_t *positions,
+                        uint32_t number, float duration, float *row, uint8_t *unusual_bytes)
 {
     const kdgat_frame *const frames = window->frames;
     const double begin = frames[0].time, end = frames[KDGAT_WINDOW - 1u].time;
     const kdgat_usual *const usual = usual_of(profile, id);
-    float silence, latest;
+    float silence, latest, surprise = 0.0f;
     limits limit;
     sums_of_node sums;
     uint32_t i;
@@ -209,17 +232,18 @@ static void deviations(const kdgat_window_state *window, const kdgat_profile *pr
     row[SHARE] = 4.0f * (float)number / (float)KDGAT_WINDOW;
     if (usual == NULL) {
         row[UNKNOWN] = number > 0u ? profile->new_id_surprise / 10.0f : 0.0f;
-        return;
+        return profile->new_id_surprise * (float)number;
     }
     limit = limits_of(usual, row);
     silence = number > 0u ? (float)(end - frames[positions[number - 1u]].time) : kdgat_silence(&window->history, id);
     if (silence / limit.high > 1.0f) {
         row[SILENCE] = clamp(logf(silence / limit.high), 0.0f, MOST);
+        surprise = UNUSUAL_GAP + logf(silence / limit.high);
     }
     if (number == 0u) {
         /* An ID without frames has nothing but its silence. */
         row[IRREGULARITY] = row[CONFIDENCE] = row[PERIOD] = 0.0f;
-        return;
+        return surprise;
     }
     memset(&sums, 0, sizeof sums);
     latest = kdgat_scheduled(&window->history, id, begin);
@@ -241,6 +265,15 @@ static void deviations(const kdgat_window_state *window, const kdgat_profile *pr
         sums.returns += fact->returns ? 1.0f : 0.0f;
     }
     fill(&sums, row, usual, (float)number, duration);
+    if (sums.unseen || sums.jumps > 0.0f) {
+        *unusual_bytes = 1;
+    }
+    if (!profile->counts_bytes) {
+        without_bytes(row);
+        sums.unseen = 0;
+        sums.jumps = 0.0f;
+    }
+    return surprise + surprise_of(&sums, usual);
 }
 
 /* The profile in use: the calibrated car's, or the model's. */
@@ -251,10 +284,12 @@ static kdgat_profile profile_of(const kdgat_calibration_state *car)
         profile.ids = car->usual;
         profile.num_ids = car->num_usual;
         profile.new_id_surprise = car->new_id_surprise;
+        profile.counts_bytes = car->counts_bytes;
     } else {
         profile.ids = kdgat_profile_ids;
         profile.num_ids = KDGAT_PROFILE_IDS;
         profile.new_id_surprise = KDGAT_NEW_ID_SURPRISE;
+        profile.counts_bytes = 1;
     }
     return profile;
 }
@@ -276,6 +311,9 @@ static void disagreements(const kdgat_window_state *window, kdgat_graph *graph)
     for (node = 0; node < graph->num_nodes; node++) {
         float *const row = graph->continuous[node];
         const int compared = covered && row[DISAGREEMENT] >= 0.0f;
+        if (compared && row[DISAGREEMENT] > 1.0f) {
+            graph->surprise[node] += UNUSUAL_GAP * smaller(row[DISAGREEMENT], MOST_DISAGREEMENT);
+        }
         row[DISAGREEMENT] = compared ? clamp(log1pf(row[DISAGREEMENT] * row[DISAGREEMENT]), 0.0f, MOST) : 0.0f;
         row[COMPARED] = compared ? 1.0f : 0.0f;
     }
@@ -291,10 +329,13 @@ void kdgat_deviations(const kdgat_window_state *window, const kdgat_calibration_
     for (at = 0; at < KDGAT_WINDOW; at++) {
         duration = larger(duration, (float)(window->frames[at].time - window->frames[0].time));
     }
+    graph->unusual_bytes = 0;
     for (node = 0; node < graph->num_nodes; node++) {
         const uint32_t first = order->first[node], number = (uint32_t)order->first[node + 1u] - first;
         memset(graph->continuous[node], 0, sizeof graph->continuous[node]);
-        deviations(window, &profile, graph->can_id[node], &order->by_source[first], number, duration, graph->continuous[node]);
+        graph->surprise[node] =
+            deviations(window, &profile, graph->can_id[node], &order->by_source[first], number, duration, graph->continuous[node],
+                       &graph->unusual_bytes);
     }
     if (!car->calibrated) {
         disagreements(window, graph);

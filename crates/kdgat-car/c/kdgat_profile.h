@@ -51,6 +51,7 @@ typedef struct {
     const kdgat_usual *ids; /* ascending */
     uint32_t num_ids;
     float new_id_surprise; /* -ln P(the next frame has an ID that the profile does not have) */
+    int counts_bytes;      /* 0: values and changes of bytes are no deviations */
 } kdgat_profile;
 
 /* IDs of the model's own profile (generated, kdgat_tables.c). */

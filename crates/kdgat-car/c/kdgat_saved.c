@@ -1,7 +1,7 @@
 /* Saves and loads a calibration: numbers in little-endian order whatever the machine, then a checksum.
  *
  *   magic u32, version u32, model u64, precision u32, values u32, median f64, spread f64, threshold f64,
- *   profile set: surprise f32, number u32, for each of KDGAT_CALIBRATION_IDS IDs, zeros after the last: ID u32, 8 values f32 in the
+ *   profile set: counts_bytes u32, surprise f32, number u32, for each of KDGAT_CALIBRATION_IDS IDs, zeros after the last: ID u32, 8 values f32 in the
  *     order of kdgat_usual, change_high u8 [8], change_most u8 [8], seen u8 [8][32]
  *   classifier with a list of IDs: evidence f64, number u32, IDs u32 [KDGAT_CALIBRATION_IDS], zeros after the last
  *   autoencoder: means f64, rows of the factor f64
@@ -63,6 +63,7 @@ static void put_bytes(uint8_t **to, const uint8_t *bytes, uint32_t number)
 static void put_profile(uint8_t **to, const kdgat_calibration_state *car)
 {
     uint32_t i;
+    put_u32(to, car->counts_bytes);
     put_f32(to, car->new_id_surprise);
     put_u32(to, car->num_usual);
     for (i = 0; i < KDGAT_CALIBRATION_IDS; i++) {
@@ -209,15 +210,17 @@ static int is_amount(float value)
 /* Reads a profile into car unless it is NULL; returns 0 if a value is out of range. */
 static int get_profile(const uint8_t **from, kdgat_calibration_state *car)
 {
+    const uint32_t counts_bytes = get_u32(from);
     const float surprise = get_f32(from);
     const uint32_t number = get_u32(from);
     kdgat_usual usual;
     uint32_t i, before = 0;
 
-    if (!is_amount(surprise) || number > KDGAT_CALIBRATION_IDS) {
+    if (counts_bytes > 1u || !is_amount(surprise) || number > KDGAT_CALIBRATION_IDS) {
         return 0;
     }
     if (car != NULL) {
+        car->counts_bytes = (uint8_t)counts_bytes;
         car->new_id_surprise = surprise;
         car->num_usual = number;
     }

@@ -11,6 +11,7 @@
 extern crate kdgat_base;
 
 pub mod alarm;
+mod drowning;
 pub mod duration;
 mod live;
 mod member;
@@ -30,6 +31,7 @@ use kdgat_graph::{Columns, Culprit, GraphStream};
 use kdgat_train::interrupt;
 use kdgat_train::memory::{Meter, by_halves, retry_on_oom};
 
+use drowning::Drowning;
 use member::Members;
 
 pub use duration::Duration;
@@ -142,6 +144,7 @@ pub struct Detector {
     scored: u64,
     foreign: u64,
     culprit_hits: CulpritHits,
+    drowning: Drowning,
 }
 
 impl Detector {
@@ -174,6 +177,7 @@ impl Detector {
             scored: 0,
             foreign: 0,
             culprit_hits: CulpritHits::default(),
+            drowning: Drowning::default(),
         })
     }
 
@@ -186,7 +190,7 @@ impl Detector {
         frames: &[Frame],
         mut each: impl FnMut(Detection) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Self { members, threshold, graphs, columns, watch, scored, foreign, culprit_hits } = self;
+        let Self { members, threshold, graphs, columns, watch, scored, foreign, culprit_hits, drowning } = self;
         graphs.push(frames, |mut window| {
             columns.clear();
             window.append_to(0, columns);
@@ -199,6 +203,7 @@ impl Detector {
             *foreign += u64::from(judged.has_unknown_id);
             let (start, attack) = (window.frames[0].timestamp, columns.labels.last() == Some(&1));
             watch.push(JudgedWindow { start, attack, alarm: is_attack, counted: true });
+            drowning.push(start, is_attack);
             let culprits = match members.profile() {
                 Some(profile) if is_attack => profile.culprits(&columns.graph(0), MOST_CULPRITS),
                 _ => Vec::new(),
@@ -236,6 +241,12 @@ impl Detector {
     /// Share of right alarms whose first culprit sent attack frames.
     pub fn culprit_hits(&self) -> CulpritHits {
         self.culprit_hits
+    }
+
+    /// The share of a minute's windows that were called attacks, if one has exceeded ten times this false-positive rate: the traffic is of
+    /// another kind than it knows, or a long attack.
+    pub fn drowns(&self, rate: f64) -> Option<f64> {
+        self.drowning.share_above(rate)
     }
 
     /// True if it uses a car's own scale.

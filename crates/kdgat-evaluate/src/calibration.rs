@@ -75,12 +75,16 @@ pub struct Rule {
     pub rate: f64,
     /// Number of windows on either side of one that share a frame with it.
     pub gap: usize,
+    /// Frames of a window.
+    pub window: usize,
+    /// Frames from one window to the next.
+    pub stride: usize,
 }
 
 impl Rule {
     /// Builds the rule for windows of `window` frames, `stride` frames apart.
     pub fn new(rate: f64, window: usize, stride: usize) -> Self {
-        Self { rate, gap: sharing_neighbours(window, stride) as usize }
+        Self { rate, gap: sharing_neighbours(window, stride) as usize, window, stride }
     }
 }
 
@@ -109,7 +113,7 @@ impl CarScale {
         kind: ScoreKind,
         windows: &[Profiled],
         foreign_ids: Option<ForeignIds>,
-        Rule { rate, gap }: Rule,
+        Rule { rate, gap, .. }: Rule,
     ) -> Option<(Self, Vec<f64>)> {
         let profiles: Option<Vec<_>> = windows.iter().map(|window| window.profile.clone()).collect();
         let unlisted: Option<Vec<_>> = windows.iter().map(|window| window.unlisted.as_ref()).collect();
@@ -145,6 +149,21 @@ impl CarScale {
     /// The car's profile (models of the profile set only).
     pub fn profile(&self) -> Option<&CarProfile> {
         self.car_profile.as_ref()
+    }
+
+    /// Median and spread of the values that deviations count from.
+    pub fn scale(&self) -> Scale {
+        self.scale
+    }
+
+    /// Mean of the usual errors, and the rows of the factor of their covariance (autoencoder only).
+    pub fn usual_errors(&self) -> Option<(&[f64], &[Vec<f64>])> {
+        self.profile.as_ref().map(UsualProfile::mean_and_factor)
+    }
+
+    /// Size of one deviation in nats of the log odds; `None` for an autoencoder.
+    pub fn nats_of_deviation(&self) -> Option<f64> {
+        (self.kind == ScoreKind::AttackProbability).then_some(self.scale.spread)
     }
 
     /// Deviations of a window with this score.
@@ -199,6 +218,20 @@ pub struct Calibration {
     /// The autoencoder that judges together with this classifier. Deviations are then the mean of both models'.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partner: Option<Partner>,
+    /// What it finds of the synthetic attacks that were written into copies of the traffic (models of the profile set only).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attacks: Vec<AttacksFound>,
+}
+
+/// Windows with synthetic attacks of one kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AttacksFound {
+    /// Name of the kind.
+    pub kind: String,
+    /// Number of windows with such an attack.
+    pub windows: u64,
+    /// Number of those called attacks.
+    pub found: u64,
 }
 
 /// The second model of a calibration.
@@ -229,7 +262,7 @@ impl Calibration {
             )));
         }
         let no_scores = || EvaluateError::Input(format!("{source}: the model gives no finite scores for this traffic"));
-        let JointScale { cars, threshold } = JointScale::of(&windows, rule).ok_or_else(no_scores)?;
+        let JointScale { cars, threshold, attacks } = JointScale::of(&windows, rule).ok_or_else(no_scores)?;
         let mut scaled = models.iter().zip(cars).map(|((digest, windows), car)| (*digest, *windows, car));
         let (weights_digest, first, car) = scaled.next().ok_or_else(no_scores)?;
         let partner = scaled.next().map(|(digest, windows, car)| Partner {
@@ -249,13 +282,18 @@ impl Calibration {
             threshold,
             car,
             partner,
+            attacks,
         })
     }
 
-    /// Adds the profile that the windows were scored with.
-    pub fn with_profile(mut self, profile: &CarProfile) -> Self {
-        self.car = self.car.with_profile(profile.clone());
-        self.partner = self.partner.map(|one| Partner { car: one.car.with_profile(profile.clone()), ..one });
+    /// Adds the profiles that the windows were scored with, one for each model.
+    pub fn with_profiles(mut self, profiles: &[CarProfile]) -> Self {
+        if let Some(first) = profiles.first() {
+            self.car = self.car.with_profile(first.clone());
+        }
+        if let (Some(partner), Some(of_partner)) = (self.partner.take(), profiles.get(1).or(profiles.first())) {
+            self.partner = Some(Partner { car: partner.car.with_profile(of_partner.clone()), ..partner });
+        }
         self
     }
 
@@ -419,8 +457,13 @@ mod tests {
         let path = folder.path().join("car.json");
         let raw: Vec<f32> = (0..100).map(|index| index as f32 / 10.0 - 8.0).collect();
         let windows: Vec<Profiled> = raw.iter().map(|&raw| Profiled { raw, profile: None, unlisted: None }).collect();
-        let seen =
-            |windows| CarWindows { kind: ScoreKind::AttackProbability, foreign_ids: None, windows, least_score: None };
+        let seen = |windows| CarWindows {
+            kind: ScoreKind::AttackProbability,
+            foreign_ids: None,
+            windows,
+            least_score: None,
+            attacked: &[],
+        };
         let rule = Rule::new(0.05, 100, 100);
         let made = Calibration::new(&[("abc", seen(&windows))], rule, "drive.csv").unwrap();
         let above = windows.iter().filter(|window| made.car.deviations(window) > made.threshold).count();
@@ -460,7 +503,7 @@ mod tests {
         let usual: Vec<Profiled> = (0..200).map(|index| window(index, 0.0)).collect();
         let made = |rate: f64| {
             let (kind, windows) = (ScoreKind::Difficulty, &usual[..]);
-            let seen = CarWindows { kind, foreign_ids: None, windows, least_score: None };
+            let seen = CarWindows { kind, foreign_ids: None, windows, least_score: None, attacked: &[] };
             Calibration::new(&[("abc", seen)], Rule::new(rate, 100, 100), "drive.csv").unwrap()
         };
         let (made, tenth) = (made(0.001), made(0.1));

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::calibration::Rule;
+use super::attacked::AttackedWindows;
+use super::calibration::{AttacksFound, Rule};
 use super::scores::Profiled;
-use super::threshold::for_car;
+use super::threshold::{at_false_positive_rate, between};
 use super::{CarScale, EvaluateError, Scale, ScoreKind, TrainedModel, records};
 use kdgat_base::shell;
+use kdgat_can::synthetic::SyntheticKind;
 use kdgat_config::{Setting, Threshold};
 use kdgat_graph::ForeignIds;
 use kdgat_nn::Architecture;
@@ -34,6 +36,8 @@ pub struct CarWindows<'a> {
     /// The least score that is called an attack on another car: see
     /// [`RecordedThreshold::short_profile`](super::records::RecordedThreshold::short_profile).
     pub least_score: Option<f64>,
+    /// The windows with synthetic attacks, in the same order for each model; empty for models that keep no frames.
+    pub attacked: &'a [AttackedWindows],
 }
 
 /// A car's own scale for each of the models that judge it, and the threshold on the mean of their deviations.
@@ -43,13 +47,16 @@ pub struct JointScale {
     pub cars: Vec<CarScale>,
     /// Windows with a larger mean of deviations are called attacks.
     pub threshold: f64,
+    /// What it finds of synthetic attacks.
+    pub attacks: Vec<AttacksFound>,
 }
 
 impl JointScale {
     /// Fits the scales to the same attack-free windows as each model sees them; `None` without windows.
     ///
     /// The threshold is that of the models' least scores, if all have one and these windows do not contradict it
-    /// ([`for_car`]); at most a share [`Rule::rate`] of these windows exceeds any other one.
+    /// ([`for_car`](super::threshold::for_car)). Any other one is exceeded by at most a share [`Rule::rate`] of these windows, and lies between
+    /// them and the windows with synthetic attacks where these differ from them ([`between`]).
     pub fn of(models: &[CarWindows<'_>], rule: Rule) -> Option<Self> {
         let fit = |model: &CarWindows<'_>| CarScale::of(model.kind, model.windows, model.foreign_ids, rule);
         let (cars, usual): (Vec<_>, Vec<_>) = models.iter().map(fit).collect::<Option<Vec<_>>>()?.into_iter().unzip();
@@ -57,9 +64,38 @@ impl JointScale {
         let of_window = |window: usize| mean(usual.iter().map(|usual| usual[window]));
         let least = models.iter().zip(&cars).map(|(model, car)| Some(car.deviations_of_score(model.least_score?)));
         let least = least.collect::<Option<Vec<f64>>>().map(|least| mean(least.into_iter()));
-        let threshold = for_car(least, (0..windows).map(of_window).collect(), rule.rate)?;
-        Some(Self { cars, threshold })
+        let benign: Vec<f64> = (0..windows).map(of_window).collect();
+        let attacked = attacked_deviations(models, &cars);
+        let usual = at_false_positive_rate(benign.clone(), rule.rate)?;
+        let telling = attacked.iter().filter(|(_, scores)| 2 * above(scores, usual) >= scores.len());
+        let telling: Vec<f64> = telling.flat_map(|(_, scores)| scores.iter().copied()).collect();
+        let threshold = between(least, benign, telling, rule.rate)?;
+        let found = |(kind, scores): &(SyntheticKind, Vec<f64>)| AttacksFound {
+            kind: kind.to_string(),
+            windows: scores.len() as u64,
+            found: above(scores, threshold) as u64,
+        };
+        Some(Self { cars, threshold, attacks: attacked.iter().map(found).collect() })
     }
+}
+
+fn above(scores: &[f64], threshold: f64) -> usize {
+    scores.iter().filter(|score| **score > threshold).count()
+}
+
+/// The models' mean deviations of the windows with synthetic attacks, by kind; kinds without any are left out.
+fn attacked_deviations(models: &[CarWindows<'_>], cars: &[CarScale]) -> Vec<(SyntheticKind, Vec<f64>)> {
+    let Some(first) = models.first() else { return Vec::new() };
+    let of_kind = |(place, of_first): (usize, &AttackedWindows)| {
+        let of_models: Option<Vec<&AttackedWindows>> = models.iter().map(|model| model.attacked.get(place)).collect();
+        let of_models = of_models.filter(|all| all.iter().all(|one| one.windows.len() == of_first.windows.len()))?;
+        let of_window = |window: usize| {
+            mean(cars.iter().zip(&of_models).map(|(car, of_model)| car.deviations(&of_model.windows[window])))
+        };
+        let deviations: Vec<f64> = (0..of_first.windows.len()).map(of_window).collect();
+        (!deviations.is_empty()).then_some((of_first.kind, deviations))
+    };
+    first.attacked.iter().enumerate().filter_map(of_kind).collect()
 }
 
 /// The threshold of two models together, recorded in the classifier's folder.
@@ -281,7 +317,6 @@ fn expect_pair(first: &TrainedModel, second: &TrainedModel) -> Result<(), Evalua
 
 #[cfg(test)]
 mod tests {
-    use super::super::threshold::at_false_positive_rate;
     use super::*;
 
     fn windows(values: impl Iterator<Item = f32>) -> Vec<Profiled> {
@@ -289,7 +324,7 @@ mod tests {
     }
 
     fn seen(windows: &[Profiled], least_score: Option<f64>) -> CarWindows<'_> {
-        CarWindows { kind: ScoreKind::AttackProbability, foreign_ids: None, windows, least_score }
+        CarWindows { kind: ScoreKind::AttackProbability, foreign_ids: None, windows, least_score, attacked: &[] }
     }
 
     #[test]
@@ -319,6 +354,27 @@ mod tests {
         assert_eq!(alone.cars[0], expected.0);
         assert_eq!(Some(alone.threshold), at_false_positive_rate(expected.1, 0.02));
         assert_eq!(JointScale::of(&[seen(&one, None), seen(&[], None)], rule), None);
+    }
+
+    #[test]
+    fn attacks_that_are_not_found_are_counted() {
+        let usual = windows((0..100).map(|window| window as f32 / 100.0 - 5.0));
+        let attacked = |kind, raw: f32| AttackedWindows { kind, windows: windows((0..20).map(|_| raw)) };
+        let attacked = [attacked(SyntheticKind::Injection, 9.0), attacked(SyntheticKind::Masquerade, -4.5)];
+        let rule = Rule::new(0.01, 100, 100);
+        let joint = |least_score| {
+            let windows = CarWindows { attacked: &attacked, ..seen(&usual, least_score) };
+            JointScale::of(&[windows], rule).unwrap()
+        };
+        for least_score in [Some(0.5), None] {
+            let found: Vec<(String, u64)> =
+                joint(least_score).attacks.into_iter().map(|kind| (kind.kind, kind.found)).collect();
+            assert_eq!(found, [("injection".to_owned(), 20), ("masquerade".to_owned(), 0)]);
+        }
+        // Without a threshold of its own, half-way between the usual windows and the attacks that differ from them.
+        let (placed, car) = (joint(None).threshold, &joint(None).cars[0]);
+        let expected = 0.5 * (car.deviations(&attacked[0].windows[0]) + car.deviations(&usual[98]));
+        assert!((placed - expected).abs() < 1e-6, "{placed} {expected}");
     }
 
     #[test]

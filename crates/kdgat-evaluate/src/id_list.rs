@@ -120,6 +120,11 @@ impl CarIds {
         if has_foreign(&self.known, can_ids) { self.evidence } else { 0.0 }
     }
 
+    /// The car's IDs.
+    pub fn known(&self) -> &Vocabulary {
+        &self.known
+    }
+
     /// Evidence of a foreign ID, in nats.
     pub fn evidence(&self) -> f64 {
         self.evidence

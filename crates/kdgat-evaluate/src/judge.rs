@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use super::attacked::AttackedWindows;
 use super::bootstrap::Bootstrap;
 use super::calibration::Rule;
 use super::curves::Curve;
@@ -86,6 +87,8 @@ pub struct ModelScores {
     /// The least score that is called an attack on another car: see
     /// [`RecordedThreshold::short_profile`](super::records::RecordedThreshold::short_profile).
     pub least_score: Option<f64>,
+    /// The same under a profile [without bytes](kdgat_graph::CarProfile::without_bytes).
+    pub least_without_bytes: Option<f64>,
 }
 
 /// The graphs of a file that is calibrated, with the values that calibration needs.
@@ -95,6 +98,10 @@ pub struct ProfiledFile {
     pub calibration: Vec<Profiled>,
     /// All graphs of the file.
     pub graphs: Vec<Profiled>,
+    /// The calibration graphs with synthetic attacks; empty for models that keep no frames.
+    pub attacked: Vec<AttackedWindows>,
+    /// False if the car's profile does [without bytes](kdgat_graph::CarProfile::without_bytes).
+    pub judges_bytes: bool,
 }
 
 /// Calibration of other cars.
@@ -338,9 +345,10 @@ fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<&Calibrate
             kind: model.kind,
             foreign_ids: model.foreign_ids,
             windows: &profiled.calibration,
-            least_score: model.least_score,
+            least_score: if profiled.judges_bytes { model.least_score } else { model.least_without_bytes },
+            attacked: &profiled.attacked,
         });
-        let JointScale { cars, threshold } = JointScale::of(&windows.collect::<Vec<_>>(), by?.rule)?;
+        let JointScale { cars, threshold, .. } = JointScale::of(&windows.collect::<Vec<_>>(), by?.rule)?;
         let of_graph = |graph: usize| {
             mean(cars.iter().zip(&profiled).map(|(car, profiled)| car.deviations(&profiled.graphs[graph])))
         };
@@ -377,7 +385,7 @@ mod tests {
     /// A file whose graphs have these log odds, the first ones of which calibrate.
     fn profiled(raw: &[f32], calibration: Range<usize>) -> ProfiledFile {
         let graphs: Vec<_> = raw.iter().map(|&raw| Profiled { raw, profile: None, unlisted: None }).collect();
-        ProfiledFile { calibration: graphs[calibration].to_vec(), graphs }
+        ProfiledFile { calibration: graphs[calibration].to_vec(), graphs, attacked: Vec::new(), judges_bytes: true }
     }
 
     /// A car with all log odds 20 higher: every window is called an attack until it is calibrated.
@@ -404,6 +412,7 @@ mod tests {
             unknown,
             foreign_ids: None,
             least_score: None,
+            least_without_bytes: None,
         };
         let by = by();
         let by = Some(&by);
@@ -467,6 +476,7 @@ mod tests {
             unknown: vec![is_profiled.then(|| profiled(&raw, 0..40))],
             foreign_ids: None,
             least_score: None,
+            least_without_bytes: None,
         };
         let by = by();
         let by = Some(&by);

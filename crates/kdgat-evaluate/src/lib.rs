@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 pub mod agreement;
+pub mod attacked;
 pub mod bootstrap;
 pub mod calibration;
 pub mod calibrations;

@@ -95,7 +95,7 @@ impl TrainedModel {
             dataset: DatasetIdentity { name: config.dataset.name.clone(), digest: config.dataset.digest.clone() },
             window: metric("window").as_u64().unwrap_or(0) as usize,
             size: metric("size").as_str().unwrap_or("teacher").to_owned(),
-            epoch: metric("best_epoch").as_u64().unwrap_or(0),
+            epoch: metric("best_epoch").as_u64().unwrap_or(1).saturating_sub(1),
             val_loss: metric("val_loss").as_f64(),
             teacher_digest: None,
             created_by_version: config.created_by_version.clone(),

@@ -61,6 +61,11 @@ impl UsualProfile {
         solved.iter().map(|value| value * value).sum::<f64>().sqrt()
     }
 
+    /// Mean, and the rows of the lower triangular factor of the covariance.
+    pub fn mean_and_factor(&self) -> (&[f64], &[Vec<f64>]) {
+        (&self.mean, &self.factor)
+    }
+
     /// True if the factor is a triangle of the mean's size (the file may have been edited by hand).
     pub fn is_whole(&self) -> bool {
         self.factor.len() == self.mean.len()

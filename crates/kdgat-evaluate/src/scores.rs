@@ -94,6 +94,10 @@ pub struct Profiled {
     pub unlisted: Option<Unlisted>,
 }
 
+/// The least score that a classifier may call an attack under a profile [without bytes](kdgat_graph::CarProfile::without_bytes): even odds. Its
+/// recorded thresholds were chosen on windows with bytes.
+pub const EVEN_ODDS: f64 = 0.5;
+
 /// A graph's raw score, and the node that contributes most to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explained {

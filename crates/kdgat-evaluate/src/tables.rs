@@ -267,7 +267,7 @@ impl Report {
             cells.extend(has_calibrated.then(|| row.calibration.clone()));
             cells.extend([row.threshold_method.clone(), short(f1)]);
             cells.push(if low.is_nan() { String::new() } else { format!("{}–{}", short(low), short(high)) });
-            cells.extend([rate(row.operator.false_alarms_per_hour()), row.operator.found(), row.operator.delay()]);
+            cells.extend([false_alarms(row), row.operator.found(), row.operator.delay()]);
             cells.extend([recall, roc_auc, pr_auc].map(short));
             table.row(cells);
         }
@@ -276,7 +276,7 @@ impl Report {
 
     /// Mean and sample standard deviation over runs that differ by seed only; empty if there are no two such runs.
     fn table_of_groups(&self, folders: &[&str]) -> String {
-        let heads = ["models", "calibration", "threshold", "F1", "false alarms/h", "ROC AUC", "PR AUC"];
+        let heads = ["models", "calibration", "threshold", "F1", "false alarms/h", "episodes", "ROC AUC", "PR AUC"];
         let mut table = Table::new(&heads);
         let groups: Vec<(String, Vec<usize>)> =
             groups(&self.models).into_iter().filter(|(_, runs)| runs.len() > 1).collect();
@@ -297,7 +297,7 @@ impl Report {
                     let alarms = rows.iter().map(|row| row.operator.false_alarms_per_hour()).collect();
                     let mut cells = vec![format!("{name}, {} runs, {folder}", rows.len())];
                     cells.extend([like.calibration.clone(), like.threshold_method.clone()]);
-                    cells.extend([spread(4), mean_and_spread(alarms, 1), spread(7), spread(8)]);
+                    cells.extend([spread(4), mean_and_spread(alarms, 1), mean_found(&rows), spread(7), spread(8)]);
                     table.row(cells);
                 }
             }
@@ -392,6 +392,7 @@ impl Row {
             "episodes_found": operator.episodes_found(),
             "median_delay_seconds": operator.median_delay_seconds(),
             "largest_delay_seconds": operator.largest_delay_seconds(),
+            "false_alarms_per_hour_at_most": operator.false_alarms_per_hour_at_most(),
         })
     }
 }
@@ -407,6 +408,15 @@ fn short(value: f64) -> String {
 
 fn rate(value: f64) -> String {
     if value.is_nan() { "-".to_owned() } else { format!("{value:.1}") }
+}
+
+/// False alarms an hour; of traffic without an attack also how many they are at most.
+fn false_alarms(row: &Row) -> String {
+    let found = rate(row.operator.false_alarms_per_hour());
+    match row.attacks {
+        0 => format!("{found} (at most {})", rate(row.operator.false_alarms_per_hour_at_most())),
+        _ => found,
+    }
 }
 
 /// Folder with its numbers of graphs. Calibrated rows may have fewer, because not each file can be calibrated.
@@ -426,6 +436,16 @@ fn heading(folder: &str, rows: &[(&ModelReport, &Row)]) -> String {
         text += "; no attack labels, so only false alarms, specificity and accuracy are defined";
     }
     text
+}
+
+/// Mean number of the episodes found, of how many; `-` without an episode.
+fn mean_found(rows: &[&Row]) -> String {
+    let episodes = rows.iter().map(|row| row.operator.episodes).max().unwrap_or(0);
+    let found: u64 = rows.iter().map(|row| row.operator.episodes_found()).sum();
+    match episodes {
+        0 => "-".to_owned(),
+        _ => format!("{:.1} of {episodes}", found as f64 / rows.len() as f64),
+    }
 }
 
 fn mean_and_spread(mut values: Vec<f64>, digits: usize) -> String {

@@ -2,6 +2,8 @@
 
 use kdgat_config::Threshold;
 
+use super::bootstrap::quantile;
+
 /// Distance of a chosen threshold above the score it was chosen at, in units in the last place, so that rounding to decimal
 /// digits and back cannot move it below that score.
 const GUARD: u64 = 4;
@@ -54,6 +56,24 @@ pub fn for_car(model: Option<f64>, benign: Vec<f64>, rate: f64) -> Option<f64> {
         Some(model) if !benign.is_empty() => Some(model),
         _ => at_false_positive_rate(benign, rate),
     }
+}
+
+/// Like [`for_car`], where windows with attacks are known, too: a threshold that the attack-free windows contradict is raised into the
+/// middle between these and the least attacks, if there is room between them. Least attacks: the 5 % quantile of the scores of `attacks`.
+pub fn between(model: Option<f64>, benign: Vec<f64>, mut attacks: Vec<f64>, rate: f64) -> Option<f64> {
+    /// Share of the attack windows that may lie below the middle: they hardly differ from attack-free ones.
+    const HARDLY_ATTACKS: f64 = 0.05;
+    let at_rate = at_false_positive_rate(benign.clone(), rate)?;
+    let chosen = for_car(model, benign, rate)?;
+    attacks.sort_unstable_by(f64::total_cmp);
+    let least_attack = quantile(&attacks, HARDLY_ATTACKS);
+    let is_kept = Some(chosen) == model;
+    Some(if !is_kept && least_attack > at_rate { at_rate + 0.5 * (least_attack - at_rate) } else { chosen })
+}
+
+/// True if `count` of `windows` attack-free windows may be chance at this false-positive rate, but for one case in a hundred.
+pub fn is_chance(count: usize, windows: usize, rate: f64) -> bool {
+    count <= exceeding_by_chance(windows, rate)
 }
 
 /// Number of `windows` attack-free windows that exceed a threshold with this false-positive rate at most, but for one case in a hundred:
@@ -152,6 +172,19 @@ mod tests {
         assert_eq!(for_car(None, usual(260, 1), 0.001), at_false_positive_rate(usual(260, 1), 0.001));
         assert_eq!(for_car(Some(1e-9), usual(260, 0), 0.001), at_false_positive_rate(usual(260, 0), 0.001));
         assert_eq!(for_car(Some(0.5), Vec::new(), 0.001), None);
+    }
+
+    #[test]
+    fn a_contradicted_threshold_lies_between_windows_without_and_with_attacks() {
+        let benign = || (0..200).map(|index| f64::from(index) / 10.0).collect::<Vec<f64>>();
+        let attacks = || (0..100).map(|index| 100.0 + f64::from(index)).collect::<Vec<f64>>();
+        let placed = between(Some(15.0), benign(), attacks(), 0.001).unwrap();
+        assert!((placed - 0.5 * (19.9 + 104.95)).abs() < 1e-9, "{placed}");
+        assert_eq!(between(Some(50.0), benign(), attacks(), 0.001), Some(50.0), "nothing contradicts it");
+        let below: Vec<f64> = attacks().iter().map(|score| score - 95.0).collect();
+        assert_eq!(between(Some(15.0), benign(), below, 0.001), for_car(Some(15.0), benign(), 0.001), "no room");
+        assert_eq!(between(None, benign(), Vec::new(), 0.001), for_car(None, benign(), 0.001));
+        assert_eq!(between(Some(1.0), Vec::new(), attacks(), 0.001), None);
     }
 
     #[test]

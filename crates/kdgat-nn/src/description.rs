@@ -183,7 +183,7 @@ pub struct ModelDescription {
     pub window: usize,
     /// Name of the model's size, such as `student`.
     pub size: String,
-    /// Epoch of the weights.
+    /// Epoch of the weights, counted from 0.
     pub epoch: u64,
     /// Validation loss at that epoch, if known.
     pub val_loss: Option<f64>,

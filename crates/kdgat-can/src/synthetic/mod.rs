@@ -24,6 +24,10 @@ use serde::{Deserialize, Serialize};
 use super::dataset::{Dataset, Role, SourceFile};
 use super::error::CanError;
 use super::formats::{Format, ReadOptions};
+use crate::frame::Frame;
+use crate::simulator::random::Stream;
+use bus::Bus;
+use episodes::Shares;
 
 pub use attacks::SyntheticKind;
 pub use record::{
@@ -83,6 +87,13 @@ impl SyntheticOptions {
             None => Ok(()),
         }
     }
+}
+
+/// Copies attack-free frames, in order of time, with attacks of one kind in about a `share` of the windows of 100 frames. Attack frames are
+/// labelled. The same frames and seed give the same copy.
+pub fn with_attacks(frames: &[Frame], kind: SyntheticKind, share: f64, seed: u64) -> Vec<Frame> {
+    let shares = Shares { attacks: share, events: 0.0 };
+    episodes::attack(frames, kind, shares, Stream::new(seed).child(kind as u64), &mut Bus::default()).frames
 }
 
 /// Divides an attack-free log with this number of frames into blocks for training and validation, in ascending order and without overlap.

@@ -176,5 +176,17 @@ void event_window(text *to, const kdgat_result *result, int attack)
     if (result->calibrated) {
         add_double(to, ",\"deviations\":", result->deviations);
     }
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    if (attack && result->num_culprits > 0u) {
+        uint32_t at;
+        text_add(to, ",\"culprits\":[");
+        for (at = 0; at < result->num_culprits; at++) {
+            text_add(to, at == 0u ? "{\"id\":\"" : ",{\"id\":\"");
+            text_id(to, result->culprit[at]);
+            text_add(to, "\"}");
+        }
+        text_add(to, "]");
+    }
+#endif
     text_add(to, "}");
 }

@@ -167,10 +167,11 @@ static alarm_severity severity_of(const kdgat_result *result)
 {
     const double threshold = program.asked.has_threshold ? program.asked.threshold : KDGAT_THRESHOLD;
     if (result->calibrated && !program.asked.has_threshold) {
-        return severity_of_deviations(result->deviations, program.detector.calibration.threshold);
+        return severity_of_deviations(result->deviations, program.detector.calibration.threshold,
+                                      KDGAT_MODEL == KDGAT_MODEL_VGAE ? 1.0 : program.detector.calibration.spread);
     }
     if (KDGAT_PAIR) {
-        return severity_of_deviations(result->score, threshold);
+        return severity_of_deviations(result->score, threshold, 1.0);
     }
     return KDGAT_MODEL == KDGAT_MODEL_VGAE ? severity_of_difficulty(result->score, threshold)
                                            : severity_of_probability(result->score, threshold);
@@ -189,9 +190,18 @@ static void take_alarm_verdict(const kdgat_result *result, int attack)
     verdict.attack = (uint8_t)attack;
     if (attack) {
         verdict.severity = severity_of(result);
-        /* As kdgat detect: the ID that weighs most. */
+        /* As kdgat detect: the IDs that differ most from the profile, or the one that weighs most. */
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+        verdict.num_ids = result->num_culprits;
+        memcpy(verdict.id, result->culprit, sizeof result->culprit);
+        if (result->num_culprits == 0u) {
+            verdict.num_ids = 1;
+            verdict.id[0] = result->id[0];
+        }
+#else
         verdict.num_ids = 1;
         verdict.id[0] = result->id[0];
+#endif
     }
     alarm_push(&program.alarms, &verdict, &found);
     take_alarm_event(&found);
@@ -266,8 +276,8 @@ static int detect(double *busy)
 static void summarise(double busy)
 {
     const double windows = program.windows > 0u ? (double)program.windows : 1.0;
-    fprintf(stderr, "%" PRIu64 " windows, %" PRIu64 " alarm%s, %.3f ms each; %" PRIu64 " frames\n", program.windows, program.attacks,
-            program.attacks == 1u ? "" : "s", 1e3 * busy / windows, frames_in.frames);
+    fprintf(stderr, "%" PRIu64 " windows, %" PRIu64 " of them called attacks, %.3f ms each; %" PRIu64 " frames\n", program.windows,
+            program.attacks, 1e3 * busy / windows, frames_in.frames);
     input_notes(&frames_in);
     if (!program.asked.alarms) {
         return;
@@ -298,7 +308,7 @@ static int run_detection(void)
     if (asked->has_threshold) {
         fprintf(stderr, "attacks: scores above %g (--threshold)\n", asked->threshold);
     } else if (asked->load != NULL) {
-        fprintf(stderr, "attacks: scores more than %.3f standard deviations above this car's usual score (%s)\n",
+        fprintf(stderr, "attacks: scores above %.2f on this car's scale: usual spreads above its usual score (%s)\n",
                 program.detector.calibration.threshold, asked->load);
     } else {
         fprintf(stderr, "attacks: %s above %g (chosen by the export)\n",
@@ -398,6 +408,11 @@ static int run_calibration(void)
                 LEAST_CALIBRATION_SECONDS);
         return EXIT_INPUT;
     }
+    if (collected != KDGAT_FULL && !stop_requested && seconds < asked->calibrate_seconds) {
+        fprintf(stderr, "error: %s has %.1f s of traffic, less than --calibrate %g s; give a longer log, or a shorter duration\n",
+                frames_in.name, seconds, asked->calibrate_seconds);
+        return EXIT_INPUT;
+    }
     status = kdgat_calibrate_end(&program.detector, &work);
     if (status != KDGAT_OK) {
         fprintf(stderr, "error: no calibration from %s: %s\n", frames_in.name, saved_problem(status));
@@ -413,13 +428,15 @@ static int run_calibration(void)
     if (code != 0) {
         return code;
     }
-    printf("attacks are scores more than %.3f standard deviations above this car's usual score (from %u attack-free windows "
+    printf("attacks are scores above %.2f on this car's scale: usual spreads above its usual score (from %u attack-free windows "
            "(%.1f s))\nwritten: %s\n",
            program.detector.calibration.threshold, (unsigned)work.windows, seconds, asked->save);
     if ((double)work.windows < enough) {
-        printf("warning: a false-positive rate of %g needs at least %.0f windows, and there are %u: the threshold is their highest "
-               "score, and a larger share of other windows may exceed it; calibrate with longer traffic\n",
-               KDGAT_CALIBRATION_RATE, ceil(enough), (unsigned)work.windows);
+        printf("warning: a false-positive rate of %g needs at least %.0f windows, and there are %u:%s a larger share of other "
+               "windows may exceed the threshold; calibrate with longer traffic\n",
+               KDGAT_CALIBRATION_RATE, ceil(enough), (unsigned)work.windows,
+               /* a model of the profile set keeps its own threshold unless the windows contradict it */
+               KDGAT_FEATURES == KDGAT_FEATURES_PROFILE ? "" : " the threshold is their highest score, and");
     }
     return fflush(stdout) == 0 ? 0 : EXIT_MACHINE;
 }

@@ -24,9 +24,9 @@ static double log_difficulty(double score)
     return log(score > DBL_MIN ? score : DBL_MIN);
 }
 
-alarm_severity severity_of_deviations(double deviations, double threshold)
+alarm_severity severity_of_deviations(double deviations, double threshold, double nats)
 {
-    return grade(deviations - threshold, 1.0, 3.0);
+    return grade((deviations - threshold) * (nats < 1.0 ? nats : 1.0), 1.0, 3.0);
 }
 
 alarm_severity severity_of_probability(double score, double threshold)

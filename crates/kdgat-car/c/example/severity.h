@@ -10,7 +10,7 @@
 #include "alarm.h"
 
 /* Grade of a window by its deviations, on a calibrated car. */
-alarm_severity severity_of_deviations(double deviations, double threshold);
+alarm_severity severity_of_deviations(double deviations, double threshold, double nats);
 /* By a classifier's probability. */
 alarm_severity severity_of_probability(double score, double threshold);
 /* By an autoencoder's difficulty. */

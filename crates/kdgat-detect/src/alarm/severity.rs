@@ -2,10 +2,13 @@
 //!
 //! | the threshold is a number of | distance | medium from | high from |
 //! |---|---|--:|--:|
-//! | deviations (with a calibration) | deviations − threshold | 1 | 3 |
+//! | deviations (with a calibration) | deviations − threshold; of a classifier also in nats, and the smaller one counts | 1 | 3 |
 //! | probability (classifier) | ln(p/(1−p)) − ln(t/(1−t)), the log odds | 1 | 3 |
 //! | difficulty (autoencoder) | ln(score) − ln(threshold) | ln 1.25 | ln 2 |
 //! | mean of standardised scores (two models) | score − threshold | 1 | 3 |
+//!
+//! The spread of a quiet car's scores may be a hundredth of a nat: then many spreads are no certainty, and the nats decide. Where it is many
+//! nats, the spreads do.
 //!
 //! So an alarm of a classifier is high if the odds of an attack are 20 times those at the threshold, and one of an autoencoder if the
 //! score is twice the threshold.
@@ -55,18 +58,27 @@ struct Limits {
 pub struct SeverityScale {
     threshold: AttackAbove,
     kind: Option<ScoreKind>,
+    /// Nats of a deviation on the car's own scale, for a calibrated classifier.
+    nats: Option<f64>,
 }
 
 impl SeverityScale {
     /// Scale of a model with this kind of score, or of two models together (`None`), and this threshold.
     pub fn new(kind: Option<ScoreKind>, threshold: AttackAbove) -> Self {
-        Self { threshold, kind }
+        Self { threshold, kind, nats: None }
+    }
+
+    /// The scale of a classifier calibrated for a car, whose deviations are of this many nats.
+    pub fn with_nats(self, nats: Option<f64>) -> Self {
+        Self { nats, ..self }
     }
 
     /// Grades a window that was called an attack. The distance is NaN only for thresholds that no score can exceed; it counts as low.
     pub fn grade(&self, detection: &Detection) -> Severity {
         let (distance, limits) = match (self.threshold, detection.deviations) {
-            (AttackAbove::Deviations(threshold), Some(deviations)) => (deviations - threshold, LIMITS),
+            (AttackAbove::Deviations(threshold), Some(deviations)) => {
+                ((deviations - threshold) * self.nats.map_or(1.0, |nats| nats.min(1.0)), LIMITS)
+            }
             (AttackAbove::Score(threshold) | AttackAbove::Deviations(threshold), _) => {
                 let distance = self.unbounded(detection.score) - self.unbounded(threshold);
                 (distance, if self.kind == Some(ScoreKind::Difficulty) { DIFFICULTY_LIMITS } else { LIMITS })
@@ -99,7 +111,11 @@ mod tests {
         score: f64,
         deviations: Option<f64>,
     ) -> Severity {
-        let detection = Detection {
+        SeverityScale::new(kind.into(), threshold).grade(&detection(score, deviations))
+    }
+
+    fn detection(score: f64, deviations: Option<f64>) -> Detection {
+        Detection {
             window: 0,
             first_frame: 0,
             time: 0.0,
@@ -110,8 +126,7 @@ mod tests {
             contribution: 0.0,
             deviations,
             culprits: Vec::new(),
-        };
-        SeverityScale::new(kind.into(), threshold).grade(&detection)
+        }
     }
 
     #[test]
@@ -129,6 +144,13 @@ mod tests {
         assert_eq!([4.4, 4.5, 6.4, 6.5].map(by_car), [Low, Medium, Medium, High]);
         let of_two = |score| graded(None, AttackAbove::Score(3.5), score, None);
         assert_eq!([4.4, 4.5, 6.4, 6.5].map(of_two), [Low, Medium, Medium, High]);
+        // On a quiet car, four spreads may be a tenth of a nat.
+        let quiet = |nats| {
+            let scale =
+                SeverityScale::new(Some(AttackProbability), AttackAbove::Deviations(44.0)).with_nats(Some(nats));
+            scale.grade(&detection(0.53, Some(48.0)))
+        };
+        assert_eq!([0.03, 0.3, 0.8, 2.0].map(quiet), [Low, Medium, High, High]);
         // A score decides although the window has deviations, and without a car's scale.
         assert_eq!(graded(Difficulty, AttackAbove::Score(0.5), 0.51, Some(99.0)), Low);
         assert_eq!(graded(Difficulty, AttackAbove::Deviations(0.5), 1.1, None), High);

@@ -33,15 +33,24 @@ impl CarProfile {
     /// The IDs of a window of the profile set that differ most from the profile, at most `most`, the most surprising first. IDs without
     /// anything unusual are left out.
     pub fn culprits(&self, view: &GraphView<'_>, most: usize) -> Vec<Culprit> {
-        let mut culprits = Vec::new();
+        let mut culprits = self.unusual_nodes(view);
+        culprits.retain(|culprit| culprit.surprise > 0.0);
+        // The sort is stable: equal surprises stay in the order of the IDs.
+        culprits.sort_by(|one, other| other.surprise.total_cmp(&one.surprise));
+        culprits.truncate(most);
+        culprits
+    }
+
+    /// Every node of a window with what is unusual about it, in the order of the nodes; the surprise of a usual one is 0.
+    pub fn unusual_nodes(&self, view: &GraphView<'_>) -> Vec<Culprit> {
         let disagreements = self.disagreements(view);
         let mut first_frame = 0;
-        for node in 0..view.num_nodes() {
+        let of_node = |node: usize| {
             let frames = first_frame..first_frame + usize::from(view.frames.of_node[node]);
             first_frame = frames.end;
             let attack_frames = frames.clone().filter(|&index| view.frames.frame(index).attack).count();
             let mut events = match self.usual_of(view.can_ids[node]) {
-                Some((id, usual)) => unusual_events(view, node, frames, id, usual),
+                Some((id, usual)) => self.unusual_events(view, node, frames, id, usual),
                 None if frames.is_empty() => Vec::new(),
                 None => vec![self.unknown_id(frames.len())],
             };
@@ -49,14 +58,9 @@ impl CarProfile {
             events.sort_by(|one, other| other.0.total_cmp(&one.0));
             let surprise: f32 = events.iter().map(|event| event.0).sum();
             let reasons: Vec<String> = events.into_iter().map(|event| event.1).collect();
-            if surprise > 0.0 {
-                culprits.push(Culprit { can_id: view.can_ids[node], surprise, reasons, attack_frames });
-            }
-        }
-        // The sort is stable: equal surprises stay in the order of the IDs.
-        culprits.sort_by(|one, other| other.surprise.total_cmp(&one.surprise));
-        culprits.truncate(most);
-        culprits
+            Culprit { can_id: view.can_ids[node], surprise, reasons, attack_frames }
+        };
+        (0..view.num_nodes()).map(of_node).collect()
     }
 
     fn unknown_id(&self, frames: usize) -> Event {
@@ -78,39 +82,44 @@ fn disagreeing(found: &Disagreement<'_>) -> Option<Event> {
     (size > 1.0).then(|| (UNUSUAL_GAP * size.min(MOST_DISAGREEMENT), text))
 }
 
-fn unusual_events(
-    view: &GraphView<'_>,
-    node: usize,
-    frames: std::ops::Range<usize>,
-    id: &IdProfile,
-    usual: &Usual,
-) -> Vec<Event> {
-    let mut events = Vec::new();
-    let silence = view.frames.silence[node];
-    if silence > usual.high_seconds() {
-        let text = format!("silent for {}, at most {} usual", time(silence), time(usual.high_seconds()));
-        events.push((UNUSUAL_GAP + (silence / usual.high_seconds()).ln(), text));
-    }
-    let (mut schedule, mut off_schedule, mut soonest) = (Schedule::before(view, node), 0, f32::INFINITY);
-    let mut bytes = UnusualBytes::default();
-    for index in frames {
-        if let Some(since) = schedule.delay_if_off(view.frames.times[index], usual) {
-            off_schedule += 1;
-            soonest = soonest.min(since);
+impl CarProfile {
+    fn unusual_events(
+        &self,
+        view: &GraphView<'_>,
+        node: usize,
+        frames: std::ops::Range<usize>,
+        id: &IdProfile,
+        usual: &Usual,
+    ) -> Vec<Event> {
+        let mut events = Vec::new();
+        let silence = view.frames.silence[node];
+        if silence > usual.high_seconds() {
+            let text = format!("silent for {}, at most {} usual", time(silence), time(usual.high_seconds()));
+            events.push((UNUSUAL_GAP + (silence / usual.high_seconds()).ln(), text));
         }
-        bytes.add(id, &view.frames.frame(index));
+        let (mut schedule, mut off_schedule, mut soonest) = (Schedule::before(view, node), 0, f32::INFINITY);
+        let mut bytes = UnusualBytes::default();
+        for index in frames {
+            if let Some(since) = schedule.delay_if_off(view.frames.times[index], usual) {
+                off_schedule += 1;
+                soonest = soonest.min(since);
+            }
+            if self.counts_bytes() {
+                bytes.add(id, &view.frames.frame(index));
+            }
+        }
+        if off_schedule > 0 {
+            let text = format!(
+                "{} off schedule, {} after the last one instead of at least {}",
+                counted(off_schedule, "frame"),
+                time(soonest),
+                time(usual.low_seconds())
+            );
+            events.push((UNUSUAL_GAP * off_schedule as f32, text));
+        }
+        events.extend(bytes.event(id));
+        events
     }
-    if off_schedule > 0 {
-        let text = format!(
-            "{} off schedule, {} after the last one instead of at least {}",
-            counted(off_schedule, "frame"),
-            time(soonest),
-            time(usual.low_seconds())
-        );
-        events.push((UNUSUAL_GAP * off_schedule as f32, text));
-    }
-    events.extend(bytes.event(id));
-    events
 }
 
 /// The first value that a byte never had, and the largest jump.
@@ -138,7 +147,7 @@ impl UnusualBytes {
     fn event(self, id: &IdProfile) -> Option<Event> {
         let unseen = self.unseen.map(|(at, value)| {
             let text = format!("byte {at} has {value:#04X}, which it never had in attack-free traffic");
-            (((id.frames + 2) as f32).ln(), text)
+            (((id.gaps + 2) as f32).ln(), text)
         });
         let jump = self.jump.map(|(at, change, usual)| {
             (UNUSUAL_CHANGE, format!("byte {at} changes by {change}, at most {usual} is usual"))
@@ -213,6 +222,39 @@ mod tests {
         assert_eq!(found[0].can_id, 0x200);
         assert!(found[0].reasons[0].contains("off schedule"), "{found:?}");
         assert!(found[0].attack_frames > 10, "{found:?}");
+    }
+
+    #[test]
+    fn a_profile_without_bytes_leaves_them_out() {
+        let mut frames = traffic(0, 400);
+        frames
+            .iter_mut()
+            .rev()
+            .filter(|frame| frame.can_id == 0x100)
+            .take(20)
+            .for_each(|frame| frame.payload[0] = 0xEE);
+        let columns = columns(&frames);
+        let view = columns.graph(columns.num_graphs() - 1);
+        let rows = |profile: &CarProfile| {
+            let mut rows = Vec::new();
+            profile.append_deviations(&view, &mut rows);
+            rows
+        };
+        let (with, without) = (profile(), profile().without_bytes());
+        assert!(with.culprits(&view, 3)[0].reasons.iter().any(|reason| reason.contains("0xEE")));
+        assert_eq!(without.culprits(&view, 3), []);
+        let of_bytes =
+            |column: usize| super::super::deviations::OF_BYTES.contains(&(column % crate::profile::DEVIATIONS));
+        let mut differ = 0;
+        for (column, (with, without)) in rows(&with).into_iter().zip(rows(&without)).enumerate() {
+            differ += usize::from(with != without);
+            assert!(with == without || (of_bytes(column) && without == 0.0), "{column}: {with} {without}");
+        }
+        assert!(differ > 0);
+        // The file says which of both it is.
+        let read: CarProfile = serde_json::from_str(&serde_json::to_string(&without).unwrap()).unwrap();
+        assert!(!read.counts_bytes() && read == without && read != with && !read.is_same_as(&with));
+        assert!(!serde_json::to_string(&with).unwrap().contains("counts_bytes"));
     }
 
     #[test]

@@ -54,6 +54,9 @@ pub const PERIOD: usize = 18;
 pub const DISAGREEMENT: usize = 19;
 /// 1 if a signal of the node could be compared, so that agreement differs from not knowing.
 pub const COMPARED: usize = 20;
+/// The deviations of values and changes of bytes, which a profile [without bytes](CarProfile::without_bytes) does not have.
+pub const OF_BYTES: [usize; 7] =
+    [OFF_SCHEDULE_BYTES, JUMPS, LARGE_JUMPS, LARGEST_JUMP, CHANGED_BYTES, REPEATS, RETURNS];
 /// Number of deviations: continuous node features of the profile set.
 pub const DEVIATIONS: usize = 21;
 
@@ -139,6 +142,9 @@ impl CarProfile {
             if let Some(found) = disagreements.largest(node) {
                 row[DISAGREEMENT] = (found.size * found.size).ln_1p().min(MOST);
                 row[COMPARED] = 1.0;
+            }
+            if !self.counts_bytes() {
+                OF_BYTES.iter().for_each(|&column| row[column] = 0.0);
             }
             rows.extend_from_slice(&row);
             first_frame += frames;

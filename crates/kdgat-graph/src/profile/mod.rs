@@ -108,6 +108,17 @@ struct Content {
     ids: Vec<IdProfile>,
     /// Relations between signals, ascending by ID and place.
     relations: Vec<Relation>,
+    /// False for a profile [without bytes](CarProfile::without_bytes).
+    #[serde(default = "counts", skip_serializing_if = "is_true")]
+    counts_bytes: bool,
+}
+
+fn counts() -> bool {
+    true
+}
+
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 /// Profile of a car. Clones share the content.
@@ -118,6 +129,7 @@ pub struct CarProfile {
     /// Values derived for each ID, so that a frame's deviations need no search.
     usual: Arc<Vec<deviations::Usual>>,
     new_id_surprise: f32,
+    counts_bytes: bool,
 }
 
 impl Default for CarProfile {
@@ -127,25 +139,38 @@ impl Default for CarProfile {
 }
 
 impl From<Content> for CarProfile {
-    fn from(content: Content) -> Self {
+    fn from(mut content: Content) -> Self {
         let usual = content.ids.iter().map(deviations::Usual::of).collect();
         let once = content.ids.iter().filter(|id| id.frames == 1).count();
         let frames: u64 = content.ids.iter().map(|id| id.frames).sum();
         let new_id_surprise = -((once + 1) as f32 / (frames + 2) as f32).ln();
-        Self { content: Arc::new(content), usual: Arc::new(usual), new_id_surprise }
+        // Kept beside the content, which profiles with and without bytes share.
+        let counts_bytes = std::mem::replace(&mut content.counts_bytes, true);
+        Self { content: Arc::new(content), usual: Arc::new(usual), new_id_surprise, counts_bytes }
     }
 }
 
 impl From<CarProfile> for Content {
     fn from(profile: CarProfile) -> Self {
-        Arc::unwrap_or_clone(profile.content)
+        Self { counts_bytes: profile.counts_bytes, ..Arc::unwrap_or_clone(profile.content) }
     }
 }
 
 impl CarProfile {
     /// A profile of these IDs, ascending, and these relations, ascending by ID and place.
     pub fn new(ids: Vec<IdProfile>, relations: Vec<Relation>) -> Self {
-        Content { version: PROFILE_VERSION, ids, relations }.into()
+        Content { version: PROFILE_VERSION, ids, relations, counts_bytes: true }.into()
+    }
+
+    /// The same profile, under which values and changes of bytes deviate in nothing: of a car whose traffic was watched for too short a time
+    /// to tell what its bytes never do.
+    pub fn without_bytes(&self) -> Self {
+        Self { counts_bytes: false, ..self.clone() }
+    }
+
+    /// False for a profile [without bytes](CarProfile::without_bytes).
+    pub fn counts_bytes(&self) -> bool {
+        self.counts_bytes
     }
 
     /// The IDs, ascending.
@@ -214,7 +239,8 @@ impl CarProfile {
 
     /// True if both share their content, or have equal content.
     pub fn is_same_as(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.content, &other.content) || self.content == other.content
+        self.counts_bytes == other.counts_bytes
+            && (Arc::ptr_eq(&self.content, &other.content) || self.content == other.content)
     }
 }
 

@@ -53,6 +53,12 @@ impl Rule {
 const MISSING_GAPS: f32 = 3.0;
 
 impl CarProfile {
+    /// True if a byte of the window has a value that it never had, or changes by more than is usual.
+    pub fn has_unusual_bytes(&self, view: &GraphView<'_>) -> bool {
+        let counts = self.rule_counts(view);
+        counts[Rule::UnseenByte as usize] > 0 || counts[Rule::ByteJump as usize] > 0
+    }
+
     /// What each rule counts in a window of the profile set, in the order of [`Rule::ALL`].
     pub fn rule_counts(&self, view: &GraphView<'_>) -> [u32; Rule::ALL.len()] {
         let mut counts = [0; Rule::ALL.len()];
