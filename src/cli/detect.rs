@@ -15,6 +15,7 @@ use super::exit::UsageError;
 use super::log_args::LogArgs;
 use super::output::OutputError;
 use crate::can::ReadReport;
+use crate::can::report::IDS_LOOK_DECIMAL;
 use crate::config::{Setting, Threshold};
 use crate::detect::alarm::SeverityScale;
 use crate::detect::{AttackAbove, DetectOptions, Detector, FrameStream};
@@ -379,6 +380,9 @@ fn notes(detector: &Detector, report: &ReadReport) -> Vec<String> {
     for (reason, rejections) in &report.rejected {
         let first = rejections.first.first().map_or(String::new(), |place| format!(", the first at {place}"));
         notes.push(format!("{} lines skipped: {reason}{first}", rejections.count));
+    }
+    if report.ids.look_decimal() {
+        notes.push(IDS_LOOK_DECIMAL.to_owned());
     }
     let (windows, foreign) = (detector.windows(), detector.windows_with_unknown_ids());
     if !detector.is_calibrated() && windows > 0 && foreign as f64 > MOSTLY * windows as f64 {

@@ -56,8 +56,7 @@ pub fn run(mut args: EvaluateArgs) -> Result<ExitCode> {
     args.runs.append(&mut args.model);
     let loaded = args.settings.load_reading_by(&args.runs, |config| match config.data_kind {
         DataKind::Windows => &reads::EVALUATE,
-        DataKind::Graphs => &reads::EVALUATE_GRAPHS,
-        DataKind::OneGraph => &reads::EVALUATE_NODES,
+        DataKind::Graphs | DataKind::OneGraph => &reads::EVALUATE_DIVIDED,
     })?;
     let kind = loaded.config.data_kind;
     args.refuse_ignored(kind)?;

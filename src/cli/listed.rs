@@ -24,7 +24,7 @@ const COMMANDS: &[(&str, Listed)] = &[
     ("curriculum", Listed::Training(Stage::Curriculum)),
     ("train", Listed::Training(Stage::Train)),
     ("fusion", Listed::Training(Stage::Fusion)),
-    ("evaluate", Listed::Reading(&[reads::EVALUATE, reads::EVALUATE_GRAPHS, reads::EVALUATE_NODES])),
+    ("evaluate", Listed::Reading(&[reads::EVALUATE, reads::EVALUATE_DIVIDED])),
     ("export", Listed::Reading(&[reads::EXPORT, reads::EXPORT_EXAMPLES])),
     ("data simulate", Listed::Reading(&[reads::SIMULATE, reads::SIMULATE_CITATIONS])),
     ("data build", Listed::Reading(&[reads::BUILD, reads::BUILD_NODES])),

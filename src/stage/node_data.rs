@@ -48,11 +48,26 @@ impl NodeData {
 /// A graph that cannot be read, or no memory for it.
 pub fn open(config: &Config) -> Result<NodeData, StageError> {
     let device = setup::prepare(config)?;
-    let Some(source) = &config.data.data else {
-        return Err(StageError::Input("one large graph is named with --data; see docs/nodes.md".into()));
-    };
+    let source = source(config)?;
     let OpenStore { graph, notes, .. } = open_store(config, source)?;
-    Ok(NodeData { device, graph: Arc::new(graph), class_names: notes.class_names, source: source.clone() })
+    Ok(NodeData { device, graph: Arc::new(graph), class_names: notes.class_names, source: source.to_owned() })
+}
+
+/// Name of the configured graph, without opening it unless it is a store.
+///
+/// # Errors
+/// No graph, or a store that cannot be read.
+pub fn name(config: &Config) -> Result<String, StageError> {
+    Ok(nodes::sources::dataset_name(source(config)?)?)
+}
+
+/// The file or folder of the configured graph.
+///
+/// # Errors
+/// If none is configured.
+pub fn source(config: &Config) -> Result<&Path, StageError> {
+    let missing = || StageError::Input("one large graph is named with --data; see docs/nodes.md".into());
+    config.data.data.as_deref().ok_or_else(missing)
 }
 
 /// Builds the store of the configured graph unless it exists; returns its path as well.

@@ -23,7 +23,7 @@ pub struct Subject<'a> {
 /// Finds the named models, or all of the dataset, each with its records as `records_of` reads them; `None` for weights without any.
 ///
 /// # Errors
-/// No finished run, or a named model without records.
+/// No finished run (the result has at least one), or a named model without records.
 pub fn recorded_runs<R>(
     config: &Config,
     options: &EvaluateOptions,

@@ -30,8 +30,8 @@ pub trait TestSet: Sized {
     /// The dataset's name.
     fn dataset(&self) -> &str;
 
-    /// The task and its targets.
-    fn schema(&self) -> &Schema;
+    /// The task and its targets, the same for all runs.
+    fn schema<'r>(&'r self, recorded: &'r Self::Recorded) -> &'r Schema;
 
     /// The columns that identify a row of `--predictions`. Reads the names of the items, which a store does not keep.
     ///
@@ -114,7 +114,8 @@ fn evaluate<T: TestSet>(
     let dataset = set.dataset().to_owned();
     let subject = Subject { dataset: &dataset, unit: T::UNIT, preset: T::PRESET };
     let runs = recorded_runs(config, options, &subject, |model| set.records_of(model))?;
-    let schema = set.schema().clone();
+    // There is at least one run.
+    let schema = set.schema(&runs[0].1).clone();
     let mut predictions = match &options.predictions {
         Some(path) => Some(TestedRows::create(path, &set.identify()?, &schema)?),
         None => None,

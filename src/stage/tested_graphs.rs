@@ -158,7 +158,7 @@ impl TestSet for TestGraphs<'_> {
         &self.store.manifest().dataset
     }
 
-    fn schema(&self) -> &Schema {
+    fn schema<'r>(&'r self, _: &'r Recorded) -> &'r Schema {
         &self.schema
     }
 

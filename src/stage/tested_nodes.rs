@@ -1,6 +1,7 @@
 //! The test nodes of the models of one large graph, and their answers for them, by exact inference.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -20,7 +21,7 @@ use crate::graph::dataset::Target;
 use crate::graph::{Level, Schema, Task};
 use crate::nn::{Architecture, GivenTensors, ModelError, NodeGnnConfig, weights};
 use crate::nodes::sources::node_names;
-use crate::nodes::{ActivationRows, NodeGraph, NodeSplit, SplitOptions, with_positions};
+use crate::nodes::{ActivationRows, GraphOptions, NodeGraph, NodeSplit, SplitOptions, with_positions};
 
 /// Sections of a run's configuration that record its division.
 #[derive(Deserialize)]
@@ -66,15 +67,14 @@ fn node_network(model: &TrainedModel) -> Result<&NodeGnnConfig, StageError> {
 /// Refuses a model that was trained on another graph.
 ///
 /// # Errors
-/// Names the model and the options that may differ.
+/// Names the model and the ways out.
 pub(super) fn expect_graph(model: &TrainedModel, graph: &NodeGraph) -> Result<(), StageError> {
     if model.description.dataset.digest == graph.digest {
         return Ok(());
     }
     Err(StageError::Input(format!(
-        "{} was trained on another graph than {} is now, with other nodes or options; give the options of that run \
-         (--largest-component, --undirected, --row-normalized); if the data have changed, restore them, train again, or leave the run out by \
-         naming the runs to evaluate",
+        "{} was trained on another graph than {} is now: its nodes, edges, features or labels were others; restore the data, train again, or \
+         leave the run out by naming the runs to evaluate",
         model.name, graph.name
     )))
 }
@@ -116,36 +116,60 @@ fn schema(data: &NodeData) -> Schema {
     }
 }
 
+/// The graph as some runs read it.
+struct Opened {
+    data: NodeData,
+    schema: Schema,
+}
+
+/// What a run records: its division, and the options of reading the graph.
+pub struct RecordedNodes {
+    options: SplitOptions,
+    opened: Rc<Opened>,
+}
+
 /// The test nodes of the runs on one graph; keeps what several of them need.
 pub struct TestNodes<'a> {
     config: &'a Config,
-    data: NodeData,
-    schema: Schema,
+    dataset: String,
+    /// The graph, once for all runs with the same options of reading it.
+    opened: Vec<(GraphOptions, Rc<Opened>)>,
     /// Names of the nodes in the source, read for `--predictions` alone; `None` if it has none.
     names: Option<Vec<String>>,
     /// True if one of the models is meant for the mixture of classes that the test nodes have, and another for that of the labelled ones:
     /// plain validation accuracy cannot compare these.
     compares_mixtures: bool,
-    /// Metrics of label propagation by division and digest of the test nodes.
+    /// Metrics of label propagation by graph, division and test nodes.
     propagated: BTreeMap<String, Vec<Metric>>,
 }
 
 impl<'a> TestNodes<'a> {
-    /// Opens the configured graph.
+    /// Finds the configured graph, which is read with the options of each run.
     ///
     /// # Errors
-    /// A graph that cannot be read.
+    /// A source that cannot be opened.
     pub fn open(config: &'a Config) -> Result<Self, StageError> {
-        let data = node_data::open(config)?;
-        let schema = schema(&data);
-        let (names, compares_mixtures, propagated) = (None, false, BTreeMap::new());
-        Ok(Self { config, data, schema, names, compares_mixtures, propagated })
+        let dataset = node_data::name(config)?;
+        let (opened, names, compares_mixtures, propagated) = (Vec::new(), None, false, BTreeMap::new());
+        Ok(Self { config, dataset, opened, names, compares_mixtures, propagated })
+    }
+
+    /// The graph with the options of a run, which are in `recorded`.
+    fn open_as(&mut self, recorded: &Config) -> Result<Rc<Opened>, StageError> {
+        let options = node_data::graph_options(recorded);
+        if let Some((_, opened)) = self.opened.iter().find(|(of, _)| *of == options) {
+            return Ok(Rc::clone(opened));
+        }
+        let data = node_data::open(recorded)?;
+        let opened = Rc::new(Opened { schema: schema(&data), data });
+        self.opened.push((options, Rc::clone(&opened)));
+        Ok(opened)
     }
 
     /// The cells that identify the test nodes, the visible ones first.
-    fn places(&self, split: &NodeSplit) -> Vec<Vec<String>> {
+    fn places(&self, graph: &NodeGraph, split: &NodeSplit) -> Vec<Vec<String>> {
         let cells = |node: u32, hidden: &str| {
-            let number = self.data.graph.original_number(node);
+            let number = graph.original_number(node);
             // The store was built from the same file.
             let name = self.names.as_ref().map(|names| names.get(number as usize).cloned().unwrap_or_default());
             vec![name.unwrap_or_else(|| number.to_string()), hidden.to_owned()]
@@ -156,49 +180,57 @@ impl<'a> TestNodes<'a> {
 }
 
 impl TestSet for TestNodes<'_> {
-    type Recorded = SplitOptions;
+    type Recorded = RecordedNodes;
     type Split = NodeSplit;
 
     const UNIT: &'static str = "nodes";
     const PRESET: &'static str = "sage";
 
     fn dataset(&self) -> &str {
-        &self.data.graph.name
+        &self.dataset
     }
 
-    fn schema(&self) -> &Schema {
-        &self.schema
+    // No option of reading changes the classes.
+    fn schema<'r>(&'r self, recorded: &'r RecordedNodes) -> &'r Schema {
+        &recorded.opened.schema
     }
 
     fn identify(&mut self) -> Result<Vec<&'static str>, StageError> {
-        self.names = node_names(&self.data.source)?;
+        self.names = node_names(node_data::source(self.config)?)?;
         Ok(vec!["node", "hidden"])
     }
 
-    fn records_of(&mut self, model: &TrainedModel) -> Result<Option<SplitOptions>, StageError> {
-        let recorded = recorded_nodes(self.config, model)?;
+    fn records_of(&mut self, model: &TrainedModel) -> Result<Option<RecordedNodes>, StageError> {
+        let Some(recorded) = recorded_nodes(self.config, model)? else { return Ok(None) };
         let corrects_shares =
             |(name, value): &(String, Value)| name == "kd_class_shares" && value.as_bool() == Some(true);
-        self.compares_mixtures |= recorded.is_some() && model.settings.iter().any(corrects_shares);
-        Ok(recorded.map(|config| node_data::split_options(&config, &self.data.graph)))
+        self.compares_mixtures |= model.settings.iter().any(corrects_shares);
+        let opened = self.open_as(&recorded)?;
+        Ok(Some(RecordedNodes { options: node_data::split_options(&recorded, &opened.data.graph), opened }))
     }
 
-    fn split_of(&self, model: &TrainedModel, options: &SplitOptions) -> Result<NodeSplit, StageError> {
+    fn split_of(&self, model: &TrainedModel, recorded: &RecordedNodes) -> Result<NodeSplit, StageError> {
         node_network(model)?;
-        expect_graph(model, &self.data.graph)?;
-        Ok(NodeSplit::of(&self.data.graph, options)?)
+        let graph = &recorded.opened.data.graph;
+        expect_graph(model, graph)?;
+        Ok(NodeSplit::of(graph, &recorded.options)?)
     }
 
-    fn score(&mut self, model: &TrainedModel, _: &SplitOptions, split: &NodeSplit) -> Result<Scored, StageError> {
+    fn score(
+        &mut self,
+        model: &TrainedModel,
+        recorded: &RecordedNodes,
+        split: &NodeSplit,
+    ) -> Result<Scored, StageError> {
         let architecture = node_network(model)?;
-        let (graph, device) = (Arc::clone(&self.data.graph), self.data.device);
-        let visible = node_data::visible_part(&graph, split)?;
+        let (graph, device) = (&recorded.opened.data.graph, recorded.opened.data.device);
+        let visible = node_data::visible_part(graph, split)?;
         let seen = outputs_of(self.config, device, model, architecture, &visible)?;
         let mut outputs = probabilities(&seen, &split.test)?;
         if !split.hidden.is_empty() {
             // Hidden nodes appear now, with their edges.
             outputs
-                .extend(probabilities(&outputs_of(self.config, device, model, architecture, &graph)?, &split.hidden)?);
+                .extend(probabilities(&outputs_of(self.config, device, model, architecture, graph)?, &split.hidden)?);
         }
         let test: Vec<u32> = split.test.iter().chain(&split.hidden).copied().collect();
         let truth = |nodes: &[u32]| nodes.iter().map(|&node| vec![f64::from(graph.labels[node as usize])]).collect();
@@ -215,17 +247,17 @@ impl TestSet for TestNodes<'_> {
             let value = expected_accuracy(&known, &labels, &tested.outputs[..split.test.len()]);
             more.push(Metric { name: "accuracy_from_validation".to_owned(), value, interval: None });
         }
-        let test_digest = split.test_digest(&graph)?;
+        let test_digest = split.test_digest(graph)?;
         Ok(Scored {
             more,
             more_of_chance: Vec::new(),
             linear: Vec::new(),
-            propagated: self.propagated_metrics(&test_digest, split, &visible, &tested.targets),
+            propagated: self.propagated_metrics(&recorded.opened, &test_digest, split, &visible, &tested.targets),
             seen: split.training.len() + split.validation.len(),
             count: test.len(),
             test_digest,
             fold: split.division.clone(),
-            measured: Measured::Predicted { places: self.places(split), known: truth(&split.training), tested },
+            measured: Measured::Predicted { places: self.places(graph, split), known: truth(&split.training), tested },
         })
     }
 }
@@ -234,13 +266,14 @@ impl TestNodes<'_> {
     /// Metrics of label propagation from the training nodes over the visible edges. A hidden node is alone, so every class is as likely.
     fn propagated_metrics(
         &mut self,
+        of: &Opened,
         test_digest: &str,
         split: &NodeSplit,
         visible: &NodeGraph,
         targets: &[Vec<f64>],
     ) -> Vec<Metric> {
-        let key = format!("{test_digest} {}", split.origin);
-        let (schema, seed) = (&self.schema, self.config.training.seed);
+        let key = format!("{} {test_digest} {}", of.data.graph.digest, split.origin);
+        let (schema, seed) = (&of.schema, self.config.training.seed);
         let metrics = self.propagated.entry(key).or_insert_with(|| {
             let scores = label_propagation::propagated(visible, &split.training);
             let classes = visible.task.classes;

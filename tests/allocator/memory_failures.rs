@@ -126,8 +126,7 @@ fn injected_failures_change_no_loss_or_end_clearly() {
         refused.len(),
         refused.join("\n")
     );
-    // At least 95 % of many. Of the sample, three seeds fail the one read of the teacher's weights.
-    assert!(runs - same <= (runs / 20).max(4), "only {same} of {runs} runs came through");
+    assert!(same * 100 >= runs * 95, "only {same} of {runs} runs came through");
     assert!(recovered * 2 >= runs, "only {recovered} of {runs} runs had failures and recovered");
 }
 

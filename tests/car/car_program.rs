@@ -275,12 +275,15 @@ fn wrong_input_and_wrong_flags_are_refused() {
     let gzip = [b"\x1f\x8b\x08".to_vec(), vec![0; 100]].concat();
     refused(&exported.piped(&["-"], gzip), "is compressed; use zcat LOG | kdgat-car -");
     let text = std::fs::read_to_string(log).unwrap();
-    let turned = text.clone() + &"\u{fffd}\n".repeat(3000);
-    let output = exported.piped(&["-", "--alarms"], turned.clone());
-    refused(&output, "of 7000 lines are not of candump -L, the first at line 6001: \"\\xef\\xbf\\xbd\"");
+    std::fs::write(exported.bench.path().join("turned.log"), text.clone() + &"\u{fffd}\n".repeat(3000)).unwrap();
+    let output = exported.car(&["turned.log", "--alarms"]);
+    refused(&output, "101 of 6101 lines are not of candump -L, the first at line 6001: \"\\xef\\xbf\\xbd\"");
     let names: Vec<Value> = lines(&output).iter().map(|event| event["event"].clone()).collect();
     assert_eq!(names.last().unwrap(), "alarm-end", "an open alarm has an end");
-    assert_eq!(exported.piped(&["-", "--max-reject-share", "1"], turned).status.code(), Some(0));
+    assert_eq!(exported.car(&["turned.log", "--max-reject-share", "1"]).status.code(), Some(0));
+    // A calibration is of a bus that is read.
+    let garbage = exported.piped(&["-", "--calibrate", "10s", "--save", "x"], text.clone() + &"\u{fffd}\n".repeat(3000));
+    refused(&garbage, "101 of 6101 lines are not of candump -L");
     let long = text.clone() + &"0".repeat(500_000) + "\n" + text.lines().next().unwrap();
     let output = exported.piped(&["-"], long);
     assert_eq!(output.status.code(), Some(0));
@@ -289,6 +292,57 @@ fn wrong_input_and_wrong_flags_are_refused() {
         "{}",
         stderr(&output)
     );
+}
+
+/// Lines that are no frames do not switch off a detector on a live stream: they are reported once while they last, heartbeats have their
+/// share as those of `kdgat detect`, and later frames are judged.
+#[test]
+fn garbage_does_not_end_a_live_stream() {
+    if !can_compile() {
+        return;
+    }
+    let exported = Exported::gat();
+    let text = std::fs::read_to_string(&exported.log).unwrap();
+    let half = text.match_indices('\n').nth(2999).unwrap().0 + 1;
+    let (before, after) = text.split_at(half);
+    let mixed = [before, &"garbage\n".repeat(5000), after].concat();
+    let found = exported.piped(&["-"], mixed.clone());
+    let clean = exported.car(&[&exported.log]);
+    assert_eq!((found.status.code(), stdout(&found)), (Some(0), stdout(&clean)), "{}", stderr(&found));
+    let said = stderr(&found);
+    let warning = "warning: standard input: 101 of the last 1000 lines are not of candump -L (the first of all at line 3001)";
+    assert_eq!(said.matches("of the last 1000 lines").count(), 1, "{said}");
+    assert!(said.contains(warning) && said.contains("the detection goes on"), "{said}");
+    assert!(said.contains("warning: standard input: 5000 of 11000 lines are not of candump -L"), "{said}");
+    let mut detect = exported.bench.command(&["detect", "--model", &exported.run, "--threshold", &exported.threshold, "-"]);
+    let mut child = detect.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || input.write_all(mixed.as_bytes()).unwrap());
+    expect_same_lines(&found, &child.wait_with_output().unwrap());
+    writer.join().unwrap();
+
+    // Few rows: their share is among those that have come.
+    let flags = ["-", "--alarms", "--heartbeat", "20ms"];
+    let arguments = [&["detect", "--model", &exported.run, "--threshold", &exported.threshold][..], &flags].concat();
+    for mut command in [exported.command(&flags), exported.bench.command(&arguments)] {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut share_until = |wanted: f64| loop {
+            let mut line = String::new();
+            assert!(output.read_line(&mut line).unwrap() > 0, "no heartbeat with {wanted}");
+            let event: Value = serde_json::from_str(&line).unwrap();
+            if event["event"] == "heartbeat" && event["reject_share"].as_f64().unwrap() == wanted {
+                assert_eq!(event.as_object().unwrap().keys().next_back().unwrap(), "reject_share", "{line}");
+                break;
+            }
+        };
+        share_until(0.0);
+        input.write_all([&text[..text.find('\n').unwrap() + 1].repeat(3), "garbage\n"].concat().as_bytes()).unwrap();
+        share_until(0.25);
+        drop(input);
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
 }
 
 /// A closed pipe ends the program without an error.

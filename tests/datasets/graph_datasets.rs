@@ -203,7 +203,24 @@ fn bad_input_is_named_with_its_line() {
     assert_error(&edit("D_A.txt", "1, 2", "1, 9"), false, &["D_A.txt, line 1", "an edge from graph 1 to graph 2"]);
     assert_error(&edit("D_A.txt", "1, 2", "1, 2, 3"), false, &["D_A.txt, line 1", "a third number"]);
     assert_error(&edit("D_graph_indicator.txt", "1\n", "0\n"), false, &["D_graph_indicator.txt, line 1", "'0'"]);
-    assert_error(&edit("D_graph_indicator.txt", "1\n", "99\n"), false, &["graph 99", "numbered from 1 without gaps"]);
+    assert_error(
+        &edit("D_graph_indicator.txt", "1\n", "99\n"),
+        false,
+        &["D_graph_indicator.txt, line 1", "graph 99", "a graph from 1 to 6", "add the missing targets and number the graphs from 1 to 7"],
+    );
+    let all = |from: &'static str, to: &'static str| {
+        move |path: &Path| {
+            let path = path.join("D_graph_indicator.txt");
+            let text = fs::read_to_string(&path).unwrap().lines().map(|line| line.replace(from, to) + "\n").collect::<String>();
+            fs::write(&path, text).unwrap();
+        }
+    };
+    assert_error(&all("6", "60"), false, &["graph 60", "a graph from 1 to 6", "number the graphs anew, without gaps"]);
+    let fewer = |path: &Path| {
+        all("6", "60")(path);
+        all("2", "1")(path);
+    };
+    assert_error(&fewer, false, &["graph 60", "a graph from 1 to 6", "remove the targets of graphs without a node"]);
     assert_error(&edit("D_graph_labels.txt", "1\n", "1\n1\n"), false, &["graph 7 has no node"]);
     assert_error(
         &edit("D_node_labels.txt", "0\n", "0\n0\n"),

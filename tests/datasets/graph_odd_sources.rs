@@ -183,6 +183,23 @@ fn a_missing_file_or_an_odd_folder_is_explained() {
     explained(&[("MAC/raw/D_A.txt", "1, 2\n"), ("MAC/raw/D_graph_labels.txt", "1\n")], "/data/MAC");
     explained(&[("raw/graph-label.csv.gz", "")], "Open Graph Benchmark whose graphs have labels");
     explained(&[("processed/data.pt", "")], "processed files of PyTorch Geometric");
+    explained(&[("raw/ind.cora.x", "")], "raw/ has no file of a known format (found ind.cora.x)");
+    explained(&[("Cora/raw/ind.cora.x", ""), ("Cora/processed/data.pt", "")], "Cora: processed files of PyTorch Geometric");
+    let nested = [("MAC/MAC/D_A.txt", "1, 2\n"), ("MAC/MAC/D_graph_labels.txt", "1\n")];
+    explained(&nested, "/data/MAC/MAC");
+    explained(&[("inner/net.npz", "")], "inner/net.npz");
+    explained(&[("inner/logs.zip", ""), ("one/raw/edge.csv.gz", "")], "it holds a dataset of graphs; name it: --data ");
+    write_files(&path, &[("D_A.txt", "1, 2\n"), ("weights.pt", ""), ("data.tar.gz", ""), ("drive.log", "")]);
+    for (file, expected) in [
+        ("D_A.txt", Some("it is one file of a dataset of graphs; name its folder")),
+        ("weights.pt", Some("files of PyTorch and other libraries are not read")),
+        ("data.tar.gz", Some("unpack it and name the folder")),
+        ("drive.log", None),
+    ] {
+        let found = dataset::explain(&path.join(file));
+        assert_eq!(found.is_some(), expected.is_some(), "{file}: {found:?}");
+        assert!(expected.is_none_or(|text| found.unwrap_or_default().contains(text)), "{file}");
+    }
     write_files(&path, &[("train_01_attack_free/log.csv", "")]);
     assert_eq!(dataset::explain(&path), None);
     // The folder of PyTorch Geometric has the files in raw/.

@@ -45,6 +45,24 @@ impl Watched {
         self.bench.kdgat(&self.arguments(&[&[self.log.as_str()], arguments].concat()))
     }
 
+    /// Writes a log that repeats the window of the highest score and that of the lowest, so that every attack is as severe as the others.
+    fn repeated(&self, times: usize) -> String {
+        let score = |window: &&Value| window["score"].as_f64().unwrap();
+        let highest = self.windows.iter().max_by(|one, other| score(one).total_cmp(&score(other))).unwrap();
+        let lowest = self.windows.iter().min_by(|one, other| score(one).total_cmp(&score(other))).unwrap();
+        let first = |window: &Value| window["first_frame"].as_u64().unwrap() as usize;
+        let (frames, length) = (frames_of(Path::new(&self.log)), first(&self.windows[1]) - first(&self.windows[0]));
+        let pair = [highest, lowest].map(|window| &frames[first(window)..][..length]).concat();
+        let mut repeated = pair.repeat(times);
+        // A window ends with the frame after it.
+        repeated.push(pair[0]);
+        for (row, frame) in repeated.iter_mut().enumerate() {
+            frame.timestamp = row as f64 * 0.000_5;
+        }
+        std::fs::write(self.bench.path().join("repeated.log"), candump(&repeated)).unwrap();
+        "repeated.log".to_owned()
+    }
+
     /// Windows of the first and last attack window of each episode that `clear` windows without an attack end.
     fn episodes(&self, clear: usize) -> Vec<(usize, usize)> {
         let mut episodes: Vec<(usize, usize)> = Vec::new();
@@ -122,11 +140,24 @@ fn a_stream_has_the_alarms_of_its_log() {
     let none = watched.detect(&["--alarms", "--threshold", "2"]);
     // The later threshold wins; no probability exceeds it.
     assert_eq!((none.status.code(), none.stdout.len()), (Some(0), 0), "{}", stderr(&none));
-    let cooled = watched.detect(&["--alarms", "--alarm-clear", "1", "--cooldown", "24h"]);
-    let raised = without_changes(lines(&cooled)).len() / 2;
-    let suppressed = watched.episodes(1).len() - raised;
-    assert!(suppressed > raised, "{}", stderr(&cooled));
-    let said = format!("alarms raised: {raised}; suppressed within 86400 s of the end of another: {suppressed}");
+}
+
+/// All attacks are as severe as the first and name the same ID, so that nothing breaks the cooldown.
+#[test]
+fn like_alarms_are_suppressed_during_the_cooldown() {
+    const ATTACKS: usize = 12;
+    let watched = Watched::new();
+    let log = watched.repeated(ATTACKS);
+    let detect = |arguments: &[&str]| watched.bench.kdgat(&watched.arguments(&[&[log.as_str()], arguments].concat()));
+    let windows = lines(&detect(&[]));
+    let attacks: Vec<&Value> = windows.iter().filter(|window| window["label"] == "attack").collect();
+    assert_eq!((windows.len(), attacks.len()), (2 * ATTACKS, ATTACKS));
+    assert!(attacks.iter().all(|window| window["id"] == attacks[0]["id"]), "{attacks:?}");
+    let each = detect(&["--alarms", "--alarm-clear", "1"]);
+    assert_eq!(without_changes(lines(&each)).len(), 2 * ATTACKS, "{}", stderr(&each));
+    let cooled = detect(&["--alarms", "--alarm-clear", "1", "--cooldown", "24h"]);
+    assert_eq!(without_changes(lines(&cooled)).len(), 2, "{}", stderr(&cooled));
+    let said = format!("alarms raised: 1; suppressed within 86400 s of the end of another: {}", ATTACKS - 1);
     assert!(stderr(&cooled).contains(&said), "{}", stderr(&cooled));
 }
 

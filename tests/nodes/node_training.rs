@@ -321,6 +321,33 @@ fn predictions_name_nodes_and_options_of_windows_are_refused() {
     }
 }
 
+/// Each run is scored on the graph as its training read it, without options, also if the dataset has a name of its own.
+#[test]
+fn an_evaluation_reads_the_graph_with_the_options_of_each_run() {
+    let place = place();
+    fs::write(place.path().join("net/kdgat-graphs.toml"), "task = \"node-class\"\nname = \"friends\"\n").unwrap();
+    let quick = ["--preset", "mlp,student", "--use-kd", "false", "--max-epochs", "2"];
+    let read = [
+        &[][..],
+        &["--undirected", "false", "--row-normalized"],
+        &["--largest-component", "false"],
+        &["--half-features"],
+    ];
+    for options in read {
+        train(&place, &[&quick[..], options].concat());
+    }
+    place.success(&["evaluate", "--data", "net", "--resamples", "0", "--predictions", "rows.csv"]);
+    let text = fs::read(place.path().join("runs/friends/evaluation/graph_metrics.json")).unwrap();
+    let metrics: Value = serde_json::from_slice(&text).unwrap();
+    assert_eq!(metrics["models"].as_array().unwrap().len(), read.len());
+    let rows = fs::read_to_string(place.path().join("rows.csv")).unwrap();
+    assert_eq!(rows.lines().count(), 1 + 4 * 171, "each run has the same test nodes");
+    for option in ["--undirected", "--largest-component", "--row-normalized", "--half-features"] {
+        let said = place.refused(&["evaluate", "--data", "net", option, "true"]);
+        assert!(said.contains(&format!("{option} would be ignored")), "{said}");
+    }
+}
+
 /// Runs of two split seeds have equal settings, but other test nodes.
 #[test]
 fn students_on_other_test_nodes_are_not_compared() {

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::check::readable;
 use crate::error::CanError;
 use crate::formats::{Format, ReadOptions, TimeUnit, rejected_help};
-use crate::report::ReadReport;
+use crate::report::{ReadReport, Times};
 
 /// Places named for each reason when too many rows are rejected.
 const PLACES_NAMED: usize = 2;
@@ -29,6 +29,12 @@ const OFTEN_BACK: f64 = 0.2;
 const FAR_BACK: f64 = 0.05;
 /// Largest difference between two rows, in seconds, with which steps back look like times since the row before.
 const LARGEST_DIFFERENCE: f64 = 10.0;
+/// Share of frames that step back in time from which the rows are in reverse order.
+const MOSTLY_BACK: f64 = 0.8;
+/// Time in seconds, in 1973, from which a time is one since 1970.
+const LEAST_SINCE_1970: f64 = 1e8;
+/// Frames a second of a usual bus.
+const USUAL_A_SECOND: f64 = 1000.0;
 /// Time in seconds, after the year 5000, from which a time since 1970 is in a smaller unit.
 const AFTER_ANY_RECORDING: f64 = 1e11;
 /// Units that times in tables may have instead of seconds, with their seconds.
@@ -127,24 +133,35 @@ fn doubt(report: &ReadReport) -> Option<Doubt> {
     let seconds = last - first;
     let far_back = FAR_BACK * seconds.abs();
     let equal = share(report.times.equal);
-    if equal > MOSTLY_EQUAL || equal > 0.5 && report.times.shortest_step.is_some_and(|step| step > COARSE_STEP) {
+    let rate = steps / seconds;
+    let is_slow = is_slow(report, steps, rate);
+    let is_coarse = report.times.shortest_step.is_some_and(|step| step > COARSE_STEP);
+    if !is_slow && (equal > MOSTLY_EQUAL || equal > 0.5 && is_coarse) {
         return Some(rounded(report));
     }
-    if share(report.backward_timestamps) > OFTEN_BACK && report.largest_backward_step_seconds > far_back {
+    let goes_back = last < first || report.largest_backward_step_seconds > far_back;
+    if share(report.backward_timestamps) > OFTEN_BACK && goes_back {
         return Some(often_back(report, first));
     }
     if first > AFTER_ANY_RECORDING {
         return Some(after_any_recording(first));
     }
-    let rate = steps / seconds;
     if rate > MOST_A_SECOND {
         return Some(too_many(report, seconds, rate));
     }
-    // Long pauses between drives make a log slow, too, but they are few.
-    let long = share(report.times.long_steps);
-    let is_irregular = report.times.shortest_step.is_some_and(|shortest| shortest < seconds / steps / 2.0);
-    let is_slow = rate > 0.0 && (rate < 1.0 && long > 0.5 || rate < FEW_A_SECOND && long > 0.95 && is_irregular);
     is_slow.then(|| too_few(report, seconds, rate))
+}
+
+/// True if a log has fewer frames a second than a bus at work. A bus sends the frames of several IDs in groups; one ID with a regular period
+/// may be all that a filter has left.
+fn is_slow(report: &ReadReport, steps: f64, rate: f64) -> bool {
+    let Times { equal, long_steps, shortest_step, .. } = report.times;
+    // Times in whole milliseconds are often equal. Long pauses between drives make a log slow, too, but they are few.
+    let forward = steps - (equal + report.backward_timestamps) as f64;
+    let long = long_steps as f64 / forward.max(1.0);
+    let is_irregular = shortest_step.is_some_and(|shortest| shortest < 0.5 / rate);
+    rate > 0.0
+        && (rate < 1.0 && long > 0.5 || rate < FEW_A_SECOND && long > 0.95 && (is_irregular || report.ids.are_several()))
 }
 
 fn rounded(report: &ReadReport) -> Doubt {
@@ -162,10 +179,15 @@ fn often_back(report: &ReadReport, first: f64) -> Doubt {
     let place = place.map_or(String::new(), |place| format!(", first at line {}: {:?}", place.line, place.text));
     let are_differences =
         report.largest_backward_step_seconds < LARGEST_DIFFERENCE && (0.0..LARGEST_DIFFERENCE).contains(&first);
+    let is_reversed = back as f64 > MOSTLY_BACK * frames as f64;
     let advice = match are_differences {
         true => {
             "the times are probably differences from row to row, as `candump -td` prints them: record with `candump -L` or \
              `candump -ta`"
+        }
+        false if first.abs() < LEAST_SINCE_1970 && !is_reversed => {
+            "the rows are not in the order of their times, or the times are differences from row to row: sort the rows, or write the \
+             time of each row"
         }
         false => {
             "the rows are not in the order of their times: sort them, or read the logs that they come from one by one"
@@ -194,7 +216,9 @@ fn is_usual(rate: f64) -> bool {
 }
 
 fn too_many(report: &ReadReport, seconds: f64, rate: f64) -> Doubt {
-    let unit = LARGE_UNITS.iter().find(|(_, seconds)| is_usual(rate / seconds));
+    let usual = LARGE_UNITS.iter().filter(|(_, seconds)| is_usual(rate / seconds));
+    let distance = |seconds: f64| (rate / seconds / USUAL_A_SECOND).ln().abs();
+    let unit = usual.min_by(|(_, one), (_, other)| distance(*one).total_cmp(&distance(*other)));
     let advice = match unit {
         Some((unit, _)) => format!("the times are probably in {unit}: convert them to seconds"),
         None => "the times are probably rounded, or in a larger unit: convert them to seconds".to_owned(),
@@ -252,18 +276,24 @@ mod tests {
             .collect()
     }
 
-    fn report(times: &[f64], options: &ReadOptions) -> ReadReport {
+    fn report(times: &[f64], ids: usize, options: &ReadOptions) -> ReadReport {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("drive.csv");
-        let rows: String = times.iter().map(|time| format!("{time:?},123,00,0\n")).collect();
+        let row = |(row, time): (usize, &f64)| format!("{time:?},12{},00,0\n", row % ids);
+        let rows: String = times.iter().enumerate().map(row).collect();
         std::fs::write(&path, rows).unwrap();
         let (mut log, mut frames) = (open_log_with(&path, None, options).unwrap(), Vec::new());
         while log.read_block(64, &mut frames).unwrap() > 0 {}
         log.report().clone()
     }
 
+    /// Judges the times of frames that have several IDs.
     fn judged(times: &[f64], options: &ReadOptions) -> Result<(), String> {
-        check_times(Path::new("drive.csv"), &report(times, options), options).map_err(|error| error.to_string())
+        judged_of(times, 3, options)
+    }
+
+    fn judged_of(times: &[f64], ids: usize, options: &ReadOptions) -> Result<(), String> {
+        check_times(Path::new("drive.csv"), &report(times, ids, options), options).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -280,11 +310,21 @@ mod tests {
         // A car that sleeps, and wakes for some frames every 20 s.
         let parked: Vec<f64> =
             (0..500).map(|frame| f64::from(frame / 10 * 20) + 0.01 * f64::from(frame % 10)).collect();
-        let one_id: Vec<f64> = (0..500).map(|frame| f64::from(frame) * 0.5 + 0.001 * f64::from(frame % 3)).collect();
-        for times in
-            [&times, &from_zero, &whole_milliseconds, &two_drives, &again, &swapped, &parked, &one_id, &vec![7.0; 49]]
-        {
+        for times in [&times, &from_zero, &whole_milliseconds, &two_drives, &again, &swapped, &parked, &vec![7.0; 49]] {
             assert_eq!(judged(times, &ReadOptions::default()), Ok(()));
+        }
+    }
+
+    /// A filter leaves one ID of a bus; all frames of a bus do not come at regular times of 0.5 s.
+    #[test]
+    fn a_regular_log_is_slow_for_a_bus_but_not_for_one_id() {
+        let options = ReadOptions::default();
+        let nearly: Vec<f64> = (0..500).map(|frame| f64::from(frame) * 0.5 + 0.001 * f64::from(frame % 3)).collect();
+        let exactly: Vec<f64> = (0..500).map(|frame| f64::from(frame) * 0.5).collect();
+        for times in [nearly, exactly] {
+            assert_eq!(judged_of(&times, 1, &options), Ok(()));
+            let error = judged_of(&times, 2, &options).unwrap_err();
+            assert!(error.contains("milliseconds: give --time-unit ms"), "{error}");
         }
     }
 
@@ -294,7 +334,10 @@ mod tests {
         let in_unit = |per_second: f64| -> Vec<f64> { times.iter().map(|time| time * per_second).collect() };
         let from_zero =
             |per_second: f64| -> Vec<f64> { times.iter().map(|time| (time - times[0]) * per_second).collect() };
-        let differences: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let rounded_to = |per_second: f64, step: f64| -> Vec<f64> {
+            from_zero(per_second).iter().map(|time| (time / step).floor() * step).collect()
+        };
+        let differences = || -> Vec<f64> { times.windows(2).map(|pair| pair[1] - pair[0]).collect() };
         let shuffled: Vec<f64> = (0..1000).map(|frame| 1e6 + 60.0 * f64::from(frame * 7919 % 1000)).collect();
         for (times, said) in [
             (in_unit(1e3), "milliseconds: give --time-unit ms"),
@@ -303,11 +346,17 @@ mod tests {
             (from_zero(1e3), "milliseconds: give --time-unit ms"),
             (from_zero(1e6), "microseconds: give --time-unit us"),
             (from_zero(1e9), "nanoseconds: give --time-unit ns"),
+            (rounded_to(1e3, 1.0), "milliseconds: give --time-unit ms"),
+            (rounded_to(1e6, 1.0), "microseconds: give --time-unit us"),
             (from_zero(1.0 / 60.0), "probably in minutes"),
             (from_zero(1.0 / 3600.0), "probably in hours"),
             (from_zero(1.0 / 86_400.0), "probably in days"),
-            (differences, "as `candump -td` prints them"),
+            (differences(), "as `candump -td` prints them"),
+            (differences().iter().map(|step| step * 1e6).collect(), "or the times are differences from row to row"),
             (shuffled, "not in the order of their times"),
+            (times.iter().rev().copied().collect(), "not in the order of their times: sort them"),
+            (from_zero(1.0).into_iter().rev().collect(), "not in the order of their times: sort them"),
+            (from_zero(1.0 / 2.0 / 86_400.0), "probably in days"),
             (vec![1.7e9; 60], "rounded, as spreadsheets do"),
             (times.iter().map(|time| time.floor()).collect(), "rounded, as spreadsheets do"),
             (times.iter().map(|time| (time * 1e2).floor() / 1e2).collect(), "rounded, as spreadsheets do"),

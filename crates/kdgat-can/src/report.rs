@@ -173,6 +173,45 @@ impl Times {
     }
 }
 
+/// Different IDs from which it is no chance that none has a letter, as in a check.
+const MANY_IDS: u32 = 16;
+
+/// Note on a log whose IDs [look decimal](Ids::look_decimal).
+pub const IDS_LOOK_DECIMAL: &str =
+    "none of the IDs has a letter from A to F: if they are decimal, convert them; they are read as hexadecimal";
+
+/// Arbitration IDs of a log's frames, in little room.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ids {
+    /// A bit for each of 64 values of a hash.
+    buckets: u64,
+    /// True if an ID has a hexadecimal digit above 9.
+    have_letters: bool,
+}
+
+impl Ids {
+    #[inline]
+    fn add(&mut self, id: u32) {
+        self.buckets |= 1 << (id.wrapping_mul(0x9E37_79B1) >> 26);
+        self.have_letters |= id >> 3 & (id >> 2 | id >> 1) & 0x1111_1111 != 0;
+    }
+
+    fn merge(&mut self, other: &Ids) {
+        self.buckets |= other.buckets;
+        self.have_letters |= other.have_letters;
+    }
+
+    /// True if the frames have more than one ID. Of two IDs, it misses one in 64.
+    pub fn are_several(&self) -> bool {
+        self.buckets.count_ones() > 1
+    }
+
+    /// True if there are many IDs and none has a letter, as decimal numbers that were read as hexadecimal.
+    pub fn look_decimal(&self) -> bool {
+        self.buckets.count_ones() >= MANY_IDS && !self.have_letters
+    }
+}
+
 /// Interfaces that are told apart; the frames of further ones are counted together.
 const MOST_INTERFACES: usize = 32;
 /// Characters of an interface's name that are kept; names of Linux have at most 15.
@@ -209,6 +248,9 @@ pub struct ReadReport {
     pub interfaces: BTreeMap<String, u64>,
     /// Times of the delivered frames.
     pub times: Times,
+    /// IDs of the delivered frames.
+    #[serde(default)]
+    pub ids: Ids,
 }
 
 impl ReadReport {
@@ -245,6 +287,7 @@ impl ReadReport {
             self.largest_backward_step_seconds.max(other.largest_backward_step_seconds);
         other.interfaces.iter().for_each(|(name, frames)| self.add_of_interface(name, *frames));
         self.times.merge(&other.times);
+        self.ids.merge(&other.ids);
     }
 
     /// Counts frames of an interface.
@@ -279,6 +322,7 @@ impl ReadReport {
         self.rows += 1;
         self.frames += 1;
         self.attack_frames += u64::from(frame.attack);
+        self.ids.add(frame.can_id);
         match kind {
             FrameKind::Data => {}
             FrameKind::Remote => self.remote_frames += 1,
@@ -320,6 +364,26 @@ mod tests {
         report.backward(1e308 - -1e308, || Place::new(Path::new("a.parquet"), 2, b"row"));
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<ReadReport>(&text).unwrap(), report);
+    }
+
+    #[test]
+    fn ids_without_letters_look_decimal_if_they_are_many() {
+        let of = |ids: &mut dyn Iterator<Item = u32>| {
+            let mut found = Ids::default();
+            ids.for_each(|id| found.add(id));
+            found
+        };
+        // 100 to 129, read as hexadecimal.
+        let decimal = |number: u32| u32::from_str_radix(&number.to_string(), 16).unwrap();
+        assert!(of(&mut (100..130).map(decimal)).look_decimal());
+        assert!(!of(&mut (100..130)).look_decimal());
+        assert!(!of(&mut (100..103).map(decimal)).look_decimal(), "few");
+        let letters = |id: u32| of(&mut std::iter::once(id)).have_letters;
+        assert!((0..0x1000_0000).step_by(7919).all(|id| letters(id) == format!("{id:x}").contains(|digit: char| digit.is_ascii_alphabetic())));
+        let [mut five, six] = [5, 6].map(|id| of(&mut std::iter::once(id)));
+        assert!(!five.are_several() && !six.are_several() && !Ids::default().are_several());
+        five.merge(&six);
+        assert!(five.are_several());
     }
 
     fn report(reason: RejectReason, file: &str, count: u64) -> ReadReport {

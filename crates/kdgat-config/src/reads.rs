@@ -148,8 +148,8 @@ pub const EVALUATE: Reads = Reads {
     sections: &["data", "evaluation"],
     fields: &["attention", "seed", "threads", "device", "teachers_dir", "memory_limit", "runs_dir"],
 };
-/// `kdgat evaluate` on a dataset of graphs, whose division is that of each run.
-pub const EVALUATE_GRAPHS: Reads = Reads {
+/// `kdgat evaluate` on a dataset of graphs or on one large graph: their division, and the options of reading a graph, are those of each run.
+pub const EVALUATE_DIVIDED: Reads = Reads {
     command: "evaluate --data GRAPHS",
     sections: &[],
     fields: &[
@@ -162,26 +162,6 @@ pub const EVALUATE_GRAPHS: Reads = Reads {
         "teachers_dir",
         "memory_limit",
         "runs_dir",
-    ],
-};
-/// `kdgat evaluate` on one large graph.
-pub const EVALUATE_NODES: Reads = Reads {
-    command: "evaluate --data GRAPH",
-    sections: &[],
-    fields: &[
-        "data",
-        "stores_dir",
-        "attention",
-        "seed",
-        "threads",
-        "device",
-        "teachers_dir",
-        "memory_limit",
-        "runs_dir",
-        "undirected",
-        "largest_component",
-        "row_normalized",
-        "half_features",
     ],
 };
 /// `kdgat export` without example graphs.

@@ -112,7 +112,8 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         // The block is as large as the tensors: if a file has them, drop them before the block is allocated.
         let host = match weights.into_file() {
             Ok(file) => {
-                let (host, found) = pack_file(&mut accelerator, &layers, &file)?;
+                let meter = Meter::new(accelerator.device());
+                let (host, found) = retry_on_oom(meter, || pack_file(&mut accelerator, &layers, &file))?;
                 if found != digest {
                     let path = file.path().to_path_buf();
                     return Err(TeacherError::Changed { path, found, expected: digest });

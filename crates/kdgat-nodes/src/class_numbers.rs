@@ -64,8 +64,10 @@ impl ClassNumbers {
         let names = names.unwrap_or_default();
         let more = if names.len() > MOST_LISTED { ", …" } else { "" };
         let listed = names[..names.len().min(MOST_LISTED)].join(", ") + more;
-        let last = self.count().saturating_sub(1);
-        Some(format!("class numbers have gaps: {listed} are the classes 0 to {last}"))
+        Some(match self.count() {
+            1 => format!("class numbers have gaps: {listed} is class 0"),
+            count => format!("class numbers have gaps: {listed} are the classes 0 to {}", count.saturating_sub(1)),
+        })
     }
 }
 
@@ -91,6 +93,8 @@ mod tests {
         let remark = classes.remark(names.as_deref()).unwrap();
         assert_eq!(remark, "class numbers have gaps: 0, 5, 1000 are the classes 0 to 2");
         assert!(ClassNumbers::of(&[1, 2, 3]).has_gaps());
+        let only = ClassNumbers::of(&[7, 7]);
+        assert_eq!(only.remark(only.names(None).as_deref()).unwrap(), "class numbers have gaps: 7 is class 0");
     }
 
     #[test]

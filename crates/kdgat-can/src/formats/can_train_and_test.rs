@@ -5,7 +5,7 @@
 //! columns come in the order above. The separator may also be a semicolon or a tab; the first line shows it.
 
 use super::fields::{self, CLASSIC_BYTES, Fields};
-use super::{LineFormat, Row};
+use super::{LineFormat, Row, dates};
 use crate::frame::Frame;
 use crate::report::{FrameKind, RejectReason};
 
@@ -198,10 +198,7 @@ fn parse_located(fields: &Fields, located: &Located, separator: u8) -> Result<Fr
         return Err(RejectReason::FieldCount);
     }
     let fields = fields.get();
-    let timestamp = match separator {
-        b',' => fields::timestamp(fields[located.timestamp])?,
-        _ => fields::timestamp_with_comma(fields[located.timestamp])?,
-    };
+    let timestamp = dates::time_of_row(fields[located.timestamp], separator)?;
     let can_id = fields::can_id(fields[located.id])?;
     let (payload, payload_length) = payload(fields[located.data])?;
     let attack = located.label.map_or(Ok(false), |column| label(fields[column]))?;
@@ -216,14 +213,25 @@ fn payload(text: &[u8]) -> Result<fields::Payload, RejectReason> {
     fields::packed_payload(digits, CLASSIC_BYTES)
 }
 
-/// Parses a label: 0 or 1, also in the notations of other programs.
+/// Parses a label: 0 or 1, also in the notations of other programs, or a word for it.
 pub(super) fn label(text: &[u8]) -> Result<bool, RejectReason> {
+    let is_one_of = |words: &[&str]| words.iter().any(|word| text.eq_ignore_ascii_case(word.as_bytes()));
+    match flag(text) {
+        Some(attack) => Ok(attack),
+        None if is_one_of(&["normal", "benign", "attack-free"]) => Ok(false),
+        None if is_one_of(&["attack", "anomaly", "malicious"]) => Ok(true),
+        None => Err(RejectReason::BadLabel),
+    }
+}
+
+/// Parses 0 or 1, also in the notations of other programs.
+pub(super) fn flag(text: &[u8]) -> Option<bool> {
     match text {
-        b"0" | b"0.0" => Ok(false),
-        b"1" | b"1.0" => Ok(true),
-        _ if text.eq_ignore_ascii_case(b"false") => Ok(false),
-        _ if text.eq_ignore_ascii_case(b"true") => Ok(true),
-        _ => Err(RejectReason::BadLabel),
+        b"0" | b"0.0" => Some(false),
+        b"1" | b"1.0" => Some(true),
+        _ if text.eq_ignore_ascii_case(b"false") => Some(false),
+        _ if text.eq_ignore_ascii_case(b"true") => Some(true),
+        _ => None,
     }
 }
 

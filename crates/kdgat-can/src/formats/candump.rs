@@ -2,11 +2,10 @@
 //!
 //! `ID##F…` is a CAN FD frame with flags F, `ID#R` a remote frame (also `R8`, `R8_9` and with a small `r`), and an ID with flag
 //! 0x20000000 an error frame. A direction (`R` or `T`, from `-x`) may follow, and a label, as some datasets append it: `0`, or `1` for
-//! an attack frame. A row without a label is attack-free.
+//! an attack frame, or a word, behind a blank or a comma. A row without a label is attack-free.
 
-use super::can_train_and_test::label;
 use super::fields::{self, CLASSIC_BYTES, FD_BYTES};
-use super::{LineFormat, Row};
+use super::{LineFormat, Row, can_train_and_test};
 use crate::frame::Frame;
 use crate::report::{FrameKind, RejectReason};
 
@@ -23,7 +22,9 @@ impl LineFormat for Candump {
     const LINES_STAND_ALONE: bool = true;
 
     fn parse_line(&mut self, line: &[u8]) -> Row {
-        self.parse(line).unwrap_or_else(|reason| Row::Rejected(fields::diagnose(line, reason)))
+        self.parse(line)
+            .or_else(|reason| self.parse_with_comma(line).ok_or(reason))
+            .unwrap_or_else(|reason| Row::Rejected(fields::diagnose(line, reason)))
     }
 
     fn interface<'a>(&self, line: &'a [u8]) -> Option<&'a [u8]> {
@@ -68,6 +69,25 @@ impl Candump {
         Ok(Row::Frame(Frame { timestamp, can_id, payload, payload_length, attack }, kind))
     }
 
+    /// Parses a row whose label follows a comma.
+    #[cold]
+    fn parse_with_comma(&mut self, line: &[u8]) -> Option<Row> {
+        let comma = line.iter().position(|byte| *byte == b',')?;
+        let (row, label) = (&line[..comma], line[comma + 1..].trim_ascii());
+        if fields::words(label).count() != 1 {
+            return None;
+        }
+        // A direction may be before the comma, not another label.
+        let mut unlabelled = Candump::default();
+        let parsed = unlabelled.parse(row).ok().filter(|_| !unlabelled.has_labels)?;
+        let attack = can_train_and_test::label(label).ok()?;
+        self.has_labels = true;
+        Some(match parsed {
+            Row::Frame(frame, kind) => Row::Frame(Frame { attack, ..frame }, kind),
+            other => other,
+        })
+    }
+
     /// Reads the words behind the frame: a direction, a label, or both.
     #[cold]
     fn direction_and_label<'a>(
@@ -82,7 +102,7 @@ impl Candump {
             },
             _ => (word, words.next()),
         };
-        let attack = label(word).map_err(|_| RejectReason::FieldCount)?;
+        let attack = can_train_and_test::label(word).map_err(|_| RejectReason::FieldCount)?;
         if next.is_some() {
             return Err(RejectReason::FieldCount);
         }
@@ -165,6 +185,14 @@ mod tests {
             format.has_labels()
         });
         assert_eq!(has_labels, [false, true, true], "from the first label on");
+        for (end, attack) in
+            [(" normal", false), (" Attack", true), (",0", false), (",1", true), (", 1", true), (" R,attack", true)]
+        {
+            let expected = Row::Frame(frame(1.5, 0x123, &[1], attack), FrameKind::Data);
+            let mut format = Candump::default();
+            assert_eq!(format.parse_line(format!("(1.5) can0 123#01{end}").as_bytes()), expected, "{end}");
+            assert!(format.has_labels(), "{end}");
+        }
         assert_eq!(format.interface(b" (1.5)  can1 123#01 0"), Some(&b"can1"[..]));
     }
 
@@ -175,6 +203,9 @@ mod tests {
             ("(1.0) can0 123#00 X", RejectReason::FieldCount),
             ("(1.0) can0 123#00 2", RejectReason::FieldCount),
             ("(1.0) can0 123#00 0 1", RejectReason::FieldCount),
+            ("(1.0) can0 123#00,2", RejectReason::DataNotHex),
+            ("(1.0) can0 123#00 0,1", RejectReason::FieldCount),
+            ("(1.0) can0 123#00,0 1", RejectReason::DataNotHex),
             ("(1.0) can0 123#00 R 0 1", RejectReason::FieldCount),
             ("(1.0) can0 123#R8_", RejectReason::DataNotHex),
             ("(1.0) can0 123#RX", RejectReason::DataNotHex),

@@ -7,7 +7,7 @@
 use super::can_train_and_test::label;
 use super::candump::{is_error_frame, parenthesised};
 use super::fields::{self, CLASSIC_BYTES, FD_BYTES};
-use super::{LineFormat, Row};
+use super::{LineFormat, Row, dates};
 use crate::frame::Frame;
 use crate::report::{FrameKind, RejectReason};
 
@@ -24,7 +24,6 @@ const EXPLANATIONS: [&[u8]; 10] = [
     b"restarted-after-bus-off",
     b"error-counter-tx-rx",
 ];
-const SECONDS_A_DAY: f64 = 86_400.0;
 
 /// Parser of this format.
 #[derive(Default)]
@@ -72,7 +71,10 @@ fn parse(line: &[u8]) -> Result<(Row, Option<bool>), RejectReason> {
     let stamp = word()?;
     let timestamp = match stamp {
         [b'(', .., b')'] => fields::timestamp(parenthesised(stamp)?)?,
-        [b'(', date @ ..] => date_and_time(date, word()?.strip_suffix(b")").ok_or(RejectReason::NotARow)?)?,
+        [b'(', date @ ..] => {
+            let time = word()?.strip_suffix(b")").ok_or(RejectReason::NotARow)?;
+            dates::seconds(date, time).ok_or(RejectReason::TimestampNotANumber)?
+        }
         _ => return Err(RejectReason::NotARow),
     };
     let _interface = word()?;
@@ -113,33 +115,6 @@ fn parse(line: &[u8]) -> Result<(Row, Option<bool>), RejectReason> {
     };
     let kind = if flexible { FrameKind::FlexibleDataRate } else { FrameKind::Data };
     Ok((Row::Frame(frame(payload, label == Some(true)), kind), label))
-}
-
-/// Seconds since 1970 of `2023-11-14` and `22:13:20.001344`, as if in UTC.
-fn date_and_time(date: &[u8], time: &[u8]) -> Result<f64, RejectReason> {
-    let number = |text: Option<&[u8]>, least: u64, most: u64| {
-        let text = std::str::from_utf8(text?).ok().filter(|text| text.bytes().all(|digit| digit.is_ascii_digit()))?;
-        text.parse::<u64>().ok().filter(|number| (least..=most).contains(number))
-    };
-    let seconds = || {
-        let mut parts = date.split(|byte| *byte == b'-');
-        let (year, month, day) =
-            (number(parts.next(), 1970, 9999)?, number(parts.next(), 1, 12)?, number(parts.next(), 1, 31)?);
-        let mut clock = time.split(|byte| *byte == b':');
-        let (hours, minutes) = (number(clock.next(), 0, 23)?, number(clock.next(), 0, 59)?);
-        let seconds = fields::timestamp(clock.next()?).ok().filter(|seconds| (0.0..61.0).contains(seconds))?;
-        if parts.next().is_some() || clock.next().is_some() {
-            return None;
-        }
-        // The year begins in March, so that the leap day is its last one.
-        let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-        let leap_days = year / 4 - year / 100 + year / 400;
-        let days = 365 * year + leap_days + (153 * month + 2) / 5 + day - 1;
-        // Days from 1 March of the year 0 to 1970.
-        let days = days - 719_468;
-        Some(days as f64 * SECONDS_A_DAY + (hours * 3600 + minutes * 60) as f64 + seconds)
-    };
-    seconds().ok_or(RejectReason::TimestampNotANumber)
 }
 
 /// True for a row that `candump` prints without `-L` or `-t`: one of this format without its time.
@@ -184,26 +159,16 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_seconds_since_1970() {
-        let seconds = |text: &str| {
-            let (date, time) = text.split_once(' ').unwrap();
-            date_and_time(date.as_bytes(), time.as_bytes())
-        };
-        // As `date -u -d '…' +%s` says.
-        for (text, expected) in [
-            ("1970-01-01 00:00:00.000000", 0.0),
-            ("2000-02-29 23:59:59.5", 951_868_799.5),
-            ("2000-03-01 00:00:00", 951_868_800.0),
-            ("2023-11-14 22:13:20.001344", 1_700_000_000.001_344),
-            ("2100-12-31 12:00:00", 4_133_937_600.0),
-        ] {
-            assert_eq!(seconds(text), Ok(expected), "{text}");
-        }
-        for text in ["2023-13-01 00:00:00", "2023-01-01 24:00:00", "2023-01-01 00:00", "23-1-1-1 0:0:0", "a-b-c d"] {
-            assert_eq!(seconds(text), Err(RejectReason::TimestampNotANumber), "{text}");
-        }
-        let rows = rows_of::<CandumpAscii>(&[" (2023-11-14 22:13:20.5)  can1  044   [1]  2A"]);
-        assert_eq!(rows, [Row::Frame(frame(1_700_000_000.5, 0x44, &[0x2A], false), FrameKind::Data)]);
+    fn the_time_may_be_a_date() {
+        let rows = rows_of::<CandumpAscii>(&[
+            " (2023-11-14 22:13:20.5)  can1  044   [1]  2A",
+            " (2023-13-14 22:13:20.5)  can1  044   [1]  2A",
+        ]);
+        let expected = [
+            Row::Frame(frame(1_700_000_000.5, 0x44, &[0x2A], false), FrameKind::Data),
+            Row::Rejected(RejectReason::TimestampNotANumber),
+        ];
+        assert_eq!(rows, expected);
         let format = CandumpAscii::default();
         assert_eq!(format.interface(b" (2023-11-14 22:13:20.5)  can1  044   [1]  2A"), Some(&b"can1"[..]));
         assert_eq!(format.interface(b" (0.5)  can0  044   [1]  2A"), Some(&b"can0"[..]));

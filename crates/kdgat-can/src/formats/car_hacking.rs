@@ -1,10 +1,11 @@
 //! HCRL Car-Hacking (and Survival Analysis) as published: `time,id,DLC,byte,…,R|T`, with DLC bytes.
 //!
 //! `R` is a regular frame, `T` an injected one. Attack-free logs of Survival Analysis have no label; their bytes may be in one field,
-//! separated by blanks. The attack-free text log of Car-Hacking,
+//! separated by blanks. The separator may also be a semicolon or a tab. The attack-free text log of Car-Hacking,
 //! `Timestamp: 1479121434.850202        ID: 0350    000    DLC: 8    05 28 84 66 6d 00 00 a2`, is what python-can 1 and 2 print; its
 //! flags mark remote frames, extended IDs and error frames.
 
+use super::can_train_and_test::SEPARATORS;
 use super::fields::{self, CLASSIC_BYTES, Fields};
 use super::{LineFormat, Row};
 use crate::frame::Frame;
@@ -36,7 +37,8 @@ impl LineFormat for CarHacking {
 
 impl CarHacking {
     fn parse_csv(&mut self, line: &[u8]) -> Result<Row, RejectReason> {
-        let fields = Fields::split(line, b',');
+        let separator = SEPARATORS.into_iter().find(|separator| line.contains(separator)).unwrap_or(SEPARATORS[0]);
+        let fields = Fields::split(line, separator);
         // Programs that write tables fill short rows with empty fields.
         let used = fields.get().iter().rposition(|field| !field.is_empty()).map_or(0, |last| last + 1);
         let [timestamp, id, length, rest @ ..] = &fields.get()[..used] else { return Err(RejectReason::FieldCount) };
@@ -119,12 +121,16 @@ mod tests {
             "1478198376.389636,018f,2,fe,5b,T",
             "1478198376.389864,0260,0,R",
             "Timestamp: 1479121434.850202        ID: 0350    000    DLC: 3    05 28 84",
+            "1478198376.389636;018f;2;fe;5b;T",
+            "1478198376.389636\t018f\t2\tfe\t5b\tT",
         ]);
         let expected = [
             frame(1478198376.389427, 0x316, &[5, 0x21, 0x68, 9, 0x21, 0x21, 0, 0x6F], false),
             frame(1478198376.389636, 0x18F, &[0xFE, 0x5B], true),
             frame(1478198376.389864, 0x260, &[], false),
             frame(1479121434.850202, 0x350, &[5, 0x28, 0x84], false),
+            frame(1478198376.389636, 0x18F, &[0xFE, 0x5B], true),
+            frame(1478198376.389636, 0x18F, &[0xFE, 0x5B], true),
         ];
         assert_eq!(rows, expected.map(|frame| Row::Frame(frame, FrameKind::Data)));
     }

@@ -5,7 +5,7 @@
 
 use super::can_train_and_test::SEPARATORS;
 use super::fields::{self, CLASSIC_BYTES, Fields};
-use super::{LineFormat, Row};
+use super::{LineFormat, Row, dates};
 use crate::frame::Frame;
 use crate::report::{FrameKind, RejectReason};
 
@@ -71,10 +71,7 @@ impl Challenge2020 {
             return Err(RejectReason::FieldCount);
         }
         let [timestamp, id, length, data, classes @ ..] = fields.get() else { return Err(RejectReason::FieldCount) };
-        let timestamp = match self.separator {
-            b',' => fields::timestamp(timestamp)?,
-            _ => fields::timestamp_with_comma(timestamp)?,
-        };
+        let timestamp = dates::time_of_row(timestamp, self.separator)?;
         let can_id = fields::can_id(id)?;
         let length = fields::small_number(length).ok_or(RejectReason::LengthMismatch)?;
         let (payload, payload_length) = fields::listed_payload(fields::words(data), 16, CLASSIC_BYTES)?;

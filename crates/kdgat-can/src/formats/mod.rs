@@ -20,6 +20,7 @@ mod candump;
 mod candump_ascii;
 mod car_hacking;
 mod challenge_2020;
+mod dates;
 mod decompressed;
 mod fields;
 mod foreign;

@@ -5,10 +5,10 @@
 //! which. `remote` marks remote frames, `error` error frames. Without a label column every frame is attack-free.
 
 use super::can_train_and_test::{
-    DATA_NAMES, ID_NAMES, INTERFACE_NAMES, LABEL_NAMES, SEPARATORS, TIMESTAMP_NAMES, label,
+    DATA_NAMES, ID_NAMES, INTERFACE_NAMES, LABEL_NAMES, SEPARATORS, TIMESTAMP_NAMES, flag, label,
 };
 use super::fields::{self, CLASSIC_BYTES, FD_BYTES, Fields};
-use super::{LineFormat, Row};
+use super::{LineFormat, Row, dates};
 use crate::frame::Frame;
 use crate::report::{FrameKind, RejectReason};
 
@@ -76,12 +76,13 @@ fn header(line: &[u8]) -> Option<Columns> {
             id: find(&ID_NAMES)?,
             length: find(&["dlc"])?,
             data: find(&DATA_NAMES)?,
-            remote: find(&["remote", "is_remote_frame"]),
-            error: find(&["error", "is_error_frame"]),
+            remote: find(&["remote", "is_remote", "is_remote_frame"]),
+            error: find(&["error", "is_error", "is_error_frame"]),
             label: find(&LABEL_NAMES),
             interface: find(&INTERFACE_NAMES),
         };
-        (columns.remote.is_some() || columns.error.is_some()).then_some(columns)
+        let is_extended = find(&["extended", "is_extended", "is_extended_id"]);
+        (columns.remote.is_some() || columns.error.is_some() || is_extended.is_some()).then_some(columns)
     })
 }
 
@@ -91,20 +92,18 @@ fn parse(line: &[u8], columns: &Columns) -> Result<Row, RejectReason> {
         return Err(RejectReason::FieldCount);
     }
     let fields = fields.get();
-    let flag =
-        |column: Option<usize>, wrong| column.map_or(Ok(false), |column| label(fields[column]).map_err(|_| wrong));
-    if flag(columns.error, RejectReason::BadFlag)? {
+    let is_set = |column: Option<usize>| {
+        column.map_or(Ok(false), |column| flag(fields[column]).ok_or(RejectReason::BadFlag))
+    };
+    if is_set(columns.error)? {
         return Ok(Row::ErrorFrame);
     }
-    let timestamp = match columns.separator {
-        b',' => fields::timestamp(fields[columns.timestamp])?,
-        _ => fields::timestamp_with_comma(fields[columns.timestamp])?,
-    };
+    let timestamp = dates::time_of_row(fields[columns.timestamp], columns.separator)?;
     let can_id = fields::can_id(fields[columns.id])?;
-    let attack = flag(columns.label, RejectReason::BadLabel)?;
+    let attack = columns.label.map_or(Ok(false), |column| label(fields[column]))?;
     let length = fields::small_number(fields[columns.length]).ok_or(RejectReason::LengthMismatch)?;
     let data = fields[columns.data];
-    let ((payload, payload_length), kind) = match flag(columns.remote, RejectReason::BadFlag)? {
+    let ((payload, payload_length), kind) = match is_set(columns.remote)? {
         // The length that it asks for.
         true if data.is_empty() => (Default::default(), FrameKind::Remote),
         true => return Err(RejectReason::LengthMismatch),
@@ -114,8 +113,11 @@ fn parse(line: &[u8], columns: &Columns) -> Result<Row, RejectReason> {
     Ok(Row::Frame(Frame { timestamp, can_id, payload, payload_length, attack }, kind))
 }
 
-/// Parses data of `length` bytes in hexadecimal, with or without blanks, or in base64.
+/// Parses data of `length` bytes in hexadecimal, with or without blanks or `0x`, or in base64.
 fn payload(text: &[u8], length: usize) -> Result<fields::Payload, RejectReason> {
+    // Base64 is as long as this for one byte alone, and then it is padded.
+    let prefixed = text.strip_prefix(b"0x").or_else(|| text.strip_prefix(b"0X"));
+    let text = prefixed.filter(|digits| digits.len() == 2 * length && !digits.ends_with(b"=")).unwrap_or(text);
     // Two digits a byte are as long as base64 only for two and four bytes, for which base64 is padded.
     let looks_hex = text.len() == 2 * length && !text.ends_with(b"=");
     let payload = match text {
@@ -150,6 +152,9 @@ mod tests {
                 assert_eq!(row(&format!("1.5,0xa0,0,0,0,{length},{data}")), expected, "{data}");
             }
         }
+        // With 0x, as some programs write bytes.
+        let hex = row("1.5,0xa0,0,0,0,8,0x0195ffff0300abcd");
+        assert_eq!(hex, Row::Frame(frame(1.5, 0xA0, &bytes, false), FrameKind::Data));
         // Base64 that would be hexadecimal, too.
         assert_eq!(row("1.5,0xa0,0,0,0,6,AAAAAAAA"), Row::Frame(frame(1.5, 0xA0, &[0; 6], false), FrameKind::Data));
         let long = row("1.5,0xa0,0,0,0,12,AAECAwQFBgcICQoL");
@@ -173,6 +178,7 @@ mod tests {
         let row = b"can1;1;1,5;0x7df;0;AQ==;1";
         assert_eq!(format.parse_line(row), Row::Frame(frame(1.5, 0x7DF, &[1], true), FrameKind::Data));
         assert_eq!((format.interface(row), format.has_labels()), (Some(&b"can1"[..]), true));
+        assert!(PythonCan::is_own_header(b"timestamp,arbitration_id,extended,dlc,data"));
         assert!(!PythonCan::is_own_header(b"timestamp,arbitration_id,dlc,data"));
         assert!(!PythonCan::is_own_header(b"timestamp,arbitration_id,data_field,attack"));
     }

@@ -28,12 +28,12 @@ static void begin_silence(bus_state *bus, bus_events *events)
     add(bus, BUS_SILENCE, events)->seconds = bus->silence_seconds;
 }
 
-/* A heartbeat that counts `frames` frames of the stream. */
-static void beat_if_due(bus_state *bus, double clock, uint64_t frames, const bus_counts *counts, bus_events *events)
+/* A heartbeat that counts `frames` frames of the stream, if one is due; NULL if not. */
+static bus_event *beat_if_due(bus_state *bus, double clock, uint64_t frames, const bus_counts *counts, bus_events *events)
 {
     bus_event *event;
     if (!(bus->heartbeat_seconds > 0.0) || !(clock - bus->beat >= bus->heartbeat_seconds)) {
-        return;
+        return NULL;
     }
     event = add(bus, BUS_HEARTBEAT, events);
     event->frames = frames - bus->frames_at_beat;
@@ -44,6 +44,7 @@ static void beat_if_due(bus_state *bus, double clock, uint64_t frames, const bus
     bus->beat = clock;
     bus->at_beat = *counts;
     bus->frames_at_beat = frames;
+    return event;
 }
 
 void bus_frame(bus_state *bus, double time, double now, const bus_counts *counts, bus_events *events)
@@ -68,15 +69,20 @@ void bus_frame(bus_state *bus, double time, double now, const bus_counts *counts
         bus->silent = 0;
     }
     if (!bus->is_live) {
-        beat_if_due(bus, bus->clock.seconds, bus->frames - 1u, counts, events);
+        (void)beat_if_due(bus, bus->clock.seconds, bus->frames - 1u, counts, events);
     }
 }
 
-void bus_tick(bus_state *bus, double now, const bus_counts *counts, bus_events *events)
+void bus_tick(bus_state *bus, double now, double reject_share, const bus_counts *counts, bus_events *events)
 {
+    bus_event *beat;
     events->count = 0;
     if (bus->silence_seconds > 0.0 && !bus->silent && now - bus->arrived >= bus->silence_seconds) {
         begin_silence(bus, events);
     }
-    beat_if_due(bus, now, bus->frames, counts, events);
+    beat = beat_if_due(bus, now, bus->frames, counts, events);
+    if (beat != NULL) {
+        beat->has_reject_share = 1;
+        beat->reject_share = reject_share;
+    }
 }

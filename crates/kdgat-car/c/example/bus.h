@@ -26,6 +26,8 @@ typedef struct bus_event {
     uint64_t alarms;
     uint64_t suppressed;
     uint8_t silent;
+    uint8_t has_reject_share; /* on a live stream */
+    double reject_share; /* of its last lines, from 0 to 1 */
 } bus_event;
 
 typedef struct bus_events {
@@ -62,7 +64,7 @@ void bus_init(bus_state *bus, double silence_seconds, double heartbeat_seconds, 
  * before it. */
 void bus_frame(bus_state *bus, double time, double now, const bus_counts *counts, bus_events *events);
 
-/* Takes the machine's clock of a live stream. */
-void bus_tick(bus_state *bus, double now, const bus_counts *counts, bus_events *events);
+/* Takes the machine's clock of a live stream, and the share of its last lines that could not be read. */
+void bus_tick(bus_state *bus, double now, double reject_share, const bus_counts *counts, bus_events *events);
 
 #endif

@@ -153,6 +153,9 @@ void event_from_bus(event *made, const bus_event *from)
         add_count(&json, ",\"alarms\":", from->alarms);
         add_count(&json, ",\"suppressed\":", from->suppressed);
         text_add(&json, from->silent ? ",\"silent\":true" : ",\"silent\":false");
+        if (from->has_reject_share) {
+            add_double(&json, ",\"reject_share\":", from->reject_share);
+        }
         break;
     }
     text_add(&json, "}");

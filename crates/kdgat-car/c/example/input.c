@@ -175,13 +175,54 @@ static void quote(char *to, const char *line, size_t length)
 static void add_bad_line(input *in, const char *line, size_t length)
 {
     in->bad_lines++;
-    in->block_bad++;
     if (in->bad_lines == 1u) {
         in->first_bad_line = in->lines;
         quote(in->first_bad, line, length);
         fprintf(stderr, "warning: %s:%" PRIu64 ": not a line of candump -L: \"%s\"; such lines are skipped and counted\n", in->name,
                 in->lines, in->first_bad);
     }
+}
+
+double input_reject_share(const input *in)
+{
+    return in->recent_rows > 0u ? (double)in->recent_bad / (double)in->recent_rows : 0.0;
+}
+
+/* Counts a line among the last ones. */
+static void add_recent(input *in, int is_bad)
+{
+    uint8_t *const byte = &in->recent[in->recent_next / 8u];
+    const uint8_t bit = (uint8_t)(1u << (in->recent_next % 8u));
+    if ((*byte & bit) != 0u) {
+        in->recent_bad--;
+    }
+    if (is_bad) {
+        in->recent_bad++;
+        *byte = (uint8_t)(*byte | bit);
+    } else {
+        *byte = (uint8_t)(*byte & ~bit);
+    }
+    if (in->recent_rows < INPUT_RECENT_LINES) {
+        in->recent_rows++;
+    }
+    in->recent_next = (in->recent_next + 1u) % INPUT_RECENT_LINES;
+}
+
+/* Refuses a log with too many bad lines among the last ones; reports them on a stream that goes on. */
+static void judge_recent(input *in)
+{
+    const double share = input_reject_share(in);
+    const int is_unreadable = in->recent_rows == INPUT_RECENT_LINES && share > in->max_reject_share;
+    if (!in->goes_on) {
+        in->is_refused = in->is_refused || is_unreadable;
+    } else if (is_unreadable && !in->is_unreadable) {
+        fprintf(stderr,
+                "warning: %s: %u of the last %u lines are not of candump -L (the first of all at line %" PRIu64
+                "); they are left out, and the detection goes on\n",
+                in->name, (unsigned)in->recent_bad, INPUT_RECENT_LINES, in->first_bad_line);
+    }
+    /* A share about the limit is not reported again and again. */
+    in->is_unreadable = is_unreadable || (in->is_unreadable && 2.0 * share > in->max_reject_share);
 }
 
 /* Counts a line; returns 1 if it is a frame. */
@@ -195,17 +236,13 @@ static int take_line(input *in, const char *line, size_t length, candump_frame *
         return 0;
     }
     in->rows++;
-    in->block_rows++;
+    add_recent(in, row == CANDUMP_REJECTED);
     if (row == CANDUMP_REJECTED) {
         add_bad_line(in, line, length);
     } else if (row == CANDUMP_ERROR) {
         in->error_frames++;
     }
-    if (in->block_rows == INPUT_BLOCK_LINES) {
-        in->is_refused = in->is_refused || (double)in->block_bad > in->max_reject_share * (double)in->block_rows;
-        in->block_rows = 0;
-        in->block_bad = 0;
-    }
+    judge_recent(in);
     return row == CANDUMP_FRAME;
 }
 
@@ -257,14 +294,19 @@ int input_is_wrong(const input *in)
         fprintf(stderr, "error: %s is empty; expected lines of candump -L\n", in->name);
         return 1;
     }
-    if (in->is_refused || (in->ended && (double)in->bad_lines > in->max_reject_share * (double)in->rows)) {
-        fprintf(stderr,
-                "error: %s: %" PRIu64 " of %" PRIu64 " lines are not of candump -L, the first at line %" PRIu64
-                ": \"%s\"; record with candump -L, convert the log, or raise --max-reject-share\n",
-                in->name, in->bad_lines, in->rows, in->first_bad_line, in->first_bad);
-        return 1;
+    if (!in->is_refused && !(in->ended && (double)in->bad_lines > in->max_reject_share * (double)in->rows)) {
+        return 0;
     }
-    return 0;
+    if (in->goes_on && in->bad_lines < in->rows) {
+        fprintf(stderr, "warning: %s: %" PRIu64 " of %" PRIu64 " lines are not of candump -L; record with candump -L, or raise "
+                "--max-reject-share\n", in->name, in->bad_lines, in->rows);
+        return 0;
+    }
+    fprintf(stderr,
+            "error: %s: %" PRIu64 " of %" PRIu64 " lines are not of candump -L, the first at line %" PRIu64
+            ": \"%s\"; record with candump -L, convert the log, or raise --max-reject-share\n",
+            in->name, in->bad_lines, in->rows, in->first_bad_line, in->first_bad);
+    return 1;
 }
 
 void input_notes(const input *in)

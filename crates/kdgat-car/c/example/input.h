@@ -13,8 +13,8 @@
 #define INPUT_WAIT_MS 100
 #define INPUT_BYTES (128u * 1024u)
 #define INPUT_FRAMES 256u
-/* Lines over which the share of bad ones is taken. */
-#define INPUT_BLOCK_LINES 1000u
+/* Last lines among which the share of bad ones is taken. */
+#define INPUT_RECENT_LINES 1000u
 /* Bytes of a bad line that are quoted. */
 #define INPUT_QUOTED 60u
 
@@ -22,6 +22,7 @@ typedef struct input {
     int file; /* descriptor */
     int is_can;
     int is_live;      /* frames come as they are sent */
+    int goes_on;      /* bad lines are reported, and do not end the input: garbage must not switch a detector off */
     const char *name; /* in messages */
     double max_reject_share;
     int ended;
@@ -34,8 +35,11 @@ typedef struct input {
     uint64_t lost; /* frames that the kernel dropped, because the program was too slow */
     uint64_t first_bad_line;
     char first_bad[4u * INPUT_QUOTED + 1u];
-    uint32_t block_rows, block_bad;
-    int is_refused; /* too many bad lines */
+    /* The last lines that are not blank: a bit for each, 1 for a bad one. */
+    uint8_t recent[(INPUT_RECENT_LINES + 7u) / 8u];
+    uint32_t recent_next, recent_rows, recent_bad;
+    int is_unreadable; /* too many of the last lines are bad, and this was reported */
+    int is_refused;    /* too many bad lines */
     /* Bytes of lines that were not parsed yet. */
     size_t begin, end;
     int skipping; /* within a line that is too long */
@@ -63,7 +67,11 @@ input_result input_read(input *in);
 /* Takes the next frame; returns 0 if another read is needed. */
 int input_next(input *in, candump_frame *frame);
 
-/* Prints why an ended or refused input is not one of candump -L; returns 0 if it is one. */
+/* Share of bad lines among the last INPUT_RECENT_LINES, from 0 to 1; 0 before the first line, and for an interface. */
+double input_reject_share(const input *in);
+
+/* Prints why an ended or refused input is not one of candump -L; returns 0 if it is one. Of a live stream that goes on, some lines must be
+ * good; too many bad ones are a warning. */
 int input_is_wrong(const input *in);
 
 /* Prints what was skipped or lost. */

@@ -258,7 +258,7 @@ static int detect(double *busy)
         if (program.asked.alarms && frames_in.is_live) {
             const bus_counts so_far = counts();
             bus_events events;
-            bus_tick(&program.bus, now - program.start, &so_far, &events);
+            bus_tick(&program.bus, now - program.start, input_reject_share(&frames_in), &so_far, &events);
             take_bus_events(&events);
         }
         flush_output();
@@ -314,6 +314,7 @@ static int run_detection(void)
         fprintf(stderr, "attacks: %s above %g (chosen by the export)\n",
                 KDGAT_PAIR ? "means of both models' standardised scores" : "scores", KDGAT_THRESHOLD);
     }
+    frames_in.goes_on = frames_in.is_live;
     /* A window's line names the ID that weighs most, and the model does not name it for what its own threshold calls normal. */
     kdgat_explain_all(&program.detector, !asked->alarms || asked->has_threshold);
     alarm_init(&program.alarms, &asked->rule);

@@ -72,6 +72,10 @@ impl CsvDataset {
     /// Several files of nodes or edges, none of them, or a separator that is no character.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, DatasetError> {
         let text = String::from_utf8_lossy(bytes);
+        if text.trim_start().starts_with('{') && ["node_data", "edge_data"].iter().any(|key| text.contains(key)) {
+            let expected = "each key at the beginning of a line (dataset_name: NAME), without braces around all";
+            return Err(DatasetError::line(META, 1, "braces around all keys", expected));
+        }
         let entries = entries(&text);
         let entry = |key: &str| entries.iter().find(|entry| entry.key == key);
         if entry("node_data").is_none() && entry("edge_data").is_none() {
@@ -354,6 +358,7 @@ mod tests {
                 "meta.yaml, line 1: 2 files",
             ),
             ("a: b\nnode_data:\n- file_name: a.csv\n", "no edge_data"),
+            ("{node_data: [{file_name: a}], edge_data: [{file_name: b}]}", "line 1: braces around all keys"),
             ("node_data: [{file_name: a}]\nedge_data: [{file_name: b}]\nseparator: abc\n", "line 3: separator 'abc'"),
         ] {
             assert!(meta(text).is_err_and(|error| error.contains(expected)), "{text}: {:?}", meta(text));

@@ -1,7 +1,5 @@
 //! The formats of datasets, and what the files of a folder or archive belong to.
 
-use std::path::Path;
-
 use super::csv_dataset::{CsvDataset, META};
 use super::error::DatasetError;
 use super::settings::SETTINGS;
@@ -78,31 +76,4 @@ pub(super) fn found(files: &SourceFiles) -> Result<Vec<Found>, DatasetError> {
         found.push(Found { format: Format::Table, text: format!("tables ({SETTINGS})") });
     }
     Ok(found)
-}
-
-/// Explains why a path is no dataset of graphs, and what to do; `None` if nothing is known about it.
-pub fn explain(path: &Path) -> Option<String> {
-    let raw_has = |name: &str| path.join("raw").join(name).is_file();
-    if raw_has("graph-label.csv.gz") || raw_has("graph-label.npz") {
-        let text = "folders of the Open Graph Benchmark whose graphs have labels are not read; write tables (graphs.csv, nodes.csv, edges.csv)";
-        return Some(text.to_owned());
-    }
-    let mut entries: Vec<_> = std::fs::read_dir(path).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    entries.sort_unstable();
-    let is_npz = |path: &&std::path::PathBuf| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npz"));
-    if let Some(file) = entries.iter().find(is_npz) {
-        return Some(format!("one large graph is named by its file: --data {}", file.display()));
-    }
-    let within: Vec<_> = entries.iter().filter(|path| path.is_dir() && super::is_dataset(path)).collect();
-    if let Some(first) = within.first() {
-        let count = if within.len() == 1 { "a dataset".to_owned() } else { format!("{} datasets", within.len()) };
-        return Some(format!("it holds {count} of graphs in folders of its own; name one: --data {}", first.display()));
-    }
-    let is_processed = |path: &std::path::PathBuf| path.extension().is_some_and(|ending| ending == "pt");
-    let processed = std::fs::read_dir(path.join("processed")).ok();
-    if processed.is_some_and(|files| files.flatten().any(|file| is_processed(&file.path()))) {
-        let text = "processed files of PyTorch Geometric (*.pt) are not read, and no known files are in raw/; write tables (graphs.csv, nodes.csv, edges.csv)";
-        return Some(text.to_owned());
-    }
-    None
 }

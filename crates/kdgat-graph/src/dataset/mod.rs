@@ -3,6 +3,7 @@
 mod csv_dataset;
 mod elements;
 mod error;
+mod explain;
 mod feature_rows;
 mod folds;
 mod format;
@@ -29,8 +30,8 @@ use std::path::Path;
 
 pub use csv_dataset::{Converted, CsvDataset, Table};
 pub use error::DatasetError;
+pub use explain::explain;
 pub use folds::{FoldOptions, GraphSplit};
-pub use format::explain;
 pub use graph_set::{GraphSet, LeftOut, MOST_NODES};
 pub use missing::is_missing;
 pub use schema::{Feature, Level, Schema, Target, Task};

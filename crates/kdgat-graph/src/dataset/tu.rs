@@ -3,6 +3,7 @@
 //! `NAME_A.txt` has an edge a line, `NAME_graph_indicator.txt` the graph of each node, `NAME_graph_labels.txt` the class of each graph (or
 //! `NAME_graph_attributes.txt` its values, for regression); labels and attributes of nodes and edges are optional. Numbers count from 1.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 
@@ -294,6 +295,20 @@ struct Place {
     node: u32,
 }
 
+/// Advice against graphs whose numbers exceed those of the targets; `distinct` graphs have nodes, `num_graphs` have targets.
+fn numbering(has_gaps: bool, distinct: usize, num_graphs: usize) -> String {
+    match distinct.cmp(&num_graphs) {
+        _ if !has_gaps => "add the targets of the others".to_owned(),
+        Ordering::Equal => "number the graphs anew, without gaps".to_owned(),
+        Ordering::Greater => {
+            format!("correct a wrong number, or add the missing targets and number the graphs from 1 to {distinct} without gaps")
+        }
+        Ordering::Less => {
+            "number the graphs as the lines of their targets, and remove the targets of graphs without a node".to_owned()
+        }
+    }
+}
+
 /// The nodes in the order of the graphs.
 struct Nodes {
     /// Place of each node of the source.
@@ -312,16 +327,12 @@ impl Nodes {
         for (line, &graph) in (1..).zip(graphs_of_nodes) {
             let Some(count) = counts.get_mut(graph as usize - 1) else {
                 let has_gaps = distinct < graphs_of_nodes.iter().copied().max().unwrap_or(0) as usize;
-                let (found, expected) = match has_gaps {
-                    true => (
-                        format!("graph {graph}, although there are {distinct} graphs and {num_graphs} targets"),
-                        "graphs numbered from 1 without gaps, each with a line of targets: number them anew".to_owned(),
-                    ),
-                    false => (
-                        format!("graph {graph}"),
-                        format!("a graph from 1 to {num_graphs}, which have targets: add the targets of the others"),
-                    ),
+                let found = match has_gaps {
+                    true => format!("graph {graph}, although there are {distinct} graphs and {num_graphs} targets"),
+                    false => format!("graph {graph}"),
                 };
+                let remedy = numbering(has_gaps, distinct, num_graphs);
+                let expected = format!("a graph from 1 to {num_graphs}, one for each line of targets: {remedy}");
                 return Err(DatasetError::line(&file, line, found, expected));
             };
             positions.push(Place { graph: graph - 1, node: *count as u32 });

@@ -25,8 +25,11 @@ use crate::npz::Npz;
 pub(super) fn read(path: &Path, options: &GraphOptions) -> Result<RawGraph, NodesError> {
     let mut npz = Npz::open(path)?;
     let num_nodes = num_nodes(&mut npz)?;
+    // Before the edges are unpacked, which a small file can have many of.
+    let [entries] = npz.dimensions("adj_indices")?;
+    expect_length(&mut npz, "adj_data", entries, "adj_indices")?;
     let edges = edges(&mut npz, num_nodes)?;
-    let has_weights = has_weights(&mut npz, edges.sources.len())?;
+    let has_weights = has_weights(&mut npz)?;
     let features = match npz.has("attr_matrix") {
         true => dense_rows(&mut npz, "attr_matrix", num_nodes, options)?,
         false => sparse_features(&mut npz, num_nodes, options)?,
@@ -116,8 +119,7 @@ fn pattern(npz: &mut Npz, matrix: &str, rows: usize, columns: usize) -> Result<(
 }
 
 /// Checks the values of the adjacency. True if they are not all 1.
-fn has_weights(npz: &mut Npz, entries: usize) -> Result<bool, NodesError> {
-    expect_length(npz, "adj_data", entries, "adj_indices")?;
+fn has_weights(npz: &mut Npz) -> Result<bool, NodesError> {
     let mut found = false;
     npz.each_float("adj_data", |_, weight| {
         if weight == 0.0 || !weight.is_finite() {

@@ -208,6 +208,18 @@ fn known_format_of(path: &Path) -> Result<Format, NodesError> {
     format_of(path).ok_or_else(|| NodesError::invalid(path, "", "no graph of classified nodes", expected))
 }
 
+/// Name that the graph of a source has once it is read.
+///
+/// # Errors
+/// A source that cannot be opened.
+pub fn dataset_name(path: &Path) -> Result<String, NodesError> {
+    match known_format_of(path)? {
+        Format::Table => table::dataset_name(path),
+        Format::CsrNpz | Format::Ogb => Ok(name_of(path)),
+        Format::Store => store::open(path).map(|graph| graph.name),
+    }
+}
+
 /// Name of a dataset: that of its folder, or of its file without the ending.
 pub(crate) fn name_of(path: &Path) -> String {
     let named = |path: &Path| {

@@ -107,6 +107,14 @@ pub(super) fn read(path: &Path, options: &GraphOptions) -> Result<RawGraph, Node
     })
 }
 
+/// Name of a dataset: that of its settings, or of its folder.
+///
+/// # Errors
+/// A missing file, or settings that cannot be read.
+pub(super) fn dataset_name(path: &Path) -> Result<String, NodesError> {
+    Ok(Tables::open(path)?.name.unwrap_or_else(|| name_of(path)))
+}
+
 /// The names of all nodes, in the order of the rows.
 ///
 /// # Errors

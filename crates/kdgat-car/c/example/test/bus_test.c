@@ -64,6 +64,7 @@ static void figures_of_a_log(void)
     bus_frame(&bus, 9.5, 0.0, &counts, &events);
     check(events.count == 3 && events.event[2].kind == BUS_HEARTBEAT, "a heartbeat after the end of a silence");
     check(events.event[2].frames == 2 && events.event[2].windows == 7 && events.event[2].alarms == 2 && events.event[2].suppressed == 1, "what came before the frame");
+    check(!events.event[2].has_reject_share, "a log has no share of bad lines in its heartbeat");
     check(!events.event[2].silent && bus.silences == 2 && !bus.silent, "the silence is over");
 }
 
@@ -73,20 +74,21 @@ static void a_live_bus(void)
     bus_events events;
     const bus_counts counts = {5, 1, 3};
     bus_init(&bus, 0.5, 10.0, 1);
-    bus_tick(&bus, 0.4, &nothing, &events);
+    bus_tick(&bus, 0.4, 0.25, &nothing, &events);
     check(events.count == 0, "not silent yet");
-    bus_tick(&bus, 0.5, &nothing, &events);
+    bus_tick(&bus, 0.5, 0.25, &nothing, &events);
     check(events.count == 1 && events.event[0].kind == BUS_SILENCE && !events.event[0].has_time, "no frame has come at all");
-    bus_tick(&bus, 0.6, &nothing, &events);
+    bus_tick(&bus, 0.6, 0.25, &nothing, &events);
     check(events.count == 0, "a silence begins once");
     bus_frame(&bus, 100.0, 0.7, &nothing, &events);
     check(events.count == 1 && events.event[0].time == 100.0 && fabs(events.event[0].seconds - 0.7) < 1e-9, "by the machine's clock");
     bus_frame(&bus, 100.1, 0.7, &nothing, &events);
-    bus_tick(&bus, 1.25, &nothing, &events);
+    bus_tick(&bus, 1.25, 0.25, &nothing, &events);
     check(events.count == 1 && events.event[0].has_time && events.event[0].time == 100.1, "the second silence");
-    bus_tick(&bus, 10.0, &counts, &events);
+    bus_tick(&bus, 10.0, 0.25, &counts, &events);
     check(events.count == 1 && events.event[0].frames == 2 && events.event[0].windows == 5 && events.event[0].silent, "heartbeat");
-    bus_tick(&bus, 19.9, &counts, &events);
+    check(events.event[0].has_reject_share && events.event[0].reject_share == 0.25, "a live stream has one");
+    bus_tick(&bus, 19.9, 0.25, &counts, &events);
     check(events.count == 0, "no heartbeat yet");
     bus_frame(&bus, 103.1, 20.0, &counts, &events);
     check(events.count == 1 && fabs(events.event[0].seconds - 3.0) < 1e-9, "by the times of the frames, if they are apart");
