@@ -245,10 +245,12 @@ pub fn recorded_dataset(config: &Config) -> Result<Dataset, StageError> {
         ))),
         Some(data) => match can::catalogue::open(data, can::catalogue::data_folder().as_deref()) {
             Ok(dataset) => Ok(dataset),
-            Err(error @ (CanError::NoDatasetFolders { .. } | CanError::NotAFolder { .. })) => Err(match dataset::explain(data) {
-                Some(detail) => StageError::Input(format!("--data {}: {detail}", data.display())),
-                None => error.into(),
-            }),
+            Err(error @ (CanError::NoDatasetFolders { .. } | CanError::NotAFolder { .. })) => {
+                Err(match dataset::explain(data) {
+                    Some(detail) => StageError::Input(format!("--data {}: {detail}", data.display())),
+                    None => error.into(),
+                })
+            }
             Err(error) => Err(error.into()),
         },
         None => simulated(&config.data.stores_dir),

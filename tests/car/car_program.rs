@@ -282,7 +282,8 @@ fn wrong_input_and_wrong_flags_are_refused() {
     assert_eq!(names.last().unwrap(), "alarm-end", "an open alarm has an end");
     assert_eq!(exported.car(&["turned.log", "--max-reject-share", "1"]).status.code(), Some(0));
     // A calibration is of a bus that is read.
-    let garbage = exported.piped(&["-", "--calibrate", "10s", "--save", "x"], text.clone() + &"\u{fffd}\n".repeat(3000));
+    let garbage =
+        exported.piped(&["-", "--calibrate", "10s", "--save", "x"], text.clone() + &"\u{fffd}\n".repeat(3000));
     refused(&garbage, "101 of 6101 lines are not of candump -L");
     let long = text.clone() + &"0".repeat(500_000) + "\n" + text.lines().next().unwrap();
     let output = exported.piped(&["-"], long);
@@ -310,11 +311,13 @@ fn garbage_does_not_end_a_live_stream() {
     let clean = exported.car(&[&exported.log]);
     assert_eq!((found.status.code(), stdout(&found)), (Some(0), stdout(&clean)), "{}", stderr(&found));
     let said = stderr(&found);
-    let warning = "warning: standard input: 101 of the last 1000 lines are not of candump -L (the first of all at line 3001)";
+    let warning =
+        "warning: standard input: 101 of the last 1000 lines are not of candump -L (the first of all at line 3001)";
     assert_eq!(said.matches("of the last 1000 lines").count(), 1, "{said}");
     assert!(said.contains(warning) && said.contains("the detection goes on"), "{said}");
     assert!(said.contains("warning: standard input: 5000 of 11000 lines are not of candump -L"), "{said}");
-    let mut detect = exported.bench.command(&["detect", "--model", &exported.run, "--threshold", &exported.threshold, "-"]);
+    let mut detect =
+        exported.bench.command(&["detect", "--model", &exported.run, "--threshold", &exported.threshold, "-"]);
     let mut child = detect.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let writer = std::thread::spawn(move || input.write_all(mixed.as_bytes()).unwrap());

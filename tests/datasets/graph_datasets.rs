@@ -206,12 +206,21 @@ fn bad_input_is_named_with_its_line() {
     assert_error(
         &edit("D_graph_indicator.txt", "1\n", "99\n"),
         false,
-        &["D_graph_indicator.txt, line 1", "graph 99", "a graph from 1 to 6", "add the missing targets and number the graphs from 1 to 7"],
+        &[
+            "D_graph_indicator.txt, line 1",
+            "graph 99",
+            "a graph from 1 to 6",
+            "add the missing targets and number the graphs from 1 to 7",
+        ],
     );
     let all = |from: &'static str, to: &'static str| {
         move |path: &Path| {
             let path = path.join("D_graph_indicator.txt");
-            let text = fs::read_to_string(&path).unwrap().lines().map(|line| line.replace(from, to) + "\n").collect::<String>();
+            let text = fs::read_to_string(&path)
+                .unwrap()
+                .lines()
+                .map(|line| line.replace(from, to) + "\n")
+                .collect::<String>();
             fs::write(&path, text).unwrap();
         }
     };

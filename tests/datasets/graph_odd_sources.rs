@@ -184,7 +184,10 @@ fn a_missing_file_or_an_odd_folder_is_explained() {
     explained(&[("raw/graph-label.csv.gz", "")], "Open Graph Benchmark whose graphs have labels");
     explained(&[("processed/data.pt", "")], "processed files of PyTorch Geometric");
     explained(&[("raw/ind.cora.x", "")], "raw/ has no file of a known format (found ind.cora.x)");
-    explained(&[("Cora/raw/ind.cora.x", ""), ("Cora/processed/data.pt", "")], "Cora: processed files of PyTorch Geometric");
+    explained(
+        &[("Cora/raw/ind.cora.x", ""), ("Cora/processed/data.pt", "")],
+        "Cora: processed files of PyTorch Geometric",
+    );
     let nested = [("MAC/MAC/D_A.txt", "1, 2\n"), ("MAC/MAC/D_graph_labels.txt", "1\n")];
     explained(&nested, "/data/MAC/MAC");
     explained(&[("inner/net.npz", "")], "inner/net.npz");

@@ -161,7 +161,8 @@ fn is_slow(report: &ReadReport, steps: f64, rate: f64) -> bool {
     let long = long_steps as f64 / forward.max(1.0);
     let is_irregular = shortest_step.is_some_and(|shortest| shortest < 0.5 / rate);
     rate > 0.0
-        && (rate < 1.0 && long > 0.5 || rate < FEW_A_SECOND && long > 0.95 && (is_irregular || report.ids.are_several()))
+        && (rate < 1.0 && long > 0.5
+            || rate < FEW_A_SECOND && long > 0.95 && (is_irregular || report.ids.are_several()))
 }
 
 fn rounded(report: &ReadReport) -> Doubt {

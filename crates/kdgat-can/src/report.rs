@@ -379,7 +379,11 @@ mod tests {
         assert!(!of(&mut (100..130)).look_decimal());
         assert!(!of(&mut (100..103).map(decimal)).look_decimal(), "few");
         let letters = |id: u32| of(&mut std::iter::once(id)).have_letters;
-        assert!((0..0x1000_0000).step_by(7919).all(|id| letters(id) == format!("{id:x}").contains(|digit: char| digit.is_ascii_alphabetic())));
+        assert!(
+            (0..0x1000_0000)
+                .step_by(7919)
+                .all(|id| letters(id) == format!("{id:x}").contains(|digit: char| digit.is_ascii_alphabetic()))
+        );
         let [mut five, six] = [5, 6].map(|id| of(&mut std::iter::once(id)));
         assert!(!five.are_several() && !six.are_several() && !Ids::default().are_several());
         five.merge(&six);

@@ -155,8 +155,14 @@ mod tests {
 
     /// Two continuous features around a category of two values, whose columns are 1 and 2.
     fn batch() -> Batch {
-        let row =
-            |node: usize| [(node as f32).sin(), f32::from(node % 2 == 0), f32::from(node % 2 == 1), node as f32 - 2.0];
+        let row = |node: usize| {
+            [
+                (node as f32).sin(),
+                f32::from(node.is_multiple_of(2)),
+                f32::from(!node.is_multiple_of(2)),
+                node as f32 - 2.0,
+            ]
+        };
         let continuous: Vec<f32> = (0..8).flat_map(row).collect();
         let continuous = Tensor::from_slice(&continuous).view([8, 4]);
         Batch { continuous, ..graphs(&EDGES, &POINTERS) }
@@ -166,7 +172,7 @@ mod tests {
         let scaling = NodeScaling { mean: vec![0.2, 0.0, 0.0, 1.5], deviation: vec![0.5, 1.0, 1.0, 2.0] };
         let mut config = GraphVgaeConfig::new(kind, scaling, [6, 2, 3]);
         config.encoder.heads = if kind == GnnKind::Gat { 2 } else { 1 };
-        GraphVgaeConfig { categories: vec![1..3], decodes_edges: true, ..config }
+        GraphVgaeConfig { categories: std::iter::once(1..3).collect(), decodes_edges: true, ..config }
     }
 
     /// The terms, one after the other, composed of torch's operations on single nodes and pairs, and their weighted sum.
@@ -277,7 +283,10 @@ mod tests {
         let sound = || config(GnnKind::Gin);
         sound().check().unwrap();
         assert!(refused(config(GnnKind::Mlp)).starts_with("encoder = mlp"));
-        assert!(refused(GraphVgaeConfig { categories: vec![1..5], ..sound() }).starts_with("categories = "));
+        assert!(
+            refused(GraphVgaeConfig { categories: std::iter::once(1..5).collect(), ..sound() })
+                .starts_with("categories = ")
+        );
         assert!(refused(GraphVgaeConfig { categories: vec![2..3, 1..2], ..sound() }).starts_with("categories = "));
         let mut wider = sound();
         wider.encoder.node_features = 5;

@@ -183,7 +183,9 @@ mod tests {
         assert!(of_rejected(&report(RejectReason::IdTooLarge), Some(Format::CanTrainAndTest)).contains("decimal"));
         let csv = Some(Format::CanTrainAndTest);
         assert!(of_rejected(&report(RejectReason::DataNotHex), csv).contains("base64 with python-can's columns"));
-        assert!(of_rejected(&report(RejectReason::TimestampNotANumber), csv).contains("dates as 2023-11-14 22:13:20.5"));
+        assert!(
+            of_rejected(&report(RejectReason::TimestampNotANumber), csv).contains("dates as 2023-11-14 22:13:20.5")
+        );
         let mut resaved = report(RejectReason::LengthMismatch);
         let header = b"Timestamp,ID,DLC,DATA[0],DATA[1],DATA[2],DATA[3],DATA[4],DATA[5],DATA[6],DATA[7],Flag";
         resaved.reject(RejectReason::TimestampNotANumber, || Place::new(Path::new("a"), 1, header));

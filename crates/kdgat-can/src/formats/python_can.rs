@@ -92,9 +92,8 @@ fn parse(line: &[u8], columns: &Columns) -> Result<Row, RejectReason> {
         return Err(RejectReason::FieldCount);
     }
     let fields = fields.get();
-    let is_set = |column: Option<usize>| {
-        column.map_or(Ok(false), |column| flag(fields[column]).ok_or(RejectReason::BadFlag))
-    };
+    let is_set =
+        |column: Option<usize>| column.map_or(Ok(false), |column| flag(fields[column]).ok_or(RejectReason::BadFlag));
     if is_set(columns.error)? {
         return Ok(Row::ErrorFrame);
     }

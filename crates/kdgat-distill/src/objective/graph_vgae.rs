@@ -169,7 +169,7 @@ mod tests {
     fn config(kind: GnnKind, latent: i64, deviation: f32) -> GraphVgaeConfig {
         let scaling = NodeScaling { mean: vec![0.0; 10], deviation: [vec![1.0; 2], vec![deviation; 8]].concat() };
         let config = GraphVgaeConfig::new(kind, scaling, [2 * latent, 2, latent]);
-        GraphVgaeConfig { categories: vec![0..2], decodes_edges: true, ..config }
+        GraphVgaeConfig { categories: std::iter::once(0..2).collect(), decodes_edges: true, ..config }
     }
 
     /// The teacher gives, layer by layer, what its model computes, and the distances to it are those of plain operations.

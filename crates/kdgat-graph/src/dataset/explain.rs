@@ -76,9 +76,7 @@ fn of_library(folder: &Path) -> Option<String> {
         None => "no known files are in raw/".to_owned(),
     };
     match is_processed {
-        true => {
-            Some(format!("processed files of PyTorch Geometric (*.pt) are not read, and {in_raw}; {WRITE_TABLES}"))
-        }
+        true => Some(format!("processed files of PyTorch Geometric (*.pt) are not read, and {in_raw}; {WRITE_TABLES}")),
         false if !raw.is_empty() => Some(format!("{in_raw}; {WRITE_TABLES}")),
         false => None,
     }

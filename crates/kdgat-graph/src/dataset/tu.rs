@@ -301,10 +301,13 @@ fn numbering(has_gaps: bool, distinct: usize, num_graphs: usize) -> String {
         _ if !has_gaps => "add the targets of the others".to_owned(),
         Ordering::Equal => "number the graphs anew, without gaps".to_owned(),
         Ordering::Greater => {
-            format!("correct a wrong number, or add the missing targets and number the graphs from 1 to {distinct} without gaps")
+            format!(
+                "correct a wrong number, or add the missing targets and number the graphs from 1 to {distinct} without gaps"
+            )
         }
         Ordering::Less => {
-            "number the graphs as the lines of their targets, and remove the targets of graphs without a node".to_owned()
+            "number the graphs as the lines of their targets, and remove the targets of graphs without a node"
+                .to_owned()
         }
     }
 }

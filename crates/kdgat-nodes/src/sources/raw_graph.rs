@@ -351,7 +351,10 @@ pub fn class_of(number: f64) -> Result<i32, Mismatch> {
     let last = MOST_CLASSES - 1;
     match number.fract() == 0.0 && (0.0..=last as f64).contains(&number) {
         true => Ok(number as i32),
-        false => Err(Mismatch::new(format!("class {number}"), format!("an integer from 0 to {last}, or NaN for a node without a label"))),
+        false => Err(Mismatch::new(
+            format!("class {number}"),
+            format!("an integer from 0 to {last}, or NaN for a node without a label"),
+        )),
     }
 }
 
