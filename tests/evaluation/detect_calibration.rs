@@ -34,7 +34,7 @@ fn two_models_are_calibrated_together() {
     let calibrate = ["calibrate", "--threads", "1", "--benign", "benign.log", "--least-seconds", "0.5"];
     let made = bench.kdgat(&[&calibrate[..], &both, &["--name", "car"]].concat());
     assert!(made.status.success(), "{}", stderr(&made));
-    let said = "gat_student_normal/1 + vgae_student_autoencoder/1: attacks are scores more than";
+    let said = "gat_student_normal/1 + vgae_student_autoencoder/1: attacks are scores above";
     assert!(stdout(&made).contains(said), "{}", stdout(&made));
     let detect = |models: &[&str], calibration: &str| {
         bench.kdgat(&[&["detect", log.to_str().unwrap(), "--calibration", calibration], models].concat())
