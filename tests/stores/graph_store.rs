@@ -174,7 +174,7 @@ fn a_store_is_built_again_when_labels_beside_its_logs_change() {
     let mut fixture = fixture(1000);
     let folder = fixture.dataset.root.join("test_03_road");
     fs::create_dir_all(&folder).unwrap();
-    let text: String = (0..300).map(|row| format!("({}.0) can0 {:03X}#00\n", row, row % 7)).collect();
+    let text: String = (0..300).map(|row| format!("({:.2}) can0 {:03X}#00\n", f64::from(row) / 20.0, row % 7)).collect();
     fs::write(folder.join("drive.log"), text).unwrap();
     fixture.dataset = Dataset::open(&fixture.dataset.root).unwrap();
     let open = |stores: &Path| {
@@ -190,11 +190,11 @@ fn a_store_is_built_again_when_labels_beside_its_logs_change() {
     assert_eq!(open(stores), (0, false, 1));
     let before = part().unwrap();
     let labels = folder.join("capture_metadata.json");
-    fs::write(&labels, r#"{"drive": {"injection_interval": [0.0, 10.0]}}"#).unwrap();
+    fs::write(&labels, r#"{"drive": {"injection_interval": [0.0, 0.5]}}"#).unwrap();
     assert_eq!(open(stores), (1, true, 1), "labels were added");
     assert_ne!(part().unwrap(), before, "a part with the labels as they were");
     assert_eq!(open(stores), (1, true, 0), "nothing changed");
-    fs::write(&labels, r#"{"drive": {"injection_interval": [0.0, 99.0]}}"#).unwrap();
+    fs::write(&labels, r#"{"drive": {"injection_interval": [0.0, 4.95]}}"#).unwrap();
     let (attacks, _, started) = open(stores);
     assert!(attacks > 1 && started == 1, "the interval changed");
     fs::write(&labels, "{").unwrap();

@@ -178,9 +178,10 @@ fn often_back(report: &ReadReport, first: f64) -> Doubt {
     let (frames, back) = (report.frames, report.backward_timestamps);
     let place = report.first_backward.as_ref();
     let place = place.map_or(String::new(), |place| format!(", first at line {}: {:?}", place.line, place.text));
-    let are_differences =
-        report.largest_backward_step_seconds < LARGEST_DIFFERENCE && (0.0..LARGEST_DIFFERENCE).contains(&first);
     let is_reversed = back as f64 > MOSTLY_BACK * frames as f64;
+    let are_small =
+        report.largest_backward_step_seconds < LARGEST_DIFFERENCE && (0.0..LARGEST_DIFFERENCE).contains(&first);
+    let are_differences = are_small && !is_reversed;
     let advice = match are_differences {
         true => {
             "the times are probably differences from row to row, as `candump -td` prints them: record with `candump -L` or \

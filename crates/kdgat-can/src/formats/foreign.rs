@@ -71,7 +71,9 @@ fn is_resaved(line: &[u8]) -> bool {
     if !index.is_empty() && index.iter().all(u8::is_ascii_digit) {
         let mut format = CarHacking::default();
         let is_frame = matches!(format.parse_line(&row[1..]), Row::Frame(..));
-        return is_frame && format.has_labels();
+        if is_frame && format.has_labels() {
+            return true;
+        }
     }
     let names: Vec<String> =
         fields.get().iter().map(|name| String::from_utf8_lossy(name).to_ascii_lowercase()).collect();
