@@ -174,7 +174,8 @@ fn a_store_is_built_again_when_labels_beside_its_logs_change() {
     let mut fixture = fixture(1000);
     let folder = fixture.dataset.root.join("test_03_road");
     fs::create_dir_all(&folder).unwrap();
-    let text: String = (0..300).map(|row| format!("({:.2}) can0 {:03X}#00\n", f64::from(row) / 20.0, row % 7)).collect();
+    let text: String =
+        (0..300).map(|row| format!("({:.2}) can0 {:03X}#00\n", f64::from(row) / 20.0, row % 7)).collect();
     fs::write(folder.join("drive.log"), text).unwrap();
     fixture.dataset = Dataset::open(&fixture.dataset.root).unwrap();
     let open = |stores: &Path| {

@@ -157,13 +157,15 @@ mod tests {
     }
 
     #[test]
-    fn every_part_has_attacks_of_every_kind() {
+    fn attacks_of_every_kind_are_spread_over_the_parts() {
         let columns = windows(&drive(), 100);
         let parts = fold_parts(columns.num_graphs());
         for kind in SyntheticKind::ALL {
             let AttackedCopy { columns, parts } = AttackedCopy::new(&columns, &parts, (100, 100), kind);
             assert!(columns.num_graphs() > 5 && columns.labels.iter().all(|label| *label == 1), "{kind}");
-            assert!(parts.is_sorted() && parts.last() == Some(&4) && parts.len() == columns.num_graphs(), "{kind}");
+            assert!(parts.is_sorted() && parts.len() == columns.num_graphs(), "{kind}: {parts:?}");
+            // The last of five parts may be between two bursts of a flood.
+            assert!(parts.first() == Some(&0) && matches!(parts.last(), Some(3 | 4)), "{kind}: {parts:?}");
         }
     }
 }
