@@ -40,6 +40,7 @@ fn two_models_are_calibrated_together() {
         bench.kdgat(&[&["detect", log.to_str().unwrap(), "--calibration", calibration], models].concat())
     };
     let output = detect(&both, "car");
+    assert!(output.status.success(), "{}", stderr(&output));
     let detected = detections(&output);
     let rows = bench.rows("predictions.csv");
     let calibrated = rows.iter().filter(|row| row["model"].contains(" + ") && row["calibration"] == "first 1 s");

@@ -291,8 +291,8 @@ impl Calibration {
         if let Some(first) = profiles.first() {
             self.car = self.car.with_profile(first.clone());
         }
-        if let (Some(partner), Some(of_partner)) = (self.partner.take(), profiles.get(1).or(profiles.first())) {
-            self.partner = Some(Partner { car: partner.car.with_profile(of_partner.clone()), ..partner });
+        if let Some(of_partner) = profiles.get(1).or(profiles.first()) {
+            self.partner = self.partner.map(|one| Partner { car: one.car.with_profile(of_partner.clone()), ..one });
         }
         self
     }
