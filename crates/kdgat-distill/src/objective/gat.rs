@@ -49,8 +49,6 @@ pub const WITH_HINT: &[&str] = &[
     "hint_kd",
 ];
 
-impl GatObjective {}
-
 fn share_equal(left: &Tensor, right: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
     share(&left.f_eq_tensor(right)?, real)
 }
@@ -134,9 +132,5 @@ impl Student for GatObjective {
 
     fn set_checkpointing(&mut self, on: bool) {
         self.model.set_checkpointing(on);
-    }
-
-    fn into_teacher(self) -> TeacherLink {
-        self.teacher
     }
 }

@@ -369,10 +369,6 @@ impl Student for GraphObjective {
             Level::Graph => None,
         }
     }
-
-    fn into_teacher(self) -> TeacherLink {
-        self.teacher
-    }
 }
 
 #[cfg(test)]

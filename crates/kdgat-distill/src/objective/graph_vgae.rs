@@ -135,10 +135,6 @@ impl Student for GraphVgaeObjective {
     fn capture_obstacle(&self) -> Option<&'static str> {
         Some("a VGAE of graphs copies the scaling of features and the drawn pairs to the GPU in every step")
     }
-
-    fn into_teacher(self) -> TeacherLink {
-        self.teacher
-    }
 }
 
 #[cfg(test)]

@@ -39,7 +39,12 @@ pub trait Student: Objective {
     }
 
     /// Returns the connection at the end of the training.
-    fn into_teacher(self) -> TeacherLink;
+    fn into_teacher(mut self) -> TeacherLink
+    where
+        Self: Sized,
+    {
+        std::mem::replace(self.teacher_mut(), TeacherLink::none())
+    }
 }
 
 /// The names of the parts of a loss: all of `with_last`, or all but the last, which only some losses have.

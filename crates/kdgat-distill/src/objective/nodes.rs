@@ -190,10 +190,6 @@ impl Student for NodeObjective {
 
     /// Activations are always stored: recomputing them is not implemented for these layers.
     fn set_checkpointing(&mut self, _: bool) {}
-
-    fn into_teacher(self) -> TeacherLink {
-        self.teacher
-    }
 }
 
 #[cfg(test)]

@@ -197,8 +197,4 @@ impl Student for VgaeObjective {
     fn set_checkpointing(&mut self, on: bool) {
         self.model.set_checkpointing(on);
     }
-
-    fn into_teacher(self) -> TeacherLink {
-        self.teacher
-    }
 }
