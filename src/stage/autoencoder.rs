@@ -21,6 +21,7 @@ pub struct WindowAutoencoder<'a> {
     config: &'a Config,
     data: Data,
     graphs: Graphs,
+    architecture: VgaeConfig,
 }
 
 impl<'a> WindowAutoencoder<'a> {
@@ -37,7 +38,8 @@ impl<'a> WindowAutoencoder<'a> {
         }
         training::expect_validation(&validation, &data.dataset.name)?;
         let graphs = Graphs::new(config, &data.store, training, validation)?;
-        Ok(Self { config, data, graphs })
+        let architecture = vgae_config(config, &data)?;
+        Ok(Self { config, data, graphs, architecture })
     }
 }
 
@@ -70,12 +72,11 @@ impl<'a> Workload<'a> for WindowAutoencoder<'a> {
     }
 
     fn new_student(&self, teacher: &TeacherSource) -> Result<NewStudent<VgaeObjective>, StageError> {
-        let config = self.config;
-        let architecture = vgae_config(config, &self.data)?;
+        let (config, architecture) = (self.config, &self.architecture);
         let mut parameters = FreshParameters::new(config.training.seed, self.data.device);
-        let mut model = Vgae::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
+        let mut model = Vgae::new(Scope::root(&mut parameters), architecture, training::attention_kernel(config))?;
         let teacher = teacher.architecture();
-        let distillation = teacher.map(|teacher| distillation(config, teacher, &mut parameters, &architecture));
+        let distillation = teacher.map(|teacher| distillation(config, teacher, &mut parameters, architecture));
         let distillation = distillation.transpose()?;
         if distillation.as_ref().is_some_and(|distillation| distillation.hints.is_some()) {
             model.keep_hidden();
@@ -94,7 +95,7 @@ impl<'a> Workload<'a> for WindowAutoencoder<'a> {
         trainable: &mut Trainable,
         plan: &mut Epochs,
     ) -> Result<Prepared, StageError> {
-        let architecture = Architecture::Vgae(vgae_config(self.config, &self.data)?);
+        let architecture = Architecture::Vgae(self.architecture.clone());
         graph_batches::prepare(run, &self.data, architecture, student, trainable, plan)
     }
 

@@ -26,6 +26,7 @@ pub struct WindowClassifier<'a> {
     stage: Stage,
     data: Data,
     graphs: Graphs,
+    architecture: GatConfig,
     /// Scores the difficulty of normal windows, if the curriculum needs it.
     scorer: Option<Scorer>,
 }
@@ -51,7 +52,8 @@ impl<'a> WindowClassifier<'a> {
         }
         training::expect_validation(&validation, &data.dataset.name)?;
         let graphs = Graphs::new(config, &data.store, training, validation)?;
-        Ok(Self { config, stage, data, graphs, scorer: None })
+        let architecture = gat_config(config, &data)?;
+        Ok(Self { config, stage, data, graphs, architecture, scorer: None })
     }
 }
 
@@ -95,12 +97,11 @@ impl<'a> Workload<'a> for WindowClassifier<'a> {
     }
 
     fn new_student(&self, teacher: &TeacherSource) -> Result<NewStudent<GatObjective>, StageError> {
-        let (config, data) = (self.config, &self.data);
-        let architecture = gat_config(config, data)?;
+        let (config, data, architecture) = (self.config, &self.data, &self.architecture);
         let mut parameters = FreshParameters::new(config.training.seed, data.device);
-        let model = Gat::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
+        let model = Gat::new(Scope::root(&mut parameters), architecture, training::attention_kernel(config))?;
         let teacher = teacher.architecture();
-        let distillation = teacher.map(|teacher| distillation(config, teacher, &mut parameters, &architecture));
+        let distillation = teacher.map(|teacher| distillation(config, teacher, &mut parameters, architecture));
         let (distillation, task) = (distillation.transpose()?, task_loss(config, data)?);
         let student = GatObjective { model, task, teacher: TeacherLink::none(), distillation, labels: None };
         Ok(NewStudent { parameters, student })
@@ -131,7 +132,7 @@ impl<'a> Workload<'a> for WindowClassifier<'a> {
         trainable: &mut Trainable,
         plan: &mut Epochs,
     ) -> Result<Prepared, StageError> {
-        let architecture = Architecture::Gat(gat_config(self.config, &self.data)?);
+        let architecture = Architecture::Gat(self.architecture.clone());
         graph_batches::prepare(run, &self.data, architecture, student, trainable, plan)
     }
 
