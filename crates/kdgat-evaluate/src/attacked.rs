@@ -11,6 +11,7 @@ use kdgat_can::frame::PAYLOAD_BYTES;
 use kdgat_can::synthetic::{SyntheticKind, with_attacks};
 use kdgat_graph::{Columns, GraphStream, GraphView};
 
+use super::operator::Cut;
 use super::scores::Profiled;
 
 /// Share of a copy's windows that are attacked.
@@ -29,11 +30,6 @@ pub struct AttackedWindows {
     pub windows: Vec<Profiled>,
 }
 
-/// The kinds of attacks that are written into a calibration.
-pub fn kinds() -> impl Iterator<Item = SyntheticKind> {
-    SyntheticKind::ALL.into_iter()
-}
-
 /// The windows of a copy that have an attack, and for each of them the part of the traffic that it is in.
 pub struct AttackedCopy {
     /// Graphs of these windows.
@@ -43,9 +39,9 @@ pub struct AttackedCopy {
 }
 
 impl AttackedCopy {
-    /// Attacks windows of `window` frames, `stride` frames apart, that lie in these `parts`. Empty if the traffic gives no target.
-    pub fn new(columns: &Columns, parts: &[Range<usize>], cut: (usize, usize), kind: SyntheticKind) -> Self {
-        let (window, stride) = cut;
+    /// Attacks windows that lie in these `parts`. Empty if the traffic gives no target.
+    pub fn new(columns: &Columns, parts: &[Range<usize>], cut: Cut, kind: SyntheticKind) -> Self {
+        let Cut { window, stride } = cut;
         let count = columns.num_graphs().min(MOST_WINDOWS);
         let frames = frames_of((0..count).map(|window| columns.graph(window)), window);
         let mut all = Columns::new(columns.features);
@@ -56,10 +52,7 @@ impl AttackedCopy {
                 Ok(())
             },
         );
-        match pushed {
-            Ok(()) => {}
-            Err(never) => match never {},
-        }
+        let Ok(()) = pushed;
         // Injected frames shift the windows: a window belongs to the part in which it begins.
         let begins: Vec<f64> = parts.iter().map(|part| start_of(columns, part.start)).collect();
         let mut found = Self { columns: Columns::new(columns.features), parts: Vec::new() };
@@ -161,7 +154,8 @@ mod tests {
         let columns = windows(&drive(), 100);
         let parts = fold_parts(columns.num_graphs());
         for kind in SyntheticKind::ALL {
-            let AttackedCopy { columns, parts } = AttackedCopy::new(&columns, &parts, (100, 100), kind);
+            let AttackedCopy { columns, parts } =
+                AttackedCopy::new(&columns, &parts, Cut { window: 100, stride: 100 }, kind);
             assert!(columns.num_graphs() > 5 && columns.labels.iter().all(|label| *label == 1), "{kind}");
             assert!(parts.is_sorted() && parts.len() == columns.num_graphs(), "{kind}: {parts:?}");
             // The last of five parts may be between two bursts of a flood.

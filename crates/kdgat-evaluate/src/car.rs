@@ -13,11 +13,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::EvaluateError;
-use super::attacked::{self, AttackedCopy, AttackedWindows};
+use super::attacked::{AttackedCopy, AttackedWindows};
 use super::calibration::Rule;
 use super::judge::ProfiledFile;
+use super::operator::Cut;
 use super::scores::{Profiled, ScoreKind, Scorer};
 use super::threshold;
+use kdgat_can::synthetic::SyntheticKind;
 use kdgat_graph::assemble::Assembler;
 use kdgat_graph::profile::{ProfileLearner, fold_parts};
 use kdgat_graph::{AssembleOptions, CarProfile, Columns, Store};
@@ -82,8 +84,9 @@ pub fn profile_windows(scorer: &Scorer, windows: &Columns, rule: Rule) -> Result
         scored.extend(judge.score(windows, &part.clone().collect::<Vec<_>>(), of_car(profile))?);
     }
     let mut attacked = Vec::new();
-    for kind in attacked::kinds() {
-        let copy = AttackedCopy::new(windows, &parts, (rule.window, rule.stride), kind);
+    let cut = Cut { window: rule.window, stride: rule.stride };
+    for kind in SyntheticKind::ALL {
+        let copy = AttackedCopy::new(windows, &parts, cut, kind);
         let mut of_kind = Vec::with_capacity(copy.parts.len());
         for (part, profile) in judging.iter().enumerate() {
             let own: Vec<usize> = (0..copy.parts.len()).filter(|&window| copy.parts[window] == part).collect();
