@@ -7,12 +7,10 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use tch::Device;
 
-use super::StageError;
 use super::epochs::{Epochs, Rescoring};
 use super::run::Run;
 use super::setup::{self, Data};
-use super::teacher;
-use super::training;
+use super::{StageError, graph_teacher, teacher, training};
 use crate::config::{CachePrecision, Config, DifficultyOf, TeacherCache, difficulty_of};
 use crate::curriculum::{CurriculumError, Origin, OutputSource, Scorer, Scores, TaskScorer};
 use crate::distill::foreign::ForeignTargets;
@@ -188,7 +186,7 @@ impl DifficultyModel {
             }
             _ => return Ok(None),
         };
-        Ok(Some(Self(teacher::difficulty_model(config, path, data, student, split)?)))
+        Ok(Some(Self(graph_teacher::difficulty_model(config, path, data, student, split)?)))
     }
 
     /// The digest of the model's weights.

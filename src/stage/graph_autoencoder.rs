@@ -4,17 +4,19 @@ use serde_json::{Map, Value};
 
 use super::autoencoder::distillation_of;
 use super::epochs::Epochs;
+use super::graph_teacher::fold_flag;
 use super::graphs::{fold_options, inputs_of_split, packed, schema};
+use super::recorded_division::{RecordedSplit, expect_same_division};
 use super::run::{Prepared, Run};
 use super::setup::{self, Data, Origin};
-use super::teacher::{self, FoundTeacher, ModelRole, RecordedSplit, Search};
+use super::teacher::{self, FoundTeacher, ModelRole, Search};
 use super::workload::{NewStudent, TeacherSource, Workload};
 use super::{StageError, graph_batches, training};
 use crate::config::{Config, EncoderChoice, Stage, nearest};
 use crate::distill::frozen::LoadedModel;
 use crate::distill::objective::{GraphVgaeObjective, TeacherLink};
 use crate::graph::dataset::GraphSplit;
-use crate::graph::{NodeScaling, Schema, Store, Task};
+use crate::graph::{NodeScaling, Store};
 use crate::nn::{Architecture, FreshParameters, GnnKind, GraphVgae, GraphVgaeConfig, ModelError, Scope};
 use crate::train::trainable::Trainable;
 
@@ -118,7 +120,7 @@ pub(super) fn of_classes(store: &Store, split: &GraphSplit, classes: &[String]) 
         return Ok(split.clone());
     }
     let schema = schema(store)?;
-    if !has_classes(schema) {
+    if !schema.has_classes() {
         return Err(StageError::Input(format!(
             "--train-classes: the graphs of {} have no classes, but targets of {}; drop it",
             store.manifest().dataset,
@@ -157,14 +159,9 @@ pub(super) fn of_classes(store: &Store, split: &GraphSplit, classes: &[String]) 
     Ok(of_classes)
 }
 
-/// True if the graphs of a dataset have classes.
-pub(super) fn has_classes(schema: &Schema) -> bool {
-    schema.task == Task::Classification && schema.level.is_graph()
-}
-
 /// True if the class of a graph is one of these; only for a dataset with classes.
 pub(super) fn is_of_classes(store: &Store, graph: u64, classes: &[String]) -> Result<bool, StageError> {
-    let class = store.try_graph(graph)?.targets_of_graph.first().map_or(0, |&class| class as usize);
+    let class = store.try_graph(graph)?.class() as usize;
     Ok(schema(store)?.targets[0].classes.get(class).is_some_and(|name| classes.contains(name)))
 }
 
@@ -237,11 +234,7 @@ fn find_teacher(
 /// The command that trains a teacher on these classes of the configured dataset of graphs and fold.
 fn training_command(config: &Config, classes: &[String]) -> String {
     let classes = if classes.is_empty() { String::new() } else { format!(" --train-classes {}", classes.join(",")) };
-    format!(
-        "kdgat autoencoder --preset vgae,teacher{}{}{classes}",
-        teacher::data_flag(config),
-        teacher::fold_flag(config)
-    )
+    format!("kdgat autoencoder --preset vgae,teacher{}{}{classes}", teacher::data_flag(config), fold_flag(config))
 }
 
 /// Refuses a VGAE whose error would be the difficulty of a run's graphs, if it reads other columns than the data have, or was trained on another
@@ -286,6 +279,6 @@ fn expect_fitting<'a>(
         )));
     }
     let own = RecordedSplit { test_digest: split.test_digest(store)?, origin: split.origin.clone() };
-    teacher::expect_same_division(&found.path, role, "graphs", &own, command)?;
+    expect_same_division(&found.path, role, "graphs", &own, command)?;
     Ok(architecture)
 }

@@ -12,7 +12,7 @@ use super::memory_plan::{assumed_graph_teacher, device_limit};
 use super::setup::Data;
 use super::sizing::planned_bytes;
 use super::training;
-use super::{StageError, teacher};
+use super::{StageError, graph_teacher};
 use crate::config::{self, Config, ModelKind};
 use crate::distill::RegistryError;
 use crate::distill::registry::Registry;
@@ -131,7 +131,7 @@ fn planned_teacher(
         let architecture = assumed_graph_teacher(student, data.store.features().edge_features() as i64)?;
         return Ok(Some(PlannedTeacher { architecture, is_registered: false }));
     }
-    let found = teacher::find_for_graphs(config, data, student, split)?;
+    let found = graph_teacher::find_for_graphs(config, data, student, split)?;
     Ok(found.and_then(|found| match found.architecture {
         Architecture::Graph(architecture) => Some(PlannedTeacher { architecture, is_registered: true }),
         _ => None,

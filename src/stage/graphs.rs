@@ -9,7 +9,7 @@ use super::epochs::{Epochs, Graphs};
 use super::run::{Prepared, Run};
 use super::setup::{self, Data, Origin};
 use super::workload::{NewStudent, TeacherSource, Workload};
-use super::{StageError, foreign, graph_batches, teacher, training};
+use super::{StageError, foreign, graph_batches, graph_teacher, teacher, training};
 use crate::config::{self, Config, ModelKind, PoolingChoice, Stage, TargetReference};
 use crate::distill::TargetName;
 use crate::distill::foreign::ForeignTargets;
@@ -91,7 +91,7 @@ impl<'a> Workload<'a> for GraphNetwork<'a> {
                 .for_each(|line| eprintln!("{line}"));
             return Ok(TeacherSource::File(Arc::clone(targets)));
         }
-        let found = teacher::find_for_graphs(self.config, &self.data, &self.architecture, &self.split)?;
+        let found = graph_teacher::find_for_graphs(self.config, &self.data, &self.architecture, &self.split)?;
         Ok(TeacherSource::network(found))
     }
 
@@ -189,8 +189,7 @@ fn classes(store: &Store, graphs: &[u64]) -> Result<Vec<u32>, StageError> {
     if schema(store)?.task != Task::Classification {
         return Ok(Vec::new());
     }
-    let class = |&graph: &u64| Ok(store.try_graph(graph)?.targets_of_graph.first().map_or(0, |&class| class as u32));
-    graphs.iter().map(class).collect()
+    graphs.iter().map(|&graph| Ok(store.try_graph(graph)?.class())).collect()
 }
 
 /// Refuses a limit of nodes and edges per batch that a graph alone exceeds.

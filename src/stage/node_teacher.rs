@@ -8,10 +8,8 @@ use tch::Device;
 use super::cache_settings::cache_memory_bytes;
 use super::node_data::NodeData;
 use super::nodes::labels_of;
-use super::teacher::{
-    FoundTeacher, ModelRole, RecordedSplit, Search, TeacherUse, data_flag, division_flags, expect_same_division,
-    teacher_options,
-};
+use super::recorded_division::{RecordedSplit, division_flags, expect_same_division};
+use super::teacher::{FoundTeacher, ModelRole, Search, TeacherUse, data_flag, teacher_options};
 use super::{StageError, training};
 use crate::config::Config;
 use crate::distill::frozen::{

@@ -1,13 +1,12 @@
 //! The teacher of a run: found by the configuration, started on its thread; and the registration of a new teacher after training.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::Map;
 use tch::Device;
 
 use super::cache_settings::cache_options;
-use super::graph_autoencoder::expect_difficulty_model;
+use super::recorded_division::recorded_validation;
 use super::setup::{self, Data};
 use super::{Outcome, StageError, training};
 use crate::config::{self, Config, FeatureChoice, IdEncoding, Residency as ResidencyChoice, Stage};
@@ -19,13 +18,12 @@ use crate::distill::registry::{self, Registry, TeacherConfig, TrainedOn};
 use crate::distill::{
     FrozenModel, RegistryError, Residency, StoreShape, Teacher, TeacherError, TeacherOptions, Weights,
 };
-use crate::graph::dataset::GraphSplit;
 use crate::graph::{Store, Validation};
 use crate::memory::{Meter, retry_on_oom};
 use crate::memory_plan::estimate::ComparedLayers;
 use crate::nn::attention::Backend;
 use crate::nn::weights::StateDict;
-use crate::nn::{Architecture, DatasetIdentity, GnnConfig, ModelDescription};
+use crate::nn::{Architecture, DatasetIdentity, ModelDescription};
 use crate::shell;
 use crate::train::checkpoint;
 
@@ -230,23 +228,6 @@ fn expect_same_features(config: &Config, stage: Stage, data: &Data, found: &Load
     )))
 }
 
-/// Finds the configured teacher of a graph network, if any: by path, or the one registered for the dataset. It may have other layers than
-/// the student, but must read the same columns and have the same outputs.
-///
-/// # Errors
-/// Also if the teacher was trained on another division of the graphs: it would pass on labels of this one's test graphs.
-pub fn find_for_graphs(
-    config: &Config,
-    data: &Data,
-    student: &GnnConfig,
-    split: &GraphSplit,
-) -> Result<Option<FoundTeacher>, StageError> {
-    let command = graph_teacher_command(config);
-    let search = Search { dataset: &data.dataset.name, kind: "graph", command: &command };
-    let found = search.run(config, |network, role| expect_fitting(config, data, student, split, network, role))?;
-    found.map(|found| FoundTeacher::of_shared(found, asked(config))).transpose()
-}
-
 /// The role of a trained network in a run, for messages.
 pub(super) struct ModelRole<'a> {
     pub name: &'static str,
@@ -256,163 +237,6 @@ pub(super) struct ModelRole<'a> {
 }
 
 const TEACHER: ModelRole = ModelRole { name: "teacher", flag: "--teacher-path", given: None };
-const DIFFICULTY_MODEL: ModelRole = ModelRole { name: "difficulty model", flag: "--difficulty-model", given: None };
-
-/// Loads the model at `path` that scores the difficulty of a run's graphs: a graph network by its task loss, which must read the same columns as
-/// the student and have the same outputs, or a VGAE of graphs by its error.
-///
-/// # Errors
-/// Also if it was trained on another division of the graphs: it would choose training graphs by what it learned from this one's test graphs.
-pub fn difficulty_model(
-    config: &Config,
-    path: &Path,
-    data: &Data,
-    student: &GnnConfig,
-    split: &GraphSplit,
-) -> Result<LoadedModel, StageError> {
-    let found = open(path)?;
-    match &found.architecture {
-        Architecture::GraphVgae(_) => expect_difficulty_model(config, data, split, &found, &DIFFICULTY_MODEL)?,
-        _ => expect_fitting(config, data, student, split, &found, &DIFFICULTY_MODEL)?,
-    }
-    Ok(found)
-}
-
-/// The command that trains a teacher on the configured dataset of graphs and fold.
-fn graph_teacher_command(config: &Config) -> String {
-    format!("kdgat train --preset gin,teacher{}{}", data_flag(config), fold_flag(config))
-}
-
-/// The `--fold` flag of the configured fold; empty for the first.
-pub(super) fn fold_flag(config: &Config) -> String {
-    match config.graphs.fold {
-        0 => String::new(),
-        fold => format!(" --fold {fold}"),
-    }
-}
-
-/// Refuses a model that is no graph network, reads other columns or has other outputs than the student, or was trained on another
-/// division of the graphs.
-fn expect_fitting(
-    config: &Config,
-    data: &Data,
-    student: &GnnConfig,
-    split: &GraphSplit,
-    found: &LoadedModel,
-    role: &ModelRole,
-) -> Result<(), StageError> {
-    let (path, name, command) = (found.path.display(), role.name, graph_teacher_command(config));
-    let Architecture::Graph(architecture) = &found.architecture else {
-        let kind = match &found.architecture {
-            Architecture::GraphVgae(_) => "an autoencoder of graphs".to_owned(),
-            other => format!("a {} of CAN windows", other.model_name()),
-        };
-        return Err(StageError::Input(format!("the {name} {path} is {kind}; train one with {command}")));
-    };
-    let columns = |config: &GnnConfig| {
-        let (nodes, edges) = (config.node_features, config.edge_features);
-        let of = config.level.units();
-        format!("{nodes} node features, {edges} edge features and {} outputs of {of}", config.outputs)
-    };
-    let is_alike =
-        |config: &GnnConfig| (config.node_features, config.outputs, config.target_scales.is_empty(), config.level);
-    let edges = data.store.features().edge_features() as i64;
-    let reads_others = architecture.edge_features != 0 && architecture.edge_features != edges;
-    if reads_others || is_alike(architecture) != is_alike(student) {
-        return Err(StageError::Input(format!(
-            "the {name} {path} has {}, the data {}; train a teacher on this data with {command}",
-            columns(architecture),
-            columns(student)
-        )));
-    }
-    let division = RecordedSplit { test_digest: split.test_digest(&data.store)?, origin: split.origin.clone() };
-    expect_same_division(&found.path, role, "graphs", &division, &command)
-}
-
-/// Fields that decide on a graph's nodes and their division.
-const DIVISION: [&str; 11] = [
-    "undirected",
-    "largest_component",
-    "row_normalized",
-    "half_features",
-    "node_split",
-    "labels_per_class",
-    "validation_per_class",
-    "training_fraction",
-    "split_seed",
-    "hidden_fraction",
-    "seed",
-];
-
-/// The flags of these fields that do not have their defaults.
-pub(super) fn division_flags(config: &Config) -> String {
-    let usual = Config::default();
-    let fields = DIVISION.iter().filter_map(|name| config::field(name));
-    let flags = fields.map(|field| (field.flag(), (field.show)(config), (field.show)(&usual)));
-    flags.filter(|(_, value, usual)| value != usual).map(|(flag, value, _)| format!(" {flag} {value}")).collect()
-}
-
-/// A division of graphs or nodes as a run records it.
-pub(super) struct RecordedSplit {
-    /// Digest of the test set: of identifiers, targets and source rows.
-    pub test_digest: String,
-    /// Description of the division.
-    pub origin: String,
-}
-
-/// Refuses a model that was trained on another division of the graphs or nodes (`of`) than this run's, or on other data.
-pub(super) fn expect_same_division(
-    model: &Path,
-    role: &ModelRole,
-    of: &str,
-    own: &RecordedSplit,
-    command: &str,
-) -> Result<(), StageError> {
-    let Some(found) = recorded_split(model)?.filter(|found| found.test_digest != own.test_digest) else {
-        return Ok(());
-    };
-    let (path, test_digest) = (model.display(), &own.test_digest);
-    let RecordedSplit { test_digest: found_digest, origin: found_origin } = &found;
-    let differs = match *found_origin == own.origin {
-        true => format!(
-            "other data with the same division of the {of} ({found_origin}): the identifiers, targets or rows of the test {of} were others \
-             (digest {found_digest}; this run: {test_digest})"
-        ),
-        false => format!(
-            "another division of the {of} ({found_origin}, test {of} {found_digest}; this run: {}, {test_digest})",
-            own.origin
-        ),
-    };
-    Err(StageError::Input(format!(
-        "the {} {path} was trained on {differs}, so that it may have been trained on {of} that this run tests on; train one with {command}, \
-         or name one with {}",
-        role.name, role.flag
-    )))
-}
-
-/// The division that a model was trained with, from the `config.json` beside its weights; `None` if it records none.
-pub(super) fn recorded_split(weights: &Path) -> Result<Option<RecordedSplit>, StageError> {
-    let Some(config) = recorded_config(weights)? else { return Ok(None) };
-    let in_section = |name: &str| config.get(name).and_then(|section| section.get("split"));
-    let split = in_section("inputs").or_else(|| in_section("metrics"));
-    let text = |name: &str| split.and_then(|split| split.get(name)?.as_str()).map(str::to_owned);
-    Ok(text("test_digest").zip(text("origin")).map(|(test_digest, origin)| RecordedSplit { test_digest, origin }))
-}
-
-/// The `config.json` beside a model's weights, if there is one.
-fn recorded_config(weights: &Path) -> Result<Option<serde_json::Value>, StageError> {
-    let path = weights.with_file_name("config.json");
-    let text = match std::fs::read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text.map_err(|source| StageError::File { path: path.clone(), action: "read", source })?,
-    };
-    serde_json::from_slice(&text).map(Some).map_err(|error| {
-        StageError::Input(format!(
-            "{}: damaged ({error}), so nothing says which graphs the teacher beside it was not trained on; train it again",
-            path.display()
-        ))
-    })
-}
 
 /// Refuses a teacher whose training data were divided by another rule: it may have been trained on what this run holds out, and its targets
 /// there would be those of training data. Teachers without a record are accepted.
@@ -436,15 +260,6 @@ fn expect_same_validation(config: &Config, stage: Stage, model: &str, found: &Lo
         training_command(config, stage, model, "teacher"),
         text(own)
     )))
-}
-
-/// Rule and fraction of a CAN model's validation data, from the `config.json` beside its weights; `None` if it records none.
-fn recorded_validation(weights: &Path) -> Result<Option<(Validation, f64)>, StageError> {
-    let Some(config) = recorded_config(weights)? else { return Ok(None) };
-    let frozen = config.get("config").and_then(|config| config.get("data"));
-    let Some(data) = frozen.or_else(|| config.get("metrics")) else { return Ok(None) };
-    let rule = data.get("validation").and_then(|rule| rule.as_str()).and_then(Validation::parse);
-    Ok(rule.zip(data.get("validation_fraction").and_then(|fraction| fraction.as_f64())))
 }
 
 /// Refuses a teacher of another kind than the student: its targets would not match.

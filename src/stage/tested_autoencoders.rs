@@ -5,21 +5,19 @@ use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 use super::StageError;
-use super::graph_autoencoder::{has_classes, is_of_classes};
+use super::graph_autoencoder::is_of_classes;
 use super::graphs::schema;
+use super::tested_graphs::rows_of_graphs;
 use crate::evaluate::graphs::{Metric, interval};
 use crate::evaluate::ranking::Ranking;
 use crate::evaluate::{EvaluateError, TrainedModel};
 use crate::graph::dataset::GraphSplit;
-use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, NodeScaling, Store, Vocabulary};
-use crate::memory::{Meter, by_halves};
+use crate::graph::{Batch, NodeScaling, Store};
 use crate::nn::attention::Backend;
 use crate::nn::graph_vgae::{features, graph_errors};
 use crate::nn::layers::Mode;
 use crate::nn::{EdgeDraw, GivenTensors, GraphVgae, GraphVgaeConfig, GraphVgaeOutput, ModelError, Scope, weights};
 
-/// Graphs per batch.
-const BATCH_GRAPHS: usize = 512;
 /// Names of the terms of the error, in the order of [`Errors`].
 const TERMS: [&str; 4] = ["error", "features MSE", "categories CE", "edges BCE"];
 
@@ -104,7 +102,7 @@ impl Test<'_> {
             self.graphs.iter().map(|&graph| is_of_classes(self.store, graph, classes)).collect()
         };
         match &self.architecture.classes[..] {
-            [] if has_classes(schema) && schema.targets[0].classes.len() == 2 => {
+            [] if schema.has_classes() && schema.targets[0].classes.len() == 2 => {
                 Ok((all, Some(of(&schema.targets[0].classes[1..])?)))
             }
             [] => Ok((all, None)),
@@ -154,18 +152,10 @@ impl Test<'_> {
         &self,
         forward: &dyn Fn(&Batch) -> Result<GraphVgaeOutput, ModelError>,
     ) -> Result<Vec<Errors>, StageError> {
-        let mut assemble = AssembleOptions::new(Arc::new(Vocabulary::from_ids([])));
-        assemble.edge_attributes = self.architecture.encoder.edge_features > 0;
-        let loader = Loader::start(Arc::clone(self.store), LoaderOptions { assemble, workers: 1, prefetch_batches: 2 });
-        let batches = self.graphs.chunks(BATCH_GRAPHS).map(<[u64]>::to_vec).collect();
-        let mut all = Vec::with_capacity(self.graphs.len());
-        for batch in loader.epoch(batches, 0) {
-            let rows = by_halves(Meter::new(self.device), &batch?, &mut |batch| {
-                tch::no_grad(|| self.errors_of_batch(&batch.to_device(self.device)?, forward))
-            })?;
-            all.extend(rows);
-        }
-        Ok(all)
+        let edge_attributes = self.architecture.encoder.edge_features > 0;
+        rows_of_graphs(self.store, self.graphs, edge_attributes, self.device, &mut |batch| {
+            self.errors_of_batch(batch, forward)
+        })
     }
 
     fn errors_of_batch(

@@ -10,8 +10,9 @@ use tch::{Device, Kind, Tensor};
 
 use super::graph_autoencoder::of_classes;
 use super::graphs::schema;
+use super::recorded_division::recorded_split;
 use super::recorded_runs::sections_of;
-use super::teacher::{data_flag, recorded_split};
+use super::teacher::data_flag;
 use super::tested::{Measured, Scored, TestSet};
 use super::tested_autoencoders::Reconstructions;
 use super::{StageError, foreign, setup, training};
@@ -257,8 +258,12 @@ impl TestGraphs<'_> {
             }
             _ => return Ok(()),
         };
+        let command = match model.description.architecture {
+            Architecture::GraphVgae(_) => "autoencoder",
+            _ => "train",
+        };
         Err(StageError::Input(format!(
-            "{} was trained on other graphs than {} has now: {differs}; restore the data, train it again with `kdgat train{}`, or leave it out \
+            "{} was trained on other graphs than {} has now: {differs}; restore the data, train it again with `kdgat {command}{}`, or leave it out \
              by naming the runs to evaluate",
             model.name,
             self.store.manifest().dataset,
@@ -365,6 +370,29 @@ struct Answers {
     embedding: Option<Tensor>,
 }
 
+/// Computes rows of each of these graphs, in order, without gradients. `work` gets batches on the device, smaller ones if memory runs out.
+///
+/// # Errors
+/// A graph that cannot be read, an error of `work`, or too little memory for a single graph.
+pub(super) fn rows_of_graphs<T>(
+    store: &Arc<Store>,
+    graphs: &[u64],
+    edge_attributes: bool,
+    device: Device,
+    work: &mut dyn FnMut(&Batch) -> Result<Vec<T>, EvaluateError>,
+) -> Result<Vec<T>, StageError> {
+    let assemble = AssembleOptions { edge_attributes, ..AssembleOptions::new(Arc::new(Vocabulary::from_ids([]))) };
+    let loader = Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: 2 });
+    let batches = graphs.chunks(BATCH_GRAPHS).map(<[u64]>::to_vec).collect();
+    let mut all = Vec::with_capacity(graphs.len());
+    for batch in loader.epoch(batches, 0) {
+        let rows =
+            by_halves(Meter::new(device), &batch?, &mut |batch| tch::no_grad(|| work(&batch.to_device(device)?)))?;
+        all.extend(rows);
+    }
+    Ok(all)
+}
+
 fn answers(
     network: &Gnn,
     schema: &Schema,
@@ -372,17 +400,10 @@ fn answers(
     graphs: &[u64],
     device: Device,
 ) -> Result<Answers, StageError> {
-    let mut assemble = AssembleOptions::new(Arc::new(Vocabulary::from_ids([])));
-    assemble.edge_attributes = network.config().edge_features > 0;
-    let loader = Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: 2 });
-    let batches = graphs.chunks(BATCH_GRAPHS).map(<[u64]>::to_vec).collect();
-    let mut all: Vec<RowAnswer> = Vec::with_capacity(graphs.len());
-    for batch in loader.epoch(batches, 0) {
-        let rows = by_halves(Meter::new(device), &batch?, &mut |batch| {
-            tch::no_grad(|| answers_of_batch(network, schema.task, &batch.to_device(device)?))
-        })?;
-        all.extend(rows);
-    }
+    let edge_attributes = network.config().edge_features > 0;
+    let all: Vec<RowAnswer> = rows_of_graphs(store, graphs, edge_attributes, device, &mut |batch| {
+        answers_of_batch(network, schema.task, batch)
+    })?;
     let embeddings: Vec<&Tensor> = all.iter().filter_map(|row| row.embedding.as_ref()).collect();
     let embedding = if embeddings.is_empty() { None } else { Some(Tensor::f_stack(&embeddings, 0)?) };
     Ok(Answers { outputs: all.into_iter().map(|row| row.outputs).collect(), embedding })

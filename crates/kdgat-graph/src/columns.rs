@@ -202,6 +202,11 @@ pub struct GraphView<'a> {
 }
 
 impl<'a> GraphView<'a> {
+    /// Number of the graph's class; only for a dataset whose graphs have classes.
+    pub fn class(&self) -> u32 {
+        self.targets_of_graph.first().map_or(0, |&class| class as u32)
+    }
+
     /// The nodes that have targets, ascending, with these targets.
     pub fn node_targets(&self) -> impl Iterator<Item = (usize, &'a [f32])> + use<'a> {
         // Without targets the rows are empty, and there is none.

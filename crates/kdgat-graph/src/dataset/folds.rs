@@ -7,7 +7,7 @@ use kdgat_base::set_digest::SetDigest;
 use serde::Deserialize;
 
 use super::error::DatasetError;
-use super::schema::{Schema, Task};
+use super::schema::Schema;
 use crate::{Split, Store, StoreError};
 
 /// Seed of the made folds: the same for all runs, so that seeds and models are compared on the same graphs.
@@ -167,11 +167,10 @@ fn drawn(store: &Store, graphs: &[u64], share: f64) -> Result<(Vec<u64>, Vec<u64
 
 /// The graphs class by class, shuffled within each class; all together for tasks without classes. Every k-th of them is a stratified fold.
 fn shuffled(store: &Store, graphs: &[u64]) -> Result<Vec<u64>, StoreError> {
-    let is_stratified = |schema: &Schema| schema.task == Task::Classification && schema.level.is_graph();
-    let has_classes = store.schema().is_some_and(is_stratified);
+    let has_classes = store.schema().is_some_and(Schema::has_classes);
     let key = |&graph: &u64| -> Result<(u32, u64, u64), StoreError> {
         let class = match has_classes {
-            true => store.try_graph(graph)?.targets_of_graph.first().copied().unwrap_or(0.0) as u32,
+            true => store.try_graph(graph)?.class(),
             false => 0,
         };
         Ok((class, random::mix(FOLD_SEED ^ graph), graph))

@@ -92,6 +92,11 @@ pub struct Schema {
 }
 
 impl Schema {
+    /// True if each graph has a class.
+    pub fn has_classes(&self) -> bool {
+        self.task == Task::Classification && self.level.is_graph()
+    }
+
     /// Name of the task with its level in `kdgat-graphs.toml`.
     pub fn task_name(&self) -> &'static str {
         match (self.level, self.task) {
