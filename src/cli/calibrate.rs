@@ -211,7 +211,7 @@ struct Traffic {
     seconds: f64,
     /// Paths of the logs, for display.
     source: String,
-    /// What each model needs of the car's profile, for models of the profile set.
+    /// The car's profile and the windows under it, one entry for each model; empty for models of another feature set.
     profiled: Vec<ProfiledTraffic>,
 }
 

@@ -167,12 +167,13 @@ fn watch(
     Ok(busy)
 }
 
-/// What to do where far more windows are called attacks than were asked for.
+/// The warning that far more windows are called attacks than were asked for.
 fn drowning(asked: f64, share: f64, is_calibrated: bool) -> String {
-    let knows = if is_calibrated { "neither the model nor the calibration knows" } else { "the model does not know" };
+    let known =
+        if is_calibrated { "in neither the training data nor the calibration" } else { "not in the training data" };
     format!(
-        "warning: {:.1} % of the windows of a minute are called attacks, where {:.1} % were asked for: if nobody attacks the car, {knows} such \
-         traffic; calibrate with traffic of all states of the car (`kdgat calibrate`), or train on it",
+        "warning: {:.1} % of the windows of a minute are called attacks, where {:.1} % were asked for: if nobody attacks the car, such traffic \
+         was {known}; calibrate with traffic of all states of the car (`kdgat calibrate`), or train on it",
         100.0 * share,
         100.0 * asked
     )

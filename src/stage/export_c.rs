@@ -51,7 +51,7 @@ pub struct ExportCOptions {
 pub struct ExportedCalibration {
     /// Its file.
     pub path: PathBuf,
-    /// How the C code's verdicts differ from those of `kdgat detect` with the calibration, if they do.
+    /// Differences between the verdicts of the C code and those of `kdgat detect` with the calibration, if there are any.
     pub left_out: Option<String>,
 }
 

@@ -17,7 +17,7 @@ use crate::graph::Schema;
 
 /// The items that runs of one dataset are tested on.
 pub trait TestSet: Sized {
-    /// What a run records about its division.
+    /// The division of a run, as the run recorded it.
     type Recorded;
     /// A division into sets.
     type Split;

@@ -122,7 +122,7 @@ struct Opened {
     schema: Schema,
 }
 
-/// What a run records: its division, and the options of reading the graph.
+/// The records of a run: its division, and the options of reading the graph.
 pub struct RecordedNodes {
     options: SplitOptions,
     opened: Rc<Opened>,

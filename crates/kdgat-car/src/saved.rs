@@ -10,7 +10,7 @@ const VERSION: u32 = 1;
 /// The default of `KDGAT_CALIBRATION_IDS`.
 const MOST_IDS: usize = 256;
 
-/// What is usual for a car that a model was calibrated for.
+/// The scale, threshold and profile of a car that a model was calibrated for.
 #[derive(Debug, Clone)]
 pub struct CarCalibration<'a> {
     /// Content digest of the model's weights (hex).

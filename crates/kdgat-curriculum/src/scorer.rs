@@ -41,9 +41,9 @@ pub struct Scorer {
 
 #[derive(Debug)]
 enum Network {
-    /// Of CAN windows.
+    /// A VGAE of CAN windows.
     Windows(Vgae),
-    /// Of graphs of any kind.
+    /// A VGAE of graphs of any kind.
     Graphs(GraphVgae),
 }
 

@@ -218,7 +218,7 @@ pub struct Calibration {
     /// The autoencoder that judges together with this classifier. Deviations are then the mean of both models'.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partner: Option<Partner>,
-    /// What it finds of the synthetic attacks that were written into copies of the traffic (models of the profile set only).
+    /// Synthetic attacks found in copies of the traffic, by kind (models of the profile set only).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attacks: Vec<AttacksFound>,
 }

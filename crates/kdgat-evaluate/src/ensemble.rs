@@ -47,7 +47,7 @@ pub struct JointScale {
     pub cars: Vec<CarScale>,
     /// Windows with a larger mean of deviations are called attacks.
     pub threshold: f64,
-    /// What it finds of synthetic attacks.
+    /// Synthetic attacks found at this threshold, by kind.
     pub attacks: Vec<AttacksFound>,
 }
 

@@ -29,11 +29,11 @@ pub struct GraphVgaeLoss {
 /// The errors of each graph, `[num_graphs]` each: means over its nodes, or its edges and as many pairs without one.
 #[derive(Debug)]
 pub struct GraphErrors {
-    /// As [`GraphVgaeLoss::features`].
+    /// Squared error: see [`GraphVgaeLoss::features`].
     pub features: Option<Tensor>,
-    /// As [`GraphVgaeLoss::categories`].
+    /// Cross entropy: see [`GraphVgaeLoss::categories`].
     pub categories: Option<Tensor>,
-    /// As [`GraphVgaeLoss::edges`]; 0 for a graph without edges.
+    /// Binary cross entropy: see [`GraphVgaeLoss::edges`]; 0 for a graph without edges.
     pub edges: Option<Tensor>,
     /// `features + 0.1·categories + 0.05·edges`.
     pub total: Tensor,
