@@ -371,6 +371,7 @@ fn epoch(options: &Options) -> Result<Said, Error> {
         hashed_ids: false,
         profile: None,
         short_profiles: false,
+        space: None,
     };
     let loader = Loader::start(Arc::clone(&store), LoaderOptions { assemble, workers: 2, prefetch_batches: 4 });
     let begin = Instant::now();

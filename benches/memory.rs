@@ -76,6 +76,7 @@ fn loader(store: &Arc<Store>) -> Loader {
         hashed_ids: false,
         profile: None,
         short_profiles: false,
+        space: None,
     };
     Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: WAITING })
 }

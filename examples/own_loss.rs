@@ -143,6 +143,7 @@ pub fn distil(workplace: &Path, teachers: &Path, epochs: u64) -> Result<FitSumma
         hashed_ids: false,
         profile: None,
         short_profiles: false,
+        space: None,
     };
     let loader = Loader::start(Arc::clone(&store), LoaderOptions { assemble, workers: 1, prefetch_batches: 4 });
     let mut plan = AttackFree {

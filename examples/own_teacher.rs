@@ -102,6 +102,7 @@ pub fn teach() -> Result<Lesson, Box<dyn Error>> {
         hashed_ids: false,
         profile: None,
         short_profiles: false,
+        space: None,
     };
     let graphs = store.select(Split::Train, Some(false));
     let batches: Vec<Batch> =

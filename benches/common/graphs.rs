@@ -110,6 +110,7 @@ impl Graphs {
                     hashed_ids: false,
                     profile: None,
                     short_profiles: false,
+                    space: None,
                 };
                 let graphs: Vec<u64> = graphs.iter().map(|&graph| graph as u64).collect();
                 Ok(assemble(store, &graphs, &options)?)

@@ -174,6 +174,7 @@ pub fn loaders(
             hashed_ids,
             profile,
             short_profiles: false,
+            space: None,
         };
         let options = LoaderOptions {
             assemble,

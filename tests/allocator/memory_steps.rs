@@ -40,6 +40,7 @@ fn batch(graphs: u64) -> Batch {
         hashed_ids: false,
         profile: None,
         short_profiles: false,
+        space: None,
     };
     assemble(&store, &(0..graphs).collect::<Vec<_>>(), &options).unwrap()
 }

@@ -155,6 +155,7 @@ fn difficulty_is_the_task_loss_and_depends_neither_on_chunks_nor_on_who_computes
                 hashed_ids: false,
                 profile: None,
                 short_profiles: false,
+                space: None,
             };
             let batch = assemble(&store, &graphs, &options).unwrap();
             let mut objective = GraphObjective::new(model, task, TeacherLink::new(None, 1), None);

@@ -185,6 +185,7 @@ fn a_card_that_is_full_when_graphs_are_scored_or_measured() {
         hashed_ids: false,
         profile: None,
         short_profiles: false,
+        space: None,
     };
     let loader = Loader::start(Arc::clone(&store), LoaderOptions { assemble, workers: 1, prefetch_batches: 1 });
     let is_filled = Cell::new(false);

@@ -226,6 +226,7 @@ fn batches_of_a_store_equal_the_reference() {
         hashed_ids: false,
         profile: None,
         short_profiles: false,
+        space: None,
     };
     assembler.assemble(&store, &picked, &options).unwrap();
     let batch = assembler.assemble(&store, &picked[..20], &other_options).unwrap();

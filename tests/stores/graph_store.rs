@@ -260,6 +260,7 @@ fn damage_is_found_and_named() {
                         hashed_ids: false,
                         profile: None,
                         short_profiles: false,
+                        space: None,
                     };
                     let _ = kdgat::graph::assemble(&store, &[graph], &options);
                 }

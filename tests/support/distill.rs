@@ -92,6 +92,7 @@ pub fn batch(graphs: &[u64]) -> Batch {
         targets: None,
         node_targets: None,
         neighbourhood: None,
+        space: None,
         real: None,
         padded_form: None,
     }

@@ -176,5 +176,6 @@ pub fn options(store: &Store) -> AssembleOptions {
         hashed_ids: false,
         profile: None,
         short_profiles: false,
+        space: None,
     }
 }

@@ -90,6 +90,7 @@ fn batched_difficulty_equals_one_at_a_time() {
             hashed_ids: false,
             profile: None,
             short_profiles: false,
+            space: None,
         };
         let batch = assemble(&store, &graphs[..20], &options).unwrap();
         let whole = difficulty(&model.forward(&batch, Mode::Evaluation).unwrap(), &batch).unwrap().total;

@@ -37,6 +37,7 @@ fn batch(edge_attributes: bool) -> (Batch, EdgeScaling, i64) {
         hashed_ids: false,
         profile: None,
         short_profiles: false,
+        space: None,
     };
     (assemble(&store, &graphs, &options).unwrap(), scaling, size)
 }

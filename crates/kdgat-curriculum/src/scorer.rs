@@ -120,6 +120,7 @@ impl Scorer {
             hashed_ids: self.hashed_ids,
             profile: self.profile.clone(),
             short_profiles: false,
+            space: None,
         };
         let loader =
             Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: CHUNKS_AHEAD });

@@ -95,6 +95,7 @@ impl TaskScorer {
             hashed_ids: false,
             profile: None,
             short_profiles: false,
+            space: None,
         };
         let options = LoaderOptions { assemble, workers: 1, prefetch_batches: CHUNKS_AHEAD };
         Loader::start(Arc::clone(&self.store), options)

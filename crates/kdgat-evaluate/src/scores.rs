@@ -152,6 +152,7 @@ impl Scorer {
             hashed_ids: model.description.architecture.hashes_ids(),
             profile: model.description.architecture.input().profile.clone(),
             short_profiles: false,
+            space: None,
         };
         Ok(Self { network, assemble, features: model.description.architecture.input().features(), id_list, device })
     }

@@ -12,7 +12,10 @@ use tch::{Kind, Tensor};
 
 use super::deviation_cache::DeviationCache;
 use super::profile::DEVIATIONS;
-use super::{Adjacency, Batch, CarProfile, Columns, FeatureSet, GraphView, NodeTargets, Store, StoreError, Vocabulary};
+use super::{
+    Adjacency, Batch, CarProfile, Columns, FeatureSet, GraphView, NodeTargets, SpaceOptions, Store, StoreError,
+    Vocabulary,
+};
 
 /// Options for assembling batches.
 #[derive(Debug, Clone)]
@@ -30,6 +33,8 @@ pub struct AssembleOptions {
     /// True to use the profile of each log's first seconds instead, for logs that have one: the model then sees its own car as it will see
     /// another one after a short calibration.
     pub short_profiles: bool,
+    /// Makes the pairs of near nodes; for networks in space.
+    pub space: Option<SpaceOptions>,
 }
 
 impl AssembleOptions {
@@ -42,6 +47,7 @@ impl AssembleOptions {
             hashed_ids: false,
             profile: None,
             short_profiles: false,
+            space: None,
         }
     }
 
@@ -51,8 +57,13 @@ impl AssembleOptions {
             && other.unknown_drop.is_none()
             && self.vocabulary == other.vocabulary
             && (self.hashed_ids, self.short_profiles) == (other.hashed_ids, other.short_profiles)
-            && self.profile == other.profile;
-        is_same.then(|| Self { edge_attributes: self.edge_attributes || other.edge_attributes, ..self.clone() })
+            && self.profile == other.profile
+            && (self.space == other.space || self.space.is_none() || other.space.is_none());
+        is_same.then(|| Self {
+            edge_attributes: self.edge_attributes || other.edge_attributes,
+            space: self.space.or(other.space),
+            ..self.clone()
+        })
     }
 }
 
@@ -503,6 +514,7 @@ impl Assembler {
                 count => Some(Box::new(self.known_targets(count as i64)?)),
             },
             neighbourhood: None,
+            space: None,
             real: None,
             padded_form: None,
         })

@@ -9,6 +9,7 @@ use kdgat_torch::device::{DeviceError, Uploader};
 use super::Neighbourhood;
 pub use super::edge_list::{EdgeList, EdgeListFile, from_edge_list};
 use super::padding::Real;
+use super::space::Space;
 
 /// The nodes of a batch that have targets, and these targets.
 #[derive(Debug)]
@@ -125,6 +126,8 @@ pub struct Batch {
     pub node_targets: Option<Box<NodeTargets>>,
     /// The features and edges around the nodes of one large graph; then each graph of the batch is one of these nodes.
     pub neighbourhood: Option<Box<Neighbourhood>>,
+    /// Positions of the nodes and pairs of near nodes, if the loader was asked for them ([`AssembleOptions::space`](super::AssembleOptions)).
+    pub space: Option<Box<Space>>,
     /// Masks of the real nodes and graphs of a [padded](Batch::padded) batch; `None` for others.
     pub real: Option<Real>,
     /// The padded batch, if a [padding loader](super::Loader::padding) has made it.
@@ -166,6 +169,7 @@ impl Batch {
             targets: None,
             node_targets: None,
             neighbourhood: Some(Box::new(neighbourhood)),
+            space: None,
             real: None,
             padded_form: None,
         })
@@ -252,6 +256,7 @@ impl Batch {
                 .map(|targets| targets.try_map(tensor).map(Box::new))
                 .transpose()?,
             neighbourhood: self.neighbourhood.as_ref().map(|part| part.try_map(tensor).map(Box::new)).transpose()?,
+            space: self.space.as_ref().map(|space| space.try_map(tensor).map(Box::new)).transpose()?,
             real: self.real.as_ref().map(|real| real.try_map(tensor)).transpose()?,
             padded_form: None,
         })

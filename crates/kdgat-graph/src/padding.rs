@@ -110,6 +110,9 @@ impl Batch {
         if self.neighbourhood.is_some() || self.node_targets.is_some() {
             return Err(TchError::Shape("a batch with targets of nodes cannot be padded".into()));
         }
+        if self.space.is_some() {
+            return Err(TchError::Shape("a batch with positions of nodes cannot be padded".into()));
+        }
         let device = self.id_index.device();
         let (nodes, graphs) = (class.nodes - own.nodes, class.graphs - own.graphs);
         let pair = (class.nodes - 1) * self.vocabulary_size;
@@ -131,6 +134,7 @@ impl Batch {
             targets: self.targets.as_ref().map(|targets| filled(targets, graphs, 0)).transpose()?,
             node_targets: None,
             neighbourhood: None,
+            space: None,
             real: Some(Real {
                 nodes: Mask::of(own.nodes, class.nodes, device)?,
                 graphs: Mask::of(own.graphs, class.graphs, device)?,

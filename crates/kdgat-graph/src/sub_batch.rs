@@ -13,8 +13,7 @@ impl Batch {
     pub fn select_graphs(&self, positions: &[usize]) -> Result<Batch, TchError> {
         let node_pointers = integers(&self.node_pointers)?;
         let nodes = Runs::new(positions.iter().map(|&graph| node_pointers[graph]..node_pointers[graph + 1]));
-        let rows = integers(&self.adjacency.row_pointers)?;
-        let edges = Runs::new(nodes.ranges.iter().map(|nodes| rows[nodes.start as usize]..rows[nodes.end as usize]));
+        let edges = nodes.rows(&self.adjacency.row_pointers)?;
         let successors = self.successor_runs(&nodes)?;
         let take = |tensor: &Tensor, runs: &Runs| tensor.f_index_select(0, &runs.index(tensor)?);
         let edge_attributes = self.edge_attributes.as_ref().map(|tensor| take(tensor, &edges)).transpose()?;
@@ -45,6 +44,7 @@ impl Batch {
                 .as_ref()
                 .map(|part| part.select_seeds(&rows).map(Box::new))
                 .transpose()?,
+            space: self.space.as_ref().map(|space| space.select(&nodes).map(Box::new)).transpose()?,
             real: None,
             padded_form: None,
         })
@@ -87,7 +87,7 @@ fn select_adjacency(adjacency: &Adjacency, nodes: &Runs, edges: &Runs) -> Result
 }
 
 /// Row pointers of the selected nodes, from their edge counts.
-fn counts_to_pointers(pointers: &Tensor, nodes: &Runs) -> Result<Tensor, TchError> {
+pub(super) fn counts_to_pointers(pointers: &Tensor, nodes: &Runs) -> Result<Tensor, TchError> {
     let old = integers(pointers)?;
     let mut new = vec![0i64];
     for node in nodes.ranges.iter().cloned().flatten() {
@@ -97,7 +97,7 @@ fn counts_to_pointers(pointers: &Tensor, nodes: &Runs) -> Result<Tensor, TchErro
 }
 
 /// Runs of consecutive elements that are selected one after another.
-struct Runs {
+pub(super) struct Runs {
     ranges: Vec<Range<i64>>,
     /// Start of each run among the selected elements, followed by their number.
     starts: Vec<i64>,
@@ -113,7 +113,14 @@ impl Runs {
         Self { ranges, starts }
     }
 
-    fn index(&self, of: &Tensor) -> Result<Tensor, TchError> {
+    /// The rows of these runs of nodes, by the pointers to the rows of each node.
+    pub fn rows(&self, pointers: &Tensor) -> Result<Self, TchError> {
+        let rows = integers(pointers)?;
+        Ok(Self::new(self.ranges.iter().map(|nodes| rows[nodes.start as usize]..rows[nodes.end as usize])))
+    }
+
+    /// The positions of the elements, as an index for `of`.
+    pub fn index(&self, of: &Tensor) -> Result<Tensor, TchError> {
         let index: Vec<i64> = self.ranges.iter().cloned().flatten().collect();
         Tensor::f_from_slice(&index)?.f_to_device(of.device())
     }
@@ -127,7 +134,7 @@ impl Runs {
     }
 
     /// For each element of `elements`, whose runs correspond to these: the distance by which the run moved forward.
-    fn shift_by_run(&self, elements: &Runs, of: &Tensor) -> Result<Tensor, TchError> {
+    pub fn shift_by_run(&self, elements: &Runs, of: &Tensor) -> Result<Tensor, TchError> {
         self.spread(elements, |run| self.ranges[run].start - self.starts[run], of)
     }
 
