@@ -3,6 +3,7 @@
 mod documents;
 mod pages;
 mod proteins;
+mod python_teacher;
 mod python_wheel;
 mod report_graphs;
 mod report_pages;

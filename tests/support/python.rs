@@ -14,7 +14,7 @@ pub fn python_with(modules: &str, name: &str, remedy: &str) -> Option<PathBuf> {
     };
     let found = [PathBuf::from("python3")].into_iter().chain(shared).find(has_modules);
     if found.is_none() {
-        println!("skipped: what Python makes of the exported model: no Python has {modules} ({remedy})");
+        println!("skipped: a test in Python: no Python has {modules} ({remedy})");
     }
     found
 }

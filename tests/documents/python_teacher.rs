@@ -1,0 +1,118 @@
+//! The package `kdgat` of Python: the teacher around any PyTorch module, its cache and its losses. Runs `python/tests`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+use tch::{Kind, Tensor};
+
+use kdgat::distill::losses::{LogitLoss, relational};
+use support::process::is_soak;
+use support::python::python_with;
+
+fn package() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("python")
+}
+
+/// Python with PyTorch, which finds the package and its tests.
+fn python() -> Option<Command> {
+    let python = python_with("torch, numpy", "peer", "scripts/test --all installs it")?;
+    let mut command = Command::new(python);
+    let path = std::env::join_paths([package(), package().join("tests")]).unwrap();
+    command.env("PYTHONPATH", path).env("PYTHONDONTWRITEBYTECODE", "1").env_remove("SOAK_TESTS");
+    if is_soak() {
+        command.env("SOAK_TESTS", "yes");
+    }
+    Some(command)
+}
+
+/// Runs the tests of a file of `python/tests`. What they skip is said.
+fn run(module: &str, variables: &[(&str, &Path)]) {
+    let Some(mut command) = python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    command.args(["-W", "ignore::DeprecationWarning", "-m", "unittest", "-v", module]).current_dir(&folder);
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{module}: {said}");
+    assert!(said.contains("\nOK") && !said.contains("Ran 0 tests"), "{module}: {said}");
+    for line in said.lines() {
+        if let Some((test, reason)) = line.split_once(" ... skipped ") {
+            println!("skipped: {}: {}", test.split(' ').next().unwrap_or(test), reason.trim_matches('\''));
+        }
+    }
+}
+
+/// Rows of logits that look random, `[rows, classes]`.
+fn logits(rows: i64, classes: i64, salt: u64) -> Tensor {
+    let value = |index: i64| ((index as f64 + 1.0) * (salt as f64 + 0.7)).sin() * 3.0;
+    let values: Vec<f64> = (0..rows * classes).map(value).collect();
+    Tensor::from_slice(&values).view([rows, classes])
+}
+
+fn values(rows: &Tensor) -> Vec<Vec<f64>> {
+    rows.to_kind(Kind::Double).try_into().unwrap()
+}
+
+#[test]
+fn losses_in_python_are_those_of_the_program() {
+    let mut cases = Vec::new();
+    for (salt, (rows, classes, temperature)) in (1u64..).zip([(5, 2, 1.0), (7, 3, 4.0), (4, 11, 2.5)]) {
+        let (student, teacher) = (logits(rows, classes, salt), logits(rows, classes, salt + 9));
+        let labels: Vec<i64> = (0..rows).map(|row| row % classes).collect();
+        let truth = Tensor::from_slice(&labels);
+        let losses = [
+            ("kl", LogitLoss::SoftLabels { temperature }),
+            ("dkd", LogitLoss::Decoupled { temperature }),
+            ("mse", LogitLoss::Distance),
+        ];
+        let mut found = losses
+            .map(|(name, loss)| (name, loss.of(&student, &teacher, &truth, None).unwrap().double_value(&[])))
+            .to_vec();
+        // Embeddings are in single precision.
+        let [one, other] = [&student, &teacher].map(|rows| rows.to_kind(Kind::Float));
+        found.push(("relational", relational(&one, &other).unwrap().double_value(&[])));
+        for (loss, value) in found {
+            cases.push(json!({
+                "loss": loss, "value": value, "temperature": temperature, "labels": labels,
+                "student": values(&student), "teacher": values(&teacher),
+            }));
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("losses.json");
+    std::fs::write(&path, serde_json::to_string(&cases).unwrap()).unwrap();
+    run("test_losses", &[("KDGAT_PROGRAM_LOSSES", &path)]);
+}
+
+#[test]
+fn the_cache_survives_kills_and_a_full_disk() {
+    run("test_store", &[]);
+}
+
+#[test]
+fn a_teacher_changes_no_loss() {
+    run("test_teacher", &[]);
+}
+
+#[test]
+fn errors_and_interrupts_arrive_in_the_loop() {
+    run("test_behaviour", &[]);
+}
+
+#[test]
+fn weights_come_and_go_in_order() {
+    run("test_residency", &[]);
+}
+
+#[test]
+fn snippets_of_the_page_and_examples_run() {
+    run("test_documents", &[]);
+}
+
+/// The package starts the program in environments whose PyTorch is slow to import, or missing.
+#[test]
+fn the_package_is_imported_without_pytorch() {
+    let code = "import sys, kdgat; print('torch' in sys.modules, 'Teacher' in kdgat.__all__)";
+    let output = Command::new("python3").args(["-S", "-c", code]).env("PYTHONPATH", package()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "False True", "{output:?}");
+}
