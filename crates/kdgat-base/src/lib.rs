@@ -1,4 +1,5 @@
-//! Small tools shared by all crates of kdgat: atomic files ([`files`]), checked zip archives ([`archive`]), exit codes ([`exit`]), seeded
+//! Small tools shared by all crates of kdgat: atomic files ([`files`]), checked zip archives ([`archive`]) and those of
+//! NumPy arrays ([`npz`]), exit codes ([`exit`]), seeded
 //! random numbers ([`random`]), digests of sets ([`set_digest`]), shell quoting ([`shell`]), spelling suggestions ([`nearest`]), and an
 //! `eprintln!` that survives a closed standard error.
 
@@ -7,6 +8,8 @@
 pub mod archive;
 pub mod exit;
 pub mod files;
+mod npy;
+pub mod npz;
 pub mod random;
 pub mod set_digest;
 pub mod shell;

@@ -21,7 +21,6 @@ pub mod hot_rows;
 pub mod induced;
 pub mod node_graph;
 mod node_hash;
-mod npy;
 mod npz;
 mod pick;
 pub mod positions;

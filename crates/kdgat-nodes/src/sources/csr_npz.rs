@@ -16,7 +16,7 @@ use super::raw_graph::{
 };
 use super::{GraphOptions, name_of};
 use crate::NodesError;
-use crate::npz::Npz;
+use crate::npz::{Faulty, Npz};
 
 /// Reads a graph.
 ///
@@ -212,7 +212,7 @@ pub(super) fn each_label(
     if shape != [num_nodes] && shape != [num_nodes, 1] {
         return Err(npz.error(name, format!("shape {shape:?}"), format!("one class for each of {num_nodes} nodes")));
     }
-    npz.each_float(name, |_, class| each(class_of(class)?))
+    Ok(npz.each_float(name, |_, class| each(class_of(class)?))?)
 }
 
 /// Arrays of the archive that the layout does not have.

@@ -8,6 +8,7 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::raw_graph::Mismatch;
 use crate::NodesError;
+use crate::npz::Placed;
 
 /// Bytes read or unpacked at a time.
 const BUFFER_BYTES: usize = 1 << 18;

@@ -9,6 +9,7 @@ use kdgat_graph::dataset::is_missing;
 
 use super::raw_graph::Mismatch;
 use crate::NodesError;
+use crate::npz::Placed;
 
 /// An open file after its first line.
 pub(super) struct CsvTable {

@@ -27,7 +27,7 @@ use super::raw_graph::{DenseRows, EdgeList, HashedRows, Mismatch, RawGraph, clas
 use super::{GraphOptions, name_of};
 use crate::NodesError;
 use crate::node_graph::GivenSet;
-use crate::npz::{MOST_INFLATION, Npz};
+use crate::npz::{Faulty, MOST_INFLATION, Npz, Placed};
 
 pub(super) use stream::OgbStream;
 

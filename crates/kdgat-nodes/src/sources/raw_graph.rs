@@ -1,40 +1,17 @@
 //! A graph as a source gives it: a list of edges, rows of features, labels. All readers of sources end here.
 
-use std::path::Path;
-
 use bytemuck::Pod;
 use half::f16;
 
 use super::GraphOptions;
-use crate::NodesError;
 use crate::node_graph::{Features, NO_LABEL, Section};
 use crate::node_hash::RowHash;
+pub use crate::npz::Mismatch;
 
 /// Largest number of classes.
 pub const MOST_CLASSES: usize = 65_535;
 /// Largest number of nodes: numbers are stored in 32 bits, and the last one marks a node that was removed.
 pub const MOST_NODES: usize = u32::MAX as usize;
-
-/// A value that does not fit, to be completed with the file and the line or array.
-#[derive(Debug)]
-pub struct Mismatch {
-    /// The text or value found.
-    pub found: String,
-    /// The requirement.
-    pub expected: String,
-}
-
-impl Mismatch {
-    /// A value and the requirement that it misses.
-    pub fn new(found: impl Into<String>, expected: impl Into<String>) -> Self {
-        Self { found: found.into(), expected: expected.into() }
-    }
-
-    /// The error at a place, such as ", line 7", of a file.
-    pub fn at(self, path: &Path, place: impl Into<String>) -> NodesError {
-        NodesError::invalid(path, place, self.found, self.expected)
-    }
-}
 
 /// A graph before edges are sorted and nodes are removed.
 pub struct RawGraph {

@@ -105,7 +105,7 @@ impl GraphStream for OgbStream {
             let mut read = new.map_err(|Mismatch { found, expected }| npz.error("node_feat", found, expected))?;
             let begin = from * columns;
             Carried::through(|carried| {
-                npz.each_float("node_feat", |at, value| {
+                let done = npz.each_float("node_feat", |at, value| {
                     if at < begin {
                         return Ok(());
                     }
@@ -114,7 +114,8 @@ impl GraphStream for OgbStream {
                         0 => carried.or_mismatch(hand_over(&mut read, false)),
                         _ => Ok(()),
                     }
-                })
+                });
+                Ok(done?)
             })?;
             return hand_over(&mut read, true);
         }

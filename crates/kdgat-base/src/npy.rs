@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use half::f16;
 
-use crate::sources::Mismatch;
+use crate::npz::Mismatch;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// Largest description of an array. NumPy itself refuses to read one of more than 10,000 bytes.
