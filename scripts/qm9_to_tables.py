@@ -7,7 +7,7 @@
 
 SOURCE is the wheel, or a folder with its three files qm9_part1.csv to qm9_part3.csv. Without --seed the first molecules are taken, with it
 random ones; without --molecules, all 130,831. Targets in eV: y_U0, the internal energy at 0 K (of the molecule, not of its atomisation), and
-y_gap, the gap between HOMO and LUMO. Positions are in Å; edges are made from them within --cutoff. Needs Python 3.8 alone.
+y_gap, the gap between HOMO and LUMO. Positions are in Å; edges are made from them within --cutoff, none with --cutoff 0. Needs Python 3.8 alone.
 """
 
 import argparse
@@ -98,8 +98,10 @@ def write(source, folder, count, seed, cutoff):
             except (KeyError, TypeError, ValueError, SyntaxError) as error:
                 raise ValueError(f"{place}: {error!r}; is this qm9pack 1.0.3?") from error
             num_graphs += 1
-    with open(os.path.join(folder, "kdgat-graphs.toml"), "w") as settings:
-        settings.write(f'name = "qm9"\ntask = "regression"\ncutoff = {cutoff}\n')
+    with open(os.path.join(folder, "kdgat-graphs.toml"), "w", encoding="utf-8") as settings:
+        settings.write('name = "qm9"\ntask = "regression"\nlength_unit = "Å"\nenergy_unit = "eV"\n')
+        if cutoff > 0:
+            settings.write(f"cutoff = {cutoff}\n")
     return num_graphs, num_nodes
 
 
@@ -109,14 +111,14 @@ def main():
     parser.add_argument("folder", help="new folder for the tables")
     parser.add_argument("--molecules", type=int, help="number of molecules (default: all)")
     parser.add_argument("--seed", type=int, help="take random molecules (default: the first ones)")
-    parser.add_argument("--cutoff", type=float, default=5.0, help="largest distance of an edge in Å (default: 5)")
+    parser.add_argument("--cutoff", type=float, default=5.0, help="largest distance of an edge in Å (default: 5; 0: no edges, for networks in space)")
     arguments = parser.parse_args()
     if arguments.molecules is not None and arguments.molecules < 1:
         parser.error(f"--molecules {arguments.molecules}: at least 1")
     if arguments.seed is not None and arguments.molecules is None:
         parser.error("--seed without --molecules would be ignored: all molecules are taken")
-    if not (math.isfinite(arguments.cutoff) and arguments.cutoff > 0):
-        parser.error(f"--cutoff {arguments.cutoff}: a positive number")
+    if not (math.isfinite(arguments.cutoff) and arguments.cutoff >= 0):
+        parser.error(f"--cutoff {arguments.cutoff}: a positive number, or 0")
     if os.path.exists(arguments.folder):
         parser.error(f"{arguments.folder} exists: name a new folder")
     # Written beside and renamed, so that a folder of this name is complete.

@@ -9,8 +9,8 @@ use super::{data, output};
 use crate::can::check::{self, CheckOptions, CheckReport, LogCheck, Severity, readable};
 use crate::config::{Config, DataKind};
 use crate::exit;
-use crate::graph::dataset::{self, Feature, Summary, TargetValues};
-use crate::graph::{BuildOptions, Level, StoreError};
+use crate::graph::dataset::{self, Feature, Neighbours, SpaceSummary, Summary, TargetValues};
+use crate::graph::{BuildOptions, Level, SpaceSchema, StoreError};
 use crate::nodes::{sources, store};
 use crate::stage::{self, StageError};
 
@@ -72,10 +72,13 @@ fn of_nodes(config: &Config, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Cutoff within which neighbours are counted: that of the networks in space unless one is set.
+const CUTOFF: f64 = 5.0;
+
 /// Reads a dataset of graphs and prints its columns and pitfalls.
 fn of_graphs(path: &Path, json: bool) -> Result<ExitCode> {
     let set = dataset::read(path).map_err(StoreError::from)?;
-    let summary = Summary::of(&set);
+    let summary = Summary::of(&set, CUTOFF);
     let text = if json { serde_json::to_string_pretty(&summary)? + "\n" } else { describe_graphs(&summary) };
     output::write(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -97,6 +100,9 @@ fn describe_graphs(summary: &Summary) -> String {
     if schema.level == Level::Node {
         text += &format!("targets        of {} nodes\n", summary.with_targets);
     }
+    if let (Some(schema), Some(space)) = (&schema.space, &summary.space) {
+        text += &describe_space(schema, space);
+    }
     text += &match summary.splits {
         Some([train, validation, test]) => {
             format!("split          {train} training, {validation} validation, {test} test\n")
@@ -113,6 +119,37 @@ fn describe_graphs(summary: &Summary) -> String {
     }
     summary.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
     summary.warnings.iter().for_each(|warning| text += &format!("warning: {warning}\n"));
+    text
+}
+
+/// Kinds of nodes that are listed at most.
+const MOST_KINDS: usize = 12;
+
+/// Lines about positions, and what belongs to them.
+fn describe_space(schema: &SpaceSchema, summary: &SpaceSummary) -> String {
+    let SpaceSummary { kinds, periodic_graphs, forces, neighbours } = summary;
+    let unit = |unit: &Option<String>| unit.as_ref().map_or("unit unknown".to_owned(), |unit| format!("in {unit}"));
+    let listed = kinds.iter().take(MOST_KINDS).map(|(name, count)| format!("{name}: {count}"));
+    let more =
+        if kinds.len() > MOST_KINDS { format!(", and {} more", kinds.len() - MOST_KINDS) } else { String::new() };
+    let mut text = format!("positions      {}\n", unit(&schema.length_unit));
+    text += &format!("kinds          {}{more}\n", listed.collect::<Vec<_>>().join(", "));
+    if let Some([least, mean, most]) = forces {
+        let unit = match (&schema.energy_unit, &schema.length_unit) {
+            (Some(energy), Some(length)) => format!("in {energy}/{length}"),
+            _ => "unit unknown".to_owned(),
+        };
+        text += &format!("forces         {least:.3} to {most:.3} long, {mean:.3} on average, {unit}\n");
+    }
+    if schema.periodic {
+        text += &format!("cells          {periodic_graphs} graphs are periodic\n");
+    }
+    if let Some(Neighbours { cutoff, pairs: [least, mean, most], of_node: [of_node, most_of_node], .. }) = neighbours {
+        text += &format!(
+            "neighbours     {of_node:.1} of a node within {cutoff} on average, at most {most_of_node:.0}; {least:.0} to {most:.0} pairs of a \
+             graph, {mean:.1} on average\n"
+        );
+    }
     text
 }
 

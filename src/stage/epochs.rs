@@ -95,7 +95,7 @@ fn batch_budget(config: &Config, store: &Store) -> Result<Option<BatchBudget>, S
     if nodes.is_none() && edges.is_none() {
         return Ok(None);
     }
-    Ok(Some(BatchBudget::new(nodes, edges, store)?))
+    Ok(Some(BatchBudget::new(nodes, edges, store, None)?))
 }
 
 /// The batch plan of a training on graphs.

@@ -201,8 +201,9 @@ fn expect_room_for_each(graphs: &Graphs) -> Result<(), StageError> {
         return Ok(());
     };
     Err(StageError::Input(format!(
-        "graph {graph} (counted from 0) has {nodes} nodes and {edges} edges, more than the {} allowed for a batch; raise --batch-nodes to at \
+        "graph {graph} (counted from 0) has {nodes} nodes and {edges} {}, more than the {} allowed for a batch; raise --batch-nodes to at \
          least {nodes} and --batch-edges to at least {edges}, or remove the graph",
+        budget.edges_name(),
         budget.describe()
     )))
 }
@@ -222,6 +223,21 @@ pub fn schema(store: &Store) -> Result<&Schema, StageError> {
     let missing =
         || StageError::Input(format!("{} is a store of CAN windows, not of other graphs", store.path().display()));
     store.schema().ok_or_else(missing)
+}
+
+/// Refuses a network that reads edges for graphs in space of which none has any.
+fn expect_edges(config: &Config, store: &Store, kind: GnnKind) -> Result<(), StageError> {
+    let reads_edges = matches!(kind, GnnKind::Gin | GnnKind::Gcn | GnnKind::Sage | GnnKind::Gat);
+    let is_in_space = schema(store)?.space.is_some();
+    match reads_edges && is_in_space && store.manifest().totals.edges == 0 {
+        false => Ok(()),
+        true => Err(StageError::Input(format!(
+            "--data {}: the graphs have positions and no edges, which a {} reads: set `cutoff` in kdgat-graphs.toml to make edges from the \
+             positions, or list them in edges.csv",
+            config.data.data.as_deref().unwrap_or(std::path::Path::new("")).display(),
+            kind.as_str()
+        ))),
+    }
 }
 
 fn gnn_config(
@@ -254,6 +270,7 @@ fn gnn_config(
         // The configuration check allows no other model.
         ModelKind::Gin | ModelKind::Vgae | ModelKind::Dqn => GnnKind::Gin,
     };
+    expect_edges(config, &data.store, kind)?;
     Ok(GnnConfig {
         kind,
         node_features: schema.node_columns() as i64,

@@ -113,6 +113,7 @@ fn schema(data: &NodeData) -> Schema {
         targets: vec![Target { name: "y".to_owned(), classes }],
         node_features: Vec::new(),
         edge_features: Vec::new(),
+        space: None,
     }
 }
 

@@ -113,7 +113,7 @@ mod tests {
             classes: classes.iter().map(|&class| class.to_owned()).collect(),
         };
         let (level, targets) = (Level::Graph, targets.iter().map(target).collect());
-        Schema { task, level, targets, node_features: Vec::new(), edge_features: Vec::new() }
+        Schema { task, level, targets, node_features: Vec::new(), edge_features: Vec::new(), space: None }
     }
 
     fn written(schema: &Schema, outputs: &[f64], targets: &[f64]) -> String {

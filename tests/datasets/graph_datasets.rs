@@ -77,7 +77,7 @@ fn the_text_format_is_read() {
     assert_eq!(&set.node_features[..4], [1.0, 0.0, 0.0, 1.0], "labels 0 and 1 of the first two nodes");
     // Each end of a star's edge lists it, so every edge of a star is there twice.
     assert_eq!((set.left_out.self_loops, set.left_out.repeated), (0, 0));
-    let summary = Summary::of(&set);
+    let summary = Summary::of(&set, 5.0);
     assert!(summary.undirected && summary.warnings.is_empty(), "{summary:?}");
     assert_eq!(summary.target_values, [TargetValues::Classes(vec![6, 6])]);
 }
@@ -120,7 +120,7 @@ fn tables_are_read() {
     assert_eq!(&set.node_features[..6], [0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
     let splits = set.splits.as_ref().unwrap();
     assert_eq!((splits[0], splits[3], splits[4]), (Split::Train, Split::Validation, Split::Test));
-    assert_eq!(Summary::of(&set).splits, Some([12, 4, 4]));
+    assert_eq!(Summary::of(&set, 5.0).splits, Some([12, 4, 4]));
 }
 
 /// Every kind of bad input is an error that names the file, the line, what was found and what was expected.

@@ -42,7 +42,7 @@ fn a_target_is_no_feature() {
         write_pair(path, settings, nodes);
         let set = dataset::read(path).unwrap();
         let names: Vec<String> = set.schema.node_features.iter().map(|feature| feature.name.clone()).collect();
-        (names.join(" "), Summary::of(&set).notes)
+        (names.join(" "), Summary::of(&set, 5.0).notes)
     };
     let note = |name: &str| vec![format!("{name} is a target and so no feature of nodes")];
     let charge = "task = \"node-regression\"\ntargets = [\"x_charge\"]\n";

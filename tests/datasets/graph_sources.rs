@@ -63,7 +63,7 @@ fn edges_are_made_within_the_cutoff() {
         }
     }
     assert_eq!((set.left_out.self_loops, set.left_out.repeated), (0, 0));
-    let summary = Summary::of(&set);
+    let summary = Summary::of(&set, 5.0);
     assert!(summary.undirected && summary.graphs_without_edges == 1, "{summary:?}");
     assert_eq!(set.schema.node_columns(), 3, "positions are no features");
 
@@ -86,7 +86,99 @@ fn without_a_cutoff_the_edges_of_the_file_are_used() {
     assert_eq!((set.sources.as_slice(), set.targets.as_slice()), (&[1][..], &[2][..]));
     assert_eq!(set.edge_features, [0.5]);
     fs::remove_file(folder.path().join("edges.csv")).unwrap();
-    assert_refused(folder.path(), &["no edges.csv", "set `cutoff` in kdgat-graphs.toml"]);
+    // Networks in space make pairs of their own; the two nodes in one place are no problem for others.
+    let set = dataset::read(folder.path()).unwrap();
+    assert_eq!(set.edge_pointers, [0; 4]);
+    let unfit = set.schema.space.as_ref().and_then(|space| space.unfit.clone()).unwrap_or_default();
+    assert!(unfit.starts_with("nodes.csv, line 7: nodes 1 and 2 of graph far in one place"), "{unfit}");
+    let warnings = Summary::of(&set, 5.0).warnings.join("\n");
+    assert!(warnings.contains("no network in space can be trained: nodes.csv, line 7"), "{warnings}");
+    fs::write(folder.path().join("kdgat-graphs.toml"), "edges = false\n").unwrap();
+    assert_eq!(dataset::read(folder.path()).unwrap().edge_pointers, [0; 4]);
+    fs::write(folder.path().join("edges.csv"), "graph_id,source,target\n").unwrap();
+    assert_refused(folder.path(), &["kdgat-graphs.toml, line 1: `edges = false` beside edges.csv", "remove edges.csv"]);
+    fs::write(folder.path().join("kdgat-graphs.toml"), "test_files = [\"a.xyz\"]\n").unwrap();
+    assert_refused(folder.path(), &["line 1: `test_files` beside tables", "a column `split`"]);
+}
+
+#[test]
+fn kinds_of_edges_are_features() {
+    let folder = tempfile::tempdir().unwrap();
+    write_positions(folder.path());
+    fs::remove_file(folder.path().join("kdgat-graphs.toml")).unwrap();
+    let edges = "graph_id,source,target,kind,e_w\nbent,a,b,single,0.5\nbent,b,a,single,0.5\nbent,b,c,double,2\n";
+    fs::write(folder.path().join("edges.csv"), edges).unwrap();
+    let set = dataset::read(folder.path()).unwrap();
+    let features = &set.schema.edge_features;
+    assert_eq!(features[1].values.as_deref(), Some(&["double", "single"].map(String::from)[..]));
+    // By target, then by source.
+    assert_eq!(set.edge_features, [0.5, 0.0, 1.0, 0.5, 0.0, 1.0, 2.0, 1.0, 0.0]);
+    fs::write(folder.path().join("edges.csv"), edges.replace("a,single", "a,")).unwrap();
+    assert_refused(folder.path(), &["edges.csv, line 3: column 'kind' has an empty field"]);
+}
+
+#[test]
+fn forces_and_kinds_of_tables_are_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let graphs = "graph_id,y,f\na,1.5,0\nb,2.5,1\n";
+    let nodes = "graph_id,node_id,c_group,z,pos_x,pos_y,pos_z,f_x,f_y,f_z\na,1,u,6.0,0,0,0,1,2,3\na,2,v,1.0,0,0,1,4,5,6\nb,1,u,8.0,0,0,0,7,8,9\n";
+    let read = |settings: &str, nodes: &str| {
+        fs::write(path.join("graphs.csv"), graphs).unwrap();
+        fs::write(path.join("nodes.csv"), nodes).unwrap();
+        fs::write(path.join("kdgat-graphs.toml"), settings).unwrap();
+        dataset::read(path).map_err(|error| error.to_string())
+    };
+    let kinds = |settings: &str, nodes: &str| {
+        let set = read(settings, nodes).unwrap();
+        (set.schema.space.unwrap().kinds, set.space.unwrap().kinds)
+    };
+    use kdgat::graph::dataset::Kinds;
+    let groups = Kinds::Named(["u", "v"].map(String::from).to_vec());
+    assert_eq!(kinds("", nodes), (groups, vec![1, 2, 1]), "the only categorical column");
+    assert_eq!(kinds("kinds = \"z\"\n", nodes), (Kinds::Elements, vec![6, 1, 8]));
+    let several = nodes.replace("c_group,z", "c_group,c_name");
+    assert_eq!(
+        kinds("", &several.replace("6.0", "C").replace("1.0", "H").replace("8.0", "o")),
+        (Kinds::Elements, vec![6, 1, 8])
+    );
+    assert_eq!(kinds("", &several), (Kinds::Unknown, vec![0; 3]));
+    let units = "length_unit = \"nm\"\nenergy_unit = \"kJ/mol\"\n";
+    let space = read(units, nodes).unwrap().schema.space.unwrap();
+    assert_eq!((space.length_unit.as_deref(), space.energy_unit.as_deref()), (Some("nm"), Some("kJ/mol")));
+    assert!(space.forces && !space.periodic);
+    for (settings, nodes, expected) in [
+        (
+            "",
+            nodes.replace("4,5,6", ",,"),
+            "nodes.csv, line 3: column 'f_x' has an empty field, expected the force of each node",
+        ),
+        (
+            "",
+            nodes.replace("4,5,6", "4,NaN,6"),
+            "nodes.csv, line 3: column 'f_y' has 'NaN', expected the force of each node",
+        ),
+        ("", nodes.replace("4,5,6", "4,inf,6"), "nodes.csv, line 3: column 'f_y' has 'inf', expected a finite number"),
+        (
+            "",
+            nodes.replace("f_y", "g"),
+            "nodes.csv, line 1: f_x, f_z without f_y, expected all of f_x, f_y, f_z, or none",
+        ),
+        (
+            "\nforces = \"dft\"",
+            nodes.into(),
+            "kdgat-graphs.toml, line 2: `forces = \"dft\"`, but nodes.csv has no column dft_x",
+        ),
+        (
+            "kinds = \"c_z\"",
+            nodes.into(),
+            "kdgat-graphs.toml, line 1: `kinds = \"c_z\"`, but nodes.csv has no such column",
+        ),
+        ("kinds = \"z\"", nodes.replace("pos_", "p_"), "line 1: `kinds` or `forces`, but nodes.csv has no positions"),
+    ] {
+        let error = read(settings, &nodes).err().unwrap_or_default();
+        assert!(error.contains(expected), "{settings}: {error}");
+    }
 }
 
 #[test]
@@ -138,7 +230,7 @@ fn frames_of_an_xyz_file_are_graphs() {
     );
     assert_eq!(set.node_features[..6], [0.0, 1.0, 1.0, 0.0, 1.0, 0.0]);
     assert_eq!((set.num_edges(0), set.schema.edge_columns(), &set.splits), (6, 16, &None));
-    assert_eq!(Summary::of(&set).target_values.len(), 1);
+    assert_eq!(Summary::of(&set, 5.0).target_values.len(), 1);
 
     // A file in a folder has settings beside it.
     fs::write(
@@ -153,6 +245,50 @@ fn frames_of_an_xyz_file_are_graphs() {
 }
 
 #[test]
+fn forces_of_frames_are_read_and_stresses_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("water.xyz");
+    fs::write(&file, water(2)).unwrap();
+    let set = dataset::read(&file).unwrap();
+    let space = set.space.as_ref().unwrap();
+    assert_eq!((&space.forces[..6], &space.kinds[..3]), (&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0][..], &[8, 1, 1][..]));
+    assert!(set.notes.is_empty(), "{:?}", set.notes);
+    let replaced = |from: &str, to: &str, times: usize| {
+        fs::write(&file, water(2).replacen(from, to, times)).unwrap();
+        dataset::read(&file).map_err(|error| error.to_string())
+    };
+    let set = replaced("config_type=", "stress=\"1 2 3\" virial=\"1\" config_type=", 1).unwrap();
+    assert_eq!(set.notes, ["not read: stress, virial"]);
+    let set = replaced(":forces:R:3", ":REF_forces:R:3", 9).unwrap();
+    let advice = "not read: REF_forces; to read forces there, set `forces = \"REF_forces\"` in kdgat-graphs.toml";
+    assert_eq!((set.notes.as_slice(), set.schema.space.unwrap().forces), (&[advice.to_owned()][..], false));
+    for (from, to, expected) in [
+        (
+            ":forces:R:3",
+            ":other:R:3",
+            "water.xyz, line 7: forces, which the first frame does not have, expected forces in all frames",
+        ),
+        (" 4 5 6", " 4 nan 6", "water.xyz, line 4: 'nan', expected a finite component of the force"),
+        (
+            "H 0.757 0.586 0.0",
+            "H 0 0 0.00005",
+            "water.xyz, line 4: nodes 1 and 2 of graph 1 in one place (distance 5.0e-5)",
+        ),
+        (" 4 5 6", "", "water.xyz, line 4: 4 columns, expected 7 as in Properties"),
+    ] {
+        let error = replaced(from, to, 1).err().unwrap_or_default();
+        assert!(error.contains(expected), "{error} lacks {expected}");
+    }
+    // Files are the sets.
+    fs::write(&file, water(2)).unwrap();
+    fs::write(folder.path().join("later.xyz"), water(1)).unwrap();
+    fs::write(folder.path().join("kdgat-graphs.toml"), "test_files = [\"later.xyz\"]\nedges = false\n").unwrap();
+    let set = dataset::read(folder.path()).unwrap();
+    assert_eq!(set.splits, Some(vec![Split::Test, Split::Train, Split::Train]));
+    assert_eq!((set.sources.len(), set.schema.edge_columns()), (0, 0));
+}
+
+#[test]
 fn several_files_are_one_dataset_with_a_split_and_classes() {
     let folder = tempfile::tempdir().unwrap();
     let frame = |class: &str, split: &str| format!("1\nclass={class} split={split}\nHe 0 0 0\n");
@@ -164,7 +300,7 @@ fn several_files_are_one_dataset_with_a_split_and_classes() {
     assert_eq!(set.graph_ids, ["a.xyz:1", "a.xyz:2", "b.EXTXYZ:1"]);
     assert_eq!(set.splits, Some(vec![Split::Train, Split::Train, Split::Test]));
     assert_eq!(
-        (set.schema.task, Summary::of(&set).target_values),
+        (set.schema.task, Summary::of(&set, 5.0).target_values),
         (Task::Classification, vec![TargetValues::Classes(vec![1, 2])])
     );
     fs::write(folder.path().join("b.EXTXYZ"), frame("other", "test")).unwrap();
@@ -301,7 +437,7 @@ fn targets_of_nodes_are_read() {
         assert_eq!(set.schema.targets[0].classes, ["red"]);
         assert_eq!((set.graph_targets.len(), set.node_features.as_slice()), (0, &[2.0, 3.0, 1.0][..]));
         assert!(set.node_targets[0].is_nan() && set.node_targets[1..] == [0.0, 0.0], "{:?}", set.node_targets);
-        let summary = Summary::of(&set);
+        let summary = Summary::of(&set, 5.0);
         assert_eq!((summary.with_targets, &summary.target_values[0]), (2, &TargetValues::Classes(vec![2])));
     }
     let nodes = "graph_id,node_id,y_a,y_b\nlone,z,0,1\npair,a,1,1\npair,b,1,0\n";
@@ -419,11 +555,17 @@ mod parquet_tables {
     fn each_table_can_be_parquet_or_csv() {
         let folder = tempfile::tempdir().unwrap();
         write_positions(folder.path());
-        let expected = dataset::read(folder.path()).unwrap();
+        // The place of two nodes in one place is another in each format.
+        let read = |folder: &Path| {
+            let mut set = dataset::read(folder).unwrap();
+            set.schema.space.iter_mut().for_each(|space| space.unfit = None);
+            set
+        };
+        let expected = read(folder.path());
         write_graphs(folder.path());
         assert_refused(folder.path(), &["graphs.parquet: the same table as graphs.csv", "remove the other"]);
         fs::remove_file(folder.path().join("graphs.csv")).unwrap();
-        assert_eq!(dataset::read(folder.path()).unwrap(), expected);
+        assert_eq!(read(folder.path()), expected);
 
         let schema = "message m { required binary graph_id (UTF8); required binary node_id; required binary c_element (UTF8); \
                       required double pos_x; required float pos_y; required int64 pos_z; }";
@@ -437,7 +579,7 @@ mod parquet_tables {
         ];
         write(&folder.path().join("nodes.parquet"), schema, &columns, None);
         fs::remove_file(folder.path().join("nodes.csv")).unwrap();
-        assert_eq!(dataset::read(folder.path()).unwrap(), expected);
+        assert_eq!(read(folder.path()), expected);
     }
 
     #[test]

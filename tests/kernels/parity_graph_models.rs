@@ -33,6 +33,7 @@ fn batch(reference: &HashMap<String, Tensor>) -> Batch {
         edges: EDGE_FEATURES as u16,
         targets: 1,
         node_targets: 0,
+        space: Default::default(),
     });
     columns.node_features = Vec::try_from(&x.flatten(0, -1)).unwrap();
     let edge_features: Vec<f32> = Vec::try_from(&reference["edge_attr"].flatten(0, -1)).unwrap();

@@ -186,7 +186,7 @@ mod tests {
     fn schema(task: Task, classes: &[&str]) -> Schema {
         let classes = classes.iter().map(|class| (*class).to_owned()).collect();
         let targets = vec![Target { name: "y".to_owned(), classes }];
-        Schema { task, level: Level::Graph, targets, node_features: Vec::new(), edge_features: Vec::new() }
+        Schema { task, level: Level::Graph, targets, node_features: Vec::new(), edge_features: Vec::new(), space: None }
     }
 
     fn value(metrics: &[Metric], name: &str) -> f64 {

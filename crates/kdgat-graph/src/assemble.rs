@@ -12,8 +12,9 @@ use tch::{Kind, Tensor};
 
 use super::deviation_cache::DeviationCache;
 use super::profile::DEVIATIONS;
+use super::space::SpaceBuffers;
 use super::{
-    Adjacency, Batch, CarProfile, Columns, FeatureSet, GraphView, NodeTargets, SpaceOptions, Store, StoreError,
+    Adjacency, Batch, CarProfile, Columns, FeatureSet, GraphView, NodeTargets, Space, SpaceOptions, Store, StoreError,
     Vocabulary,
 };
 
@@ -128,6 +129,8 @@ pub struct Assembler {
     data_self_loop: Vec<bool>,
     /// Next free place of each source of the current graph.
     next_place: Vec<i32>,
+    /// Positions and pairs, for networks in space.
+    space: SpaceBuffers,
     /// Deviations of the store's graphs that have been computed already; always of the same options.
     deviations: Option<Arc<DeviationCache>>,
 }
@@ -225,6 +228,10 @@ impl Assembler {
         let mut shape = Shape::new(vocabulary.len() as i64, features, options.edge_attributes);
         shape.copies_node_features = node_features.is_none();
         self.fill(views, graphs, &shape, &|id| Ok(vocabulary.index_of(id)))?;
+        let space = match &options.space {
+            Some(space) => Some(Box::new(self.space(views, graphs, features, space)?)),
+            None => None,
+        };
         if features.needs_history() {
             let profile = options.profile.as_ref().ok_or(StoreError::NoProfile)?;
             self.continuous.clear();
@@ -239,7 +246,7 @@ impl Assembler {
             }
             self.id_input.clear();
             self.id_input.resize(self.can_ids.len(), i64::from(Vocabulary::UNKNOWN));
-            return self.tensors(graphs.to_vec(), None, &shape);
+            return self.tensors(graphs.to_vec(), None, space, &shape);
         }
         let dropped = options.unknown_drop.filter(|drop| drop.probability > 0.0);
         self.id_input.clear();
@@ -251,7 +258,22 @@ impl Assembler {
         if let Some(drop) = &dropped {
             self.drop_ids(graphs, drop, options.hashed_ids);
         }
-        self.tensors(graphs.to_vec(), node_features, &shape)
+        self.tensors(graphs.to_vec(), node_features, space, &shape)
+    }
+
+    /// Positions of the graphs' nodes, and pairs of near ones.
+    fn space(
+        &mut self,
+        views: &[GraphView<'_>],
+        graphs: &[u64],
+        features: FeatureSet,
+        options: &SpaceOptions,
+    ) -> Result<Space, StoreError> {
+        self.space.clear();
+        for (view, &graph) in views.iter().zip(graphs) {
+            self.space.append(graph, view, options)?;
+        }
+        self.space.tensors(features.space())
     }
 
     /// Makes a batch of graphs that are not from a store; their positions are 0, 1, 2…
@@ -264,7 +286,7 @@ impl Assembler {
         let graphs: Vec<u64> = (0..views.len() as u64).collect();
         self.fill(views, &graphs, shape, row_of)?;
         self.id_input.clear();
-        self.tensors(graphs, None, shape)
+        self.tensors(graphs, None, None, shape)
     }
 
     fn fill(
@@ -463,7 +485,13 @@ impl Assembler {
     }
 
     /// Makes the tensors; `id_input` shares the tensor `id_index` if it was not filled.
-    fn tensors(&self, graphs: Vec<u64>, node_features: Option<Tensor>, shape: &Shape) -> Result<Batch, StoreError> {
+    fn tensors(
+        &self,
+        graphs: Vec<u64>,
+        node_features: Option<Tensor>,
+        space: Option<Box<Space>>,
+        shape: &Shape,
+    ) -> Result<Batch, StoreError> {
         let (nodes, edges) = (self.can_ids.len() as i64, self.sources.len() as i64);
         let id_index = tensor("id_index", &self.id_index, &[nodes], Kind::Int64)?;
         let id_input = match self.id_input.is_empty() {
@@ -514,7 +542,7 @@ impl Assembler {
                 count => Some(Box::new(self.known_targets(count as i64)?)),
             },
             neighbourhood: None,
-            space: None,
+            space,
             real: None,
             padded_form: None,
         })
@@ -557,7 +585,7 @@ fn append_mean_of_rows(before: &[f32], after: &[f32], width: usize, means: &mut 
     }
 }
 
-fn tensor<T: Pod>(name: &'static str, values: &[T], size: &[i64], kind: Kind) -> Result<Tensor, StoreError> {
+pub(crate) fn tensor<T: Pod>(name: &'static str, values: &[T], size: &[i64], kind: Kind) -> Result<Tensor, StoreError> {
     Tensor::f_from_data_size(bytemuck::cast_slice(values), size, kind)
         .map_err(|source| StoreError::Tensor { tensor: name, source })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Store, StoreError};
+use super::{PairCounter, SpaceOptions, Store, StoreError};
 
 /// Largest number of batches that [`BatchBudget::pack`] has open at a time: more fill the batches hardly better, and take longer.
 const OPEN_BATCHES: usize = 64;
@@ -12,8 +12,25 @@ const OPEN_BATCHES: usize = 64;
 pub struct GraphSize {
     /// Number of nodes.
     pub nodes: u64,
-    /// Number of edges, as stored: without the self-loops that layers add.
+    /// Number of edges, as stored: without the self-loops that layers add. For networks in space, the pairs of near nodes.
     pub edges: u64,
+}
+
+/// Sizes of all graphs of a store, without making tensors. Networks in space read pairs of near nodes (`space`) instead of edges.
+///
+/// # Errors
+/// A damaged shard, or a graph whose pairs cannot be made.
+pub fn graph_sizes(store: &Store, space: Option<&SpaceOptions>) -> Result<Vec<GraphSize>, StoreError> {
+    let mut counter = PairCounter::default();
+    let mut size = |graph| {
+        let view = store.try_graph(graph)?;
+        let edges = match space {
+            Some(space) => counter.count(graph, &view, space)?.pairs,
+            None => view.num_edges() as u64,
+        };
+        Ok(GraphSize { nodes: view.num_nodes() as u64, edges })
+    };
+    (0..store.num_graphs()).map(&mut size).collect()
 }
 
 impl GraphSize {
@@ -28,17 +45,29 @@ pub struct BatchBudget {
     nodes: Option<u64>,
     edges: Option<u64>,
     /// Nodes and edges of each graph, by position in the store.
-    sizes: Arc<[[u32; 2]]>,
+    sizes: Arc<[GraphSize]>,
+    /// True if pairs of near nodes are counted instead of edges.
+    counts_pairs: bool,
 }
 
 impl BatchBudget {
-    /// A budget of `nodes` nodes and `edges` edges per batch for graphs of `store`; either may be unlimited.
+    /// A budget of `nodes` nodes and `edges` edges per batch for graphs of `store`; either may be unlimited. With `space`, pairs of near
+    /// nodes are limited instead of edges.
     ///
     /// # Errors
-    /// When a shard is damaged.
-    pub fn new(nodes: Option<u64>, edges: Option<u64>, store: &Store) -> Result<Self, StoreError> {
-        let size = |graph| store.try_graph(graph).map(|graph| [graph.num_nodes() as u32, graph.num_edges() as u32]);
-        Ok(Self { nodes, edges, sizes: (0..store.num_graphs()).map(size).collect::<Result<_, StoreError>>()? })
+    /// Those of [`graph_sizes`].
+    pub fn new(
+        nodes: Option<u64>,
+        edges: Option<u64>,
+        store: &Store,
+        space: Option<&SpaceOptions>,
+    ) -> Result<Self, StoreError> {
+        Ok(Self { nodes, edges, sizes: graph_sizes(store, space)?.into(), counts_pairs: space.is_some() })
+    }
+
+    /// The plural of what `edges` counts: edges, or pairs of near nodes.
+    pub fn edges_name(&self) -> &'static str {
+        if self.counts_pairs { "pairs of near nodes" } else { "edges" }
     }
 
     /// Cuts the graphs, in order, into batches within the budget and of at most `most_graphs` graphs. A graph larger than the
@@ -98,8 +127,8 @@ impl BatchBudget {
 
     /// The budget as text: `4096 nodes and 20000 edges`.
     pub fn describe(&self) -> String {
-        let parts =
-            [self.nodes.map(|nodes| format!("{nodes} nodes")), self.edges.map(|edges| format!("{edges} edges"))];
+        let of_edges = |edges: u64| format!("{edges} {}", self.edges_name());
+        let parts = [self.nodes.map(|nodes| format!("{nodes} nodes")), self.edges.map(of_edges)];
         parts.into_iter().flatten().collect::<Vec<_>>().join(" and ")
     }
 
@@ -108,8 +137,7 @@ impl BatchBudget {
     }
 
     fn size_of(&self, graph: u64) -> GraphSize {
-        let [nodes, edges] = self.sizes[graph as usize];
-        GraphSize { nodes: nodes.into(), edges: edges.into() }
+        self.sizes[graph as usize]
     }
 }
 
@@ -120,9 +148,10 @@ mod tests {
 
     /// A budget for graphs of these sizes, and the graphs in descending order.
     fn setting(sizes: &[(u32, u32)], nodes: Option<u64>, edges: Option<u64>) -> (BatchBudget, Vec<u64>) {
-        let sizes: Vec<[u32; 2]> = sizes.iter().map(|&(nodes, edges)| [nodes, edges]).collect();
+        let size = |&(nodes, edges): &(u32, u32)| GraphSize { nodes: nodes.into(), edges: edges.into() };
+        let sizes: Vec<GraphSize> = sizes.iter().map(size).collect();
         let graphs = (0..sizes.len() as u64).rev().collect();
-        (BatchBudget { nodes, edges, sizes: sizes.into() }, graphs)
+        (BatchBudget { nodes, edges, sizes: sizes.into(), counts_pairs: false }, graphs)
     }
 
     fn total(budget: &BatchBudget, batch: &[u64]) -> GraphSize {

@@ -3,7 +3,7 @@
 use kdgat_can::Frame;
 use kdgat_can::frame::PAYLOAD_BYTES;
 
-use super::FeatureSet;
+use super::feature_set::{FeatureSet, SpaceColumns};
 use super::history::FrameFacts;
 
 /// Graphs in memory as columns, in the layout of a shard.
@@ -41,6 +41,14 @@ pub struct Columns {
     pub graph_targets: Vec<f32>,
     /// `[num_nodes, features.node_targets()]`: targets of nodes; NaN for a node without any.
     pub node_targets: Vec<f32>,
+    /// Graphs in space only. `[num_nodes, 3]`: positions.
+    pub positions: Vec<f32>,
+    /// `[num_nodes]`: number of each node's kind.
+    pub kinds: Vec<u16>,
+    /// `[num_nodes, 3]` if there are forces as targets, else empty.
+    pub forces: Vec<f32>,
+    /// `[num_graphs, 9]` if graphs may have periodic cells, else empty: the vectors of the periodic axes, then zeros.
+    pub cells: Vec<f64>,
     /// `[num_nodes]`: 1 if the node sent at least one frame of the window that is not an attack frame.
     pub attack_free: Vec<u8>,
     /// The nodes' frames; only for the profile set.
@@ -92,6 +100,10 @@ impl Columns {
             labels: Vec::new(),
             graph_targets: Vec::new(),
             node_targets: Vec::new(),
+            positions: Vec::new(),
+            kinds: Vec::new(),
+            forces: Vec::new(),
+            cells: Vec::new(),
             attack_free: Vec::new(),
             frame_gaps: Vec::new(),
             frame_times: Vec::new(),
@@ -121,6 +133,19 @@ pub struct FramesView<'a> {
     pub silence: &'a [f32],
     /// `[num_nodes]`: see [`Columns::node_scheduled`].
     pub scheduled: &'a [f32],
+}
+
+/// The positions of a graph's nodes and what belongs to them; empty for graphs without positions.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SpaceView<'a> {
+    /// `[num_nodes, 3]`: positions.
+    pub positions: &'a [f32],
+    /// `[num_nodes]`: number of each node's kind.
+    pub kinds: &'a [u16],
+    /// `[num_nodes, 3]`: forces as targets; empty without any.
+    pub forces: &'a [f32],
+    /// `[9]`: the vectors of the periodic axes, then zeros; empty if no graph of the set has a cell.
+    pub cell: &'a [f64],
 }
 
 /// One frame of a node, with the previous frame of its ID.
@@ -191,6 +216,8 @@ pub struct GraphView<'a> {
     pub targets_of_graph: &'a [f32],
     /// `[num_nodes, features.node_targets()]`: targets of its nodes; NaN for a node without any.
     pub targets_of_nodes: &'a [f32],
+    /// Positions of its nodes, for graphs in space.
+    pub space: SpaceView<'a>,
     /// True if any frame of the window is an attack frame.
     pub attack: bool,
     /// Index of the file in the manifest.
@@ -263,11 +290,14 @@ impl Columns {
         let (of_node, of_frame) =
             if self.features.needs_history() { (4 + 2 + 4, 8 + 2 * PAYLOAD_BYTES + FRAME_FLAGS) } else { (0, 0) };
         let node_values = self.features.stored_node_features() + self.features.node_targets();
-        let per_node = 4 + 4 * node_values as u64 + 2 + 1 + of_node;
+        let SpaceColumns { positions, cells, forces } = self.features.space();
+        let of_place = if positions { 12 + 2 } else { 0 } + if forces { 12 } else { 0 };
+        let per_node = 4 + 4 * node_values as u64 + 2 + 1 + of_node + of_place;
         let per_edge = 4 * self.features.edge_features() as u64 + 2 + 2;
         let frames = self.frame_gaps.len() as u64 * of_frame as u64;
         let of_hash = if self.features.is_columns() { 8 } else { 0 };
-        let per_graph = 8 + 8 + 8 + 8 + 4 + 2 + 1 + of_hash + 4 * self.features.targets() as u64;
+        let of_cell = if cells { 72 } else { 0 };
+        let per_graph = 8 + 8 + 8 + 8 + 4 + 2 + 1 + of_hash + of_cell + 4 * self.features.targets() as u64;
         16 + graphs * per_graph + nodes * per_node + edges * per_edge + frames
     }
 
@@ -298,6 +328,10 @@ impl Columns {
         self.labels.clear();
         self.graph_targets.clear();
         self.node_targets.clear();
+        self.positions.clear();
+        self.kinds.clear();
+        self.forces.clear();
+        self.cells.clear();
         self.attack_free.clear();
         self.frame_gaps.clear();
         self.frame_times.clear();
@@ -329,6 +363,10 @@ impl Columns {
         self.edge_features.extend_from_slice(graph.edge_features);
         self.graph_targets.extend_from_slice(graph.targets_of_graph);
         self.node_targets.extend_from_slice(graph.targets_of_nodes);
+        self.positions.extend_from_slice(graph.space.positions);
+        self.kinds.extend_from_slice(graph.space.kinds);
+        self.forces.extend_from_slice(graph.space.forces);
+        self.cells.extend_from_slice(graph.space.cell);
         self.frame_gaps.extend_from_slice(graph.frames.gaps);
         self.frame_times.extend_from_slice(graph.frames.times);
         self.frame_payloads.extend_from_slice(graph.frames.payloads);
@@ -357,6 +395,17 @@ impl Columns {
         }
     }
 
+    fn space_of(&self, index: usize, nodes: std::ops::Range<usize>) -> SpaceView<'_> {
+        let SpaceColumns { positions, cells, forces } = self.features.space();
+        let vectors = nodes.start * 3..nodes.end * 3;
+        SpaceView {
+            positions: if positions { &self.positions[vectors.clone()] } else { &[] },
+            kinds: if positions { &self.kinds[nodes] } else { &[] },
+            forces: if forces { &self.forces[vectors] } else { &[] },
+            cell: if cells { &self.cells[index * 9..(index + 1) * 9] } else { &[] },
+        }
+    }
+
     /// The graph at `index`.
     ///
     /// # Panics
@@ -379,6 +428,7 @@ impl Columns {
             edge_features: &self.edge_features[edges.start * edge_width..edges.end * edge_width],
             targets_of_graph: &self.graph_targets[index * targets..(index + 1) * targets],
             targets_of_nodes: &self.node_targets[nodes.start * node_targets..nodes.end * node_targets],
+            space: self.space_of(index, nodes),
             attack: self.labels[index] != 0,
             file: self.files[index],
             first_frame: self.first_frames[index],

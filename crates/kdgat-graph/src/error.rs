@@ -59,6 +59,27 @@ pub enum StoreError {
     #[error("the graphs hold frames, and no profile of the car is given to compute their features with")]
     NoProfile,
 
+    /// A graph without positions of its nodes, for a network in space.
+    #[error(
+        "graph {graph} has no positions of its nodes, which a network in space reads: they are the columns pos_x, pos_y and pos_z of \
+        nodes.csv, or come with XYZ files and with npz files of molecules"
+    )]
+    NoPositions {
+        /// Index of the graph.
+        graph: u64,
+    },
+
+    /// Pairs of near nodes cannot be made.
+    #[error("graph {graph} has {found}, expected {expected}")]
+    Pairs {
+        /// Index of the graph.
+        graph: u64,
+        /// The problem.
+        found: String,
+        /// The remedy.
+        expected: &'static str,
+    },
+
     /// A shard does not match the manifest.
     #[error("shard {} is damaged ({detail}): delete the folder {} and build it again with `kdgat data build`",
         shard.display(), folder_of(shard).display())]
@@ -190,6 +211,8 @@ impl StoreError {
             | Self::NoGraphs { .. }
             | Self::SourceChanged { .. }
             | Self::Parts { .. }
+            | Self::NoPositions { .. }
+            | Self::Pairs { .. }
             | Self::EdgeList { .. } => true,
             Self::Dataset(error) => match error {
                 crate::dataset::DatasetError::Io { source, .. } => files::is_about_the_path(source),

@@ -32,7 +32,28 @@ pub enum FeatureSet {
         targets: u16,
         /// Number of targets of a node.
         node_targets: u16,
+        /// Positions of nodes.
+        #[serde(default, skip_serializing_if = "SpaceColumns::are_none")]
+        space: SpaceColumns,
     },
+}
+
+/// Columns of graphs in space.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SpaceColumns {
+    /// True if nodes have positions and kinds; without them there is nothing else.
+    pub positions: bool,
+    /// True if graphs may have periodic cells.
+    pub cells: bool,
+    /// True if nodes have forces as targets.
+    pub forces: bool,
+}
+
+impl SpaceColumns {
+    /// True for graphs without positions.
+    pub fn are_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl FeatureSet {
@@ -64,6 +85,14 @@ impl FeatureSet {
         match self {
             Self::Columns { node_targets, .. } => node_targets as usize,
             _ => 0,
+        }
+    }
+
+    /// The columns of graphs in space.
+    pub const fn space(self) -> SpaceColumns {
+        match self {
+            Self::Columns { space, .. } => space,
+            _ => SpaceColumns { positions: false, cells: false, forces: false },
         }
     }
 

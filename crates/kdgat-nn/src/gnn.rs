@@ -158,7 +158,13 @@ mod tests {
 
     /// A path of three nodes, a star of four, and a node without edges; features are 0, 1, 2…
     fn batch() -> Batch {
-        let mut columns = Columns::new(FeatureSet::Columns { nodes: 2, edges: 3, targets: 1, node_targets: 0 });
+        let mut columns = Columns::new(FeatureSet::Columns {
+            nodes: 2,
+            edges: 3,
+            targets: 1,
+            node_targets: 0,
+            space: Default::default(),
+        });
         let graphs: [(u32, &[(u16, u16)]); 3] =
             [(3, &[(0, 1), (1, 0), (1, 2), (2, 1)]), (4, &[(0, 1), (1, 0), (0, 2), (2, 0), (0, 3), (3, 0)]), (1, &[])];
         let mut feature = 0.0;

@@ -384,7 +384,13 @@ mod tests {
 
     /// Graphs of one, two and three nodes without edges; only some nodes have targets.
     fn batch() -> Batch {
-        let mut columns = Columns::new(FeatureSet::Columns { nodes: 1, edges: 0, targets: 0, node_targets: 1 });
+        let mut columns = Columns::new(FeatureSet::Columns {
+            nodes: 1,
+            edges: 0,
+            targets: 0,
+            node_targets: 1,
+            space: Default::default(),
+        });
         let none = f32::NAN;
         for targets in [&[1.0][..], &[none, 0.0], &[1.0, 2.0, none]] {
             let nodes = targets.len();

@@ -11,6 +11,22 @@ pub(super) fn symbol(text: &str) -> Option<&'static str> {
     SYMBOLS.split_whitespace().find(|symbol| symbol.eq_ignore_ascii_case(text))
 }
 
+/// The largest atomic number.
+pub(super) const HEAVIEST_ELEMENT: usize = 118;
+
+/// The atomic number of the element that a text writes as its symbol in any case; that of hydrogen for its isotopes.
+pub(super) fn atomic_number(text: &str) -> Option<u16> {
+    let position = SYMBOLS.split_whitespace().position(|symbol| symbol.eq_ignore_ascii_case(text))?;
+    // There are 120 symbols; deuterium and tritium follow the elements.
+    Some(if position < HEAVIEST_ELEMENT { position as u16 + 1 } else { 1 })
+}
+
+/// The symbol of an atomic number.
+pub(super) fn symbol_of(number: u16) -> Option<&'static str> {
+    let place = usize::from(number).checked_sub(1).filter(|place| *place < HEAVIEST_ELEMENT)?;
+    SYMBOLS.split_whitespace().nth(place)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -22,6 +38,8 @@ mod tests {
             (Some("O"), Some("O"), Some("Cl"), Some("Cl"))
         );
         assert_eq!((symbol("C1"), symbol("X"), symbol("")), (None, None, None));
-        assert_eq!(SYMBOLS.split_whitespace().count(), 120);
+        assert_eq!(SYMBOLS.split_whitespace().count(), HEAVIEST_ELEMENT + 2);
+        assert_eq!(["h", "C", "Og", "D", "X"].map(atomic_number), [Some(1), Some(6), Some(118), Some(1), None]);
+        assert_eq!([0, 1, 6, 118, 119].map(symbol_of), [None, Some("H"), Some("C"), Some("Og"), None]);
     }
 }

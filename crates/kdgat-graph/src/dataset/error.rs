@@ -112,6 +112,14 @@ impl<'a> Origin<'a> {
         Self { file, place: Place::Line(line) }
     }
 
+    /// The line so many lines further down; the same place for anything but a line.
+    pub fn lines_below(self, lines: u64) -> Self {
+        match self.place {
+            Place::Line(line) => Self { place: Place::Line(line + lines), ..self },
+            Place::File | Place::Row(_) => self,
+        }
+    }
+
     /// The place in words: `nodes.csv, line 7`.
     pub fn text(self) -> String {
         let file = self.file;

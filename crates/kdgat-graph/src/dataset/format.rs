@@ -4,7 +4,7 @@ use super::csv_dataset::{CsvDataset, META};
 use super::error::DatasetError;
 use super::settings::SETTINGS;
 use super::source_files::SourceFiles;
-use super::{table, table_file, tu, xyz};
+use super::{molecules, table, table_file, tu, xyz};
 
 /// A dataset that was found.
 pub(super) struct Found {
@@ -21,6 +21,8 @@ pub(super) enum Format {
     Table,
     /// Frames of atoms.
     Xyz,
+    /// Arrays of conformations of molecules.
+    Molecules,
 }
 
 /// True if files of these names belong to a dataset.
@@ -68,6 +70,10 @@ pub(super) fn found(files: &SourceFiles) -> Result<Vec<Found>, DatasetError> {
     }
     if let Some(file) = names.iter().find(|name| xyz::is_xyz(name)) {
         add(Format::Xyz, format!("extended XYZ ({file})"));
+    }
+    let is_molecules = |name: &&String| files.path_of(name).is_some_and(|path| molecules::is_molecules(&path));
+    if let Some(file) = names.iter().find(is_molecules) {
+        add(Format::Molecules, format!("npz of molecules ({file})"));
     }
     tu::names(names)
         .into_iter()

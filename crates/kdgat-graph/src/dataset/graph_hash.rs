@@ -1,7 +1,7 @@
 //! Hashes of graphs as their source has them, by which a division recognises its test graphs.
 //!
-//! The hash of a graph is that of its identifier, its targets, the features of its nodes, and its edges. Edges that were made from positions depend on
-//! the cutoff, so the positions take their place.
+//! The hash of a graph is that of its identifier, its targets, the features of its nodes, its edges, positions, cell and forces. Edges that were made
+//! from positions depend on the cutoff, so the positions alone count then. Kinds of nodes are among their features.
 
 use std::collections::BTreeSet;
 
@@ -32,10 +32,15 @@ fn hash_of(set: &GraphSet, graph: usize) -> u64 {
     let width = set.schema.node_columns();
     hash.update(&(nodes.len() as u64).to_le_bytes());
     add_numbers(&mut hash, &set.node_features[nodes.start * width..nodes.end * width]);
-    match &set.position_hashes {
-        Some(positions) => hash.update(&positions[graph].to_le_bytes()),
-        None => hash.update(&hash_of_edges(set, graph).to_le_bytes()),
-    };
+    if set.lists_edges {
+        hash.update(&hash_of_edges(set, graph).to_le_bytes());
+    }
+    if let Some(positions) = &set.position_hashes {
+        hash.update(&positions[graph].to_le_bytes());
+    }
+    if let Some(space) = set.space.as_ref().filter(|space| !space.forces.is_empty()) {
+        add_numbers(&mut hash, &space.forces[nodes.start * 3..nodes.end * 3]);
+    }
     first_bytes(&hash)
 }
 

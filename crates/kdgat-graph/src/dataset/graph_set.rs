@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::error::{DatasetError, Origin};
 use super::schema::{Feature, Schema};
+use super::space_set::SpaceSet;
 use crate::Split;
 
 /// Most nodes of a graph: node numbers of a store have 16 bits.
@@ -48,8 +49,12 @@ pub struct GraphSet {
     pub splits: Option<Vec<Split>>,
     /// Edges that were left out.
     pub left_out: LeftOut,
-    /// `[num_graphs]`: hash of the positions of each graph's nodes, if its edges were made from them.
+    /// Positions of the nodes, if they have any.
+    pub space: Option<SpaceSet>,
+    /// `[num_graphs]`: hash of the positions of each graph's nodes as the source has them, if they have any.
     pub position_hashes: Option<Vec<u64>>,
+    /// True if the source lists edges; false if they were made from positions, or there are none.
+    pub lists_edges: bool,
 }
 
 /// Edges of a source that are not in the graphs.
@@ -106,10 +111,26 @@ pub(super) struct Edges {
     pub sources: Vec<u32>,
     pub targets: Vec<u32>,
     pub left_out: LeftOut,
-    /// See [`GraphSet::position_hashes`].
-    pub position_hashes: Option<Vec<u64>>,
+    /// See [`GraphSet::lists_edges`].
+    pub are_listed: bool,
     /// Facts about the columns that may surprise.
     pub notes: Vec<String>,
+}
+
+impl Edges {
+    /// No edge in any of the graphs.
+    pub fn none(num_graphs: usize) -> Self {
+        Self {
+            features: Vec::new(),
+            values: Vec::new(),
+            pointers: vec![0; num_graphs + 1],
+            sources: Vec::new(),
+            targets: Vec::new(),
+            left_out: LeftOut::default(),
+            are_listed: false,
+            notes: Vec::new(),
+        }
+    }
 }
 
 /// An edge of a source, in the numbering of its graph.
@@ -188,6 +209,15 @@ pub(super) fn without_unlabelled(set: GraphSet) -> GraphSet {
         targets: edges.kept(&set.targets, 1, &kept),
         graph_targets: kept.iter().flat_map(|&graph| set.targets_of(graph)).copied().collect(),
         splits: set.splits.as_ref().map(|splits| kept.iter().map(|&graph| splits[graph]).collect()),
+        space: set.space.as_ref().map(|space| SpaceSet {
+            positions: nodes.kept(&space.positions, 3, &kept),
+            kinds: nodes.kept(&space.kinds, 1, &kept),
+            forces: if space.forces.is_empty() { Vec::new() } else { nodes.kept(&space.forces, 3, &kept) },
+            cells: match space.cells.is_empty() {
+                true => Vec::new(),
+                false => kept.iter().flat_map(|&graph| &space.cells[graph * 9..(graph + 1) * 9]).copied().collect(),
+            },
+        }),
         position_hashes: set.position_hashes.as_ref().map(|hashes| kept.iter().map(|&graph| hashes[graph]).collect()),
         ..set
     }

@@ -10,14 +10,16 @@ mod format;
 mod graph_hash;
 mod graph_set;
 mod missing;
+mod molecules;
+mod node_places;
 mod node_target_table;
 #[cfg(feature = "parquet")]
 mod parquet_table;
-mod periodic;
 mod radius;
 pub mod schema;
 mod settings;
 mod source_files;
+mod space_set;
 mod summary;
 mod table;
 mod table_file;
@@ -34,8 +36,9 @@ pub use explain::explain;
 pub use folds::{FoldOptions, GraphSplit};
 pub use graph_set::{GraphSet, LeftOut, MOST_NODES};
 pub use missing::is_missing;
-pub use schema::{Feature, Level, Schema, Target, Task};
-pub use summary::{Summary, TargetValues};
+pub use schema::{Feature, Kinds, Level, Schema, SpaceSchema, Target, Task};
+pub use space_set::SpaceSet;
+pub use summary::{Neighbours, SpaceSummary, Summary, TargetValues};
 
 pub(crate) use graph_hash::graph_hashes;
 
@@ -46,12 +49,13 @@ use source_files::SourceFiles;
 /// File with the outputs of a teacher from elsewhere, in a dataset's folder. The dataset does not depend on it.
 pub const TARGETS: &str = "targets.safetensors";
 
-/// True if `path` is a dataset of graphs in a known format: a zip archive, an XYZ file, or a folder with the files of one, also if some
+/// True if `path` is a dataset of graphs in a known format: a zip archive, an XYZ file, an npz file of molecules, or a folder with the files of one, also if some
 /// are missing.
 pub fn is_dataset(path: &Path) -> bool {
     let is_archive = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("zip"));
     let is_file = (is_archive || xyz::is_xyz(&path.to_string_lossy())) && path.is_file();
     is_file
+        || molecules::is_molecules(path)
         || (path.is_dir()
             && SourceFiles::open(path).is_ok_and(|files| format::found(&files).map_or(true, |found| !found.is_empty())))
 }
@@ -74,6 +78,7 @@ pub fn read(path: &Path) -> Result<GraphSet, DatasetError> {
                 }
                 Format::Table => table::read(&files)?,
                 Format::Xyz => xyz::read(&files)?,
+                Format::Molecules => molecules::read(&files)?,
             }
         }
         several => {
@@ -91,8 +96,8 @@ pub fn read(path: &Path) -> Result<GraphSet, DatasetError> {
 
 fn unknown(path: &Path, files: &SourceFiles) -> DatasetError {
     let detail = format!(
-        "no dataset of graphs: it has neither graphs.csv (tables), nor NAME_graph_indicator.txt (TUDataset), nor *.xyz (extended XYZ), nor \
-         DGL's meta.yaml; its files: {}",
+        "no dataset of graphs: it has neither graphs.csv (tables), nor NAME_graph_indicator.txt (TUDataset), nor *.xyz (extended XYZ), nor *.npz of \
+         molecules (rMD17), nor DGL's meta.yaml; its files: {}",
         files.names().join(", ")
     );
     let detail = explain(path).unwrap_or(detail);

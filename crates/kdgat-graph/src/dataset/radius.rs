@@ -6,10 +6,9 @@
 use std::ops::RangeInclusive;
 
 use super::error::{DatasetError, Origin};
-use super::graph_hash::first_bytes;
 use super::graph_set::{Edges, LeftOut, MOST_EDGES};
-use super::periodic::{Cell, NoEdges};
 use super::schema::Feature;
+use crate::space::{Cell, NoPairs, PairSearch};
 
 /// Options of edges made from positions.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,8 +43,8 @@ impl Radius {
 /// Makes the edges of one graph after the other.
 pub(super) struct EdgeMaker {
     radius: Radius,
+    search: PairSearch,
     edges: Edges,
-    position_hashes: Vec<u64>,
 }
 
 impl EdgeMaker {
@@ -58,10 +57,10 @@ impl EdgeMaker {
             sources: Vec::new(),
             targets: Vec::new(),
             left_out: LeftOut::default(),
-            position_hashes: None,
+            are_listed: false,
             notes: Vec::new(),
         };
-        Self { radius, edges, position_hashes: Vec::new() }
+        Self { radius, search: PairSearch::default(), edges }
     }
 
     /// Adds a graph by the positions of its nodes. In a cell, the nearest image of a node makes its edge; further ones and those of the
@@ -69,61 +68,42 @@ impl EdgeMaker {
     ///
     /// # Errors
     /// More edges than a store can number, or a cell far smaller than the cutoff.
-    pub fn add(
-        &mut self,
-        positions: &[[f64; 3]],
-        cell: Option<&Cell>,
-        graph: &str,
-        origin: Origin<'_>,
-    ) -> Result<(), DatasetError> {
-        let cutoff = self.radius.cutoff;
-        let found = match cell {
-            None => neighbours(positions, cutoff, MOST_EDGES).ok_or(NoEdges::TooManyEdges),
-            Some(cell) => cell.neighbours(positions, cutoff, MOST_EDGES).map(|found| {
-                self.edges.left_out.repeated += found.further_images;
-                self.edges.left_out.self_loops += found.own_images;
-                found.near
-            }),
-        };
-        let near = found.map_err(|reason| match reason {
-            NoEdges::TooManyEdges => {
-                let found = format!("graph {graph} has more than {MOST_EDGES} edges with cutoff {cutoff}");
-                let expected = format!("at most {MOST_EDGES}: set a smaller `cutoff`, or remove the graph");
-                origin.error(found, expected)
-            }
-            NoEdges::TooManyImages => origin.error(
-                format!("graph {graph} has millions of periodic images within cutoff {cutoff}"),
-                "a smaller `cutoff`, or a larger Lattice: are both in Å?",
-            ),
-            NoEdges::FarAtom => origin.error(
-                format!("graph {graph} has an atom more than a hundred million cells from the origin"),
-                "positions near the cell of Lattice",
-            ),
-        })?;
-        for Neighbour { target, source, length } in near {
+    pub fn add(&mut self, positions: &[[f64; 3]], cell: Option<&Cell>) -> Result<(), NoPairs> {
+        let found = nearest(&mut self.search, positions, cell, self.radius.cutoff, MOST_EDGES)?;
+        self.edges.left_out.repeated += found.further_images;
+        self.edges.left_out.self_loops += found.own_images;
+        for Neighbour { target, source, length } in found.near {
             self.edges.targets.push(target);
             self.edges.sources.push(source);
             self.edges.values.extend(self.radius.expand(length));
         }
         self.edges.pointers.push(self.edges.sources.len() as u64);
-        self.position_hashes.push(hash_of(positions, cell));
         Ok(())
+    }
+
+    /// The error that a graph has no edges for a reason.
+    pub fn error(&self, reason: NoPairs, graph: &str, origin: Origin<'_>) -> DatasetError {
+        let cutoff = self.radius.cutoff;
+        match reason {
+            NoPairs::TooMany => {
+                let found = format!("graph {graph} has more than {MOST_EDGES} edges with cutoff {cutoff}");
+                let expected = format!(
+                    "at most {MOST_EDGES}: set a smaller `cutoff`, remove the graph, or set `edges = false` for networks in space, which \
+                     make pairs of their own"
+                );
+                origin.error(found, expected)
+            }
+            reason => {
+                let (found, expected) = reason.text(cutoff);
+                origin.error(format!("graph {graph} has {found}"), expected)
+            }
+        }
     }
 
     /// The edges of all graphs.
     pub fn finish(self) -> Edges {
-        Edges { position_hashes: Some(self.position_hashes), ..self.edges }
+        self.edges
     }
-}
-
-/// Hash of the positions of a graph's nodes and of its cell.
-fn hash_of(positions: &[[f64; 3]], cell: Option<&Cell>) -> u64 {
-    let mut hash = blake3::Hasher::new();
-    hash.update(bytemuck::cast_slice(positions));
-    cell.into_iter().flat_map(Cell::vectors).for_each(|vector| {
-        hash.update(bytemuck::bytes_of(&vector));
-    });
-    first_bytes(&hash)
 }
 
 /// A node near another one.
@@ -134,42 +114,41 @@ pub(super) struct Neighbour {
     pub length: f64,
 }
 
-/// All ordered pairs of different nodes at most `cutoff` apart, by target, then by source; `None` if there are more than `most`.
-///
-/// Sorts the nodes along the axis of their largest extent and compares each with those that follow within the cutoff.
-fn neighbours(positions: &[[f64; 3]], cutoff: f64, most: usize) -> Option<Vec<Neighbour>> {
-    let extent = |axis: usize| {
-        let values = || positions.iter().map(move |position| position[axis]);
-        values().fold(f64::NEG_INFINITY, f64::max) - values().fold(f64::INFINITY, f64::min)
-    };
-    let axis = (0..3).max_by(|&one, &other| extent(one).total_cmp(&extent(other))).unwrap_or(0);
-    let mut order: Vec<u32> = (0..).take(positions.len()).collect();
-    let along = |node: u32| positions[node as usize][axis];
-    order.sort_unstable_by(|&one, &other| along(one).total_cmp(&along(other)));
-    let mut near = Vec::new();
-    for (at, &one) in order.iter().enumerate() {
-        for &other in &order[at + 1..] {
-            let offset = along(other) - along(one);
-            if offset * offset > cutoff * cutoff {
-                break;
-            }
-            let squared = squared_distance(&positions[one as usize], &positions[other as usize]);
-            if squared <= cutoff * cutoff {
-                let length = squared.sqrt();
-                near.push(Neighbour { target: one, source: other, length });
-                near.push(Neighbour { target: other, source: one, length });
-            }
-        }
-        if near.len() > most {
-            return None;
-        }
-    }
-    near.sort_unstable_by_key(|pair| (pair.target, pair.source));
-    Some(near)
+/// Edges between nodes and the nearest images of others: a store has at most one edge from a node to another.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct NearestImages {
+    /// By target, then by source.
+    near: Vec<Neighbour>,
+    /// Further images within the cutoff, in both directions.
+    further_images: u64,
+    /// Images of the node itself within the cutoff.
+    own_images: u64,
 }
 
-fn squared_distance(one: &[f64; 3], other: &[f64; 3]) -> f64 {
-    one.iter().zip(other).map(|(one, other)| (one - other) * (one - other)).sum()
+/// All ordered pairs of different nodes at most `cutoff` apart, at most `most` of them; of several images the nearest.
+fn nearest(
+    search: &mut PairSearch,
+    positions: &[[f64; 3]],
+    cell: Option<&Cell>,
+    cutoff: f64,
+    most: usize,
+) -> Result<NearestImages, NoPairs> {
+    let mut found = NearestImages::default();
+    search.each_pair(positions, cell, cutoff, |pair| {
+        let (target, source, length) = (pair.target, pair.source, pair.squared.sqrt());
+        let count = found.near.len();
+        match found.near.last_mut() {
+            _ if source == target => found.own_images += 1,
+            Some(last) if (last.target, last.source) == (target, source) => {
+                last.length = last.length.min(length);
+                found.further_images += 1;
+            }
+            _ if count == most => return Err(NoPairs::TooMany),
+            _ => found.near.push(Neighbour { target, source, length }),
+        }
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -177,38 +156,27 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The definition: every pair is compared.
-    fn all_pairs(positions: &[[f64; 3]], cutoff: f64) -> Vec<Neighbour> {
-        let mut pairs = Vec::new();
-        for (target, one) in (0..).zip(positions) {
-            for (source, other) in (0..).zip(positions) {
-                let squared = squared_distance(one, other);
-                if source != target && squared <= cutoff * cutoff {
-                    pairs.push(Neighbour { target, source, length: squared.sqrt() });
-                }
-            }
-        }
-        pairs
+    #[test]
+    fn the_nearest_image_makes_the_edge() {
+        // Two atoms of caesium chloride: each corner has eight centres at a·√3/2, and six own images at a.
+        let cell = Cell::new(&[[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 2.0]]).unwrap();
+        let positions = [[0.0; 3], [1.0; 3]];
+        let near = |positions: &[[f64; 3]], cutoff, most| {
+            nearest(&mut PairSearch::default(), positions, Some(&cell), cutoff, most)
+        };
+        let found = near(&positions, 1.8, 10).unwrap();
+        assert_eq!((found.near.len(), found.further_images, found.own_images), (2, 14, 0));
+        assert!(found.near.iter().all(|pair| (pair.length - 3f64.sqrt()).abs() < 1e-12));
+        let found = near(&positions, 2.0, 10).unwrap();
+        assert_eq!((found.near.len(), found.further_images, found.own_images), (2, 14, 12));
+        assert_eq!(near(&positions, 2.0, 2).map(|found| found.near.len()), Ok(2));
+        assert_eq!(near(&positions, 2.0, 1), Err(NoPairs::TooMany));
+        // An atom off the centre: of its eight images the nearest one counts.
+        let found = near(&[[0.0; 3], [0.75, 1.0, 1.0]], 2.0, 10).unwrap();
+        assert!(found.near.iter().all(|pair| (pair.length - (0.75f64.powi(2) + 2.0).sqrt()).abs() < 1e-12));
     }
 
     proptest! {
-        #[test]
-        fn neighbours_are_those_of_all_pairs(
-            // A coarse grid: many nodes at the same place, and many distances that equal the cutoff.
-            grid in prop::collection::vec((-4i8..5, -4i8..5, -1i8..2), 0..60),
-            scattered in prop::collection::vec(prop::array::uniform3(-3.0f64..3.0), 0..60),
-            cutoff in prop_oneof![Just(1.0), Just(2.0), Just(5.0), 0.01f64..8.0],
-        ) {
-            let mut positions: Vec<[f64; 3]> =
-                grid.into_iter().map(|(x, y, z)| [x, y, z].map(f64::from)).collect();
-            positions.extend(scattered);
-            let expected = all_pairs(&positions, cutoff);
-            prop_assert_eq!(neighbours(&positions, cutoff, expected.len()), Some(expected.clone()));
-            if !expected.is_empty() {
-                prop_assert_eq!(neighbours(&positions, cutoff, expected.len() - 1), None);
-            }
-        }
-
         #[test]
         fn every_gaussian_is_that_of_the_formula(length in 0.0f64..6.0, cutoff in 0.1f64..6.0, basis in 2usize..40) {
             let spacing = cutoff / (basis - 1) as f64;
@@ -225,10 +193,9 @@ mod tests {
     #[test]
     fn edges_of_several_graphs_follow_each_other() {
         let mut maker = EdgeMaker::new(Radius { cutoff: 2.0, basis: 3 });
-        let origin = Origin::line("a.xyz", 7);
-        maker.add(&[[0.0; 3], [0.0; 3]], None, "1", origin).unwrap();
-        maker.add(&[[9.0; 3]], None, "2", origin).unwrap();
-        maker.add(&[[0.0; 3], [0.0, 2.0, 0.0], [0.0, 4.1, 0.0]], None, "3", origin).unwrap();
+        maker.add(&[[0.0; 3], [0.0; 3]], None).unwrap();
+        maker.add(&[[9.0; 3]], None).unwrap();
+        maker.add(&[[0.0; 3], [0.0, 2.0, 0.0], [0.0, 4.1, 0.0]], None).unwrap();
         let edges = maker.finish();
         assert_eq!(edges.pointers, [0, 2, 2, 4]);
         assert_eq!((edges.sources, edges.targets), (vec![1, 0, 1, 0], vec![0, 1, 0, 1]));
@@ -243,7 +210,8 @@ mod tests {
     fn a_graph_with_too_many_edges_is_refused() {
         let mut maker = EdgeMaker::new(Radius { cutoff: 1e3, basis: 2 });
         let positions: Vec<[f64; 3]> = (0..30_000).map(|node| [f64::from(node) * 1e-3, 0.0, 0.0]).collect();
-        let error = maker.add(&positions, None, "large", Origin::line("a.xyz", 7)).unwrap_err().to_string();
+        let reason = maker.add(&positions, None).unwrap_err();
+        let error = maker.error(reason, "large", Origin::line("a.xyz", 7)).to_string();
         let expected = "a.xyz, line 7: graph large has more than 65535 edges with cutoff 1000, expected at most 65535: set a smaller";
         assert!(error.contains(expected), "{error}");
         assert!(maker.finish().sources.is_empty());

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::elements::{HEAVIEST_ELEMENT, symbol_of};
+use crate::feature_set::SpaceColumns;
+
 /// Kind of prediction for each graph or node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -89,12 +92,87 @@ pub struct Schema {
     pub node_features: Vec<Feature>,
     /// Features of edges.
     pub edge_features: Vec<Feature>,
+    /// Positions of nodes; `None` without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<SpaceSchema>,
+}
+
+/// Positions of the nodes of a dataset, and what belongs to them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceSchema {
+    /// Kinds of nodes.
+    pub kinds: Kinds,
+    /// True if each node has a force, a target of networks in space.
+    pub forces: bool,
+    /// True if a graph has a periodic cell.
+    pub periodic: bool,
+    /// Unit of lengths, if it is known.
+    pub length_unit: Option<String>,
+    /// Unit of energies, if it is known; that of forces is this one by that of lengths.
+    pub energy_unit: Option<String>,
+    /// Reason why no network in space can be trained on these positions.
+    pub unfit: Option<String>,
+}
+
+/// Kinds of nodes in space, and the meaning of their numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kinds {
+    /// All nodes are of kind 0.
+    Unknown,
+    /// Chemical elements; the numbers are atomic numbers.
+    Elements,
+    /// Named kinds, the first one of number 1.
+    Named(Vec<String>),
+}
+
+impl Kinds {
+    /// Name of a kind.
+    pub fn name(&self, kind: u16) -> String {
+        let unknown = || "unknown".to_owned();
+        match self {
+            Self::Unknown => unknown(),
+            Self::Elements => symbol_of(kind).map_or_else(unknown, str::to_owned),
+            Self::Named(names) => {
+                usize::from(kind).checked_sub(1).and_then(|at| names.get(at)).cloned().unwrap_or_else(unknown)
+            }
+        }
+    }
+
+    /// Number of different kinds, kind 0 included: rows of an embedding.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Unknown => 1,
+            Self::Elements => HEAVIEST_ELEMENT + 1,
+            Self::Named(names) => names.len() + 1,
+        }
+    }
 }
 
 impl Schema {
     /// True if each graph has a class.
     pub fn has_classes(&self) -> bool {
         self.task == Task::Classification && self.level.is_graph()
+    }
+
+    /// Positions, for a network in space.
+    ///
+    /// # Errors
+    /// No positions, or such that no network in space can use; the text says what to do.
+    pub fn expect_positions(&self) -> Result<&SpaceSchema, String> {
+        let missing = "the graphs have no positions, which a network in space reads: they are the columns pos_x, pos_y and pos_z of nodes.csv, \
+                       or come with XYZ files and with npz files of molecules";
+        let space = self.space.as_ref().ok_or_else(|| missing.to_owned())?;
+        space.unfit.clone().map_or(Ok(space), Err)
+    }
+
+    /// The columns of graphs in space that a store of this dataset has.
+    pub(crate) fn space_columns(&self) -> SpaceColumns {
+        self.space.as_ref().map_or(SpaceColumns::default(), |space| SpaceColumns {
+            positions: true,
+            cells: space.periodic,
+            forces: space.forces,
+        })
     }
 
     /// Name of the task with its level in `kdgat-graphs.toml`.

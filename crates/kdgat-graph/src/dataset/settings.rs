@@ -9,6 +9,7 @@ use super::error::{DatasetError, Origin};
 use super::radius::Radius;
 use super::schema::{Level, Task};
 use super::source_files::SourceFiles;
+use crate::Split;
 
 /// The file of settings.
 pub(super) const SETTINGS: &str = "kdgat-graphs.toml";
@@ -57,6 +58,19 @@ pub(super) struct Settings {
     cutoff: Option<Spanned<f64>>,
     /// Number of Gaussians that a distance is expanded in.
     radial_basis: Option<Spanned<usize>>,
+    /// False to make no edges from positions: networks in space make pairs of their own.
+    edges: Option<Spanned<bool>>,
+    /// Column of the table of nodes with their kinds; default: the column of chemical elements, or the only categorical one.
+    pub kinds: Option<Spanned<String>>,
+    /// Name of the forces: columns NAME_x, NAME_y, NAME_z of the table of nodes (default: f), a property of atoms or an array (default:
+    /// forces).
+    pub forces: Option<Spanned<String>>,
+    /// Files whose graphs are the test set; those of the others are for training and validation. Of XYZ and npz files.
+    test_files: Option<Spanned<Vec<String>>>,
+    /// Unit of positions and of the cutoff, for messages and reports.
+    pub length_unit: Option<String>,
+    /// Unit of energies, for messages and reports.
+    pub energy_unit: Option<String>,
     /// The text of the file.
     #[serde(skip)]
     text: String,
@@ -70,7 +84,7 @@ impl Settings {
         let settings = toml::from_str::<Self>(&text).map_err(|error| {
             let expected =
                 "name, task (classification, multi-label, regression, node-classification, node-multi-label, node-regression), \
-                 targets, split, directed, cutoff, radial_basis";
+                 targets, split, directed, cutoff, radial_basis, edges, kinds, forces, test_files, length_unit, energy_unit";
             origin(&text, error.span().unwrap_or(0..0)).error(error.message(), expected)
         })?;
         Ok(Self { text, ..settings })
@@ -138,6 +152,71 @@ impl Settings {
         Ok(Radius { cutoff, basis: *basis.get_ref() })
     }
 
+    /// False if no edges are wanted.
+    ///
+    /// # Errors
+    /// A cutoff of the edges beside that.
+    pub fn wants_edges(&self) -> Result<bool, DatasetError> {
+        match (&self.edges, &self.cutoff) {
+            (Some(edges), Some(_)) if !edges.get_ref() => {
+                let expected =
+                    "one of the two: networks in space have a cutoff of their own, in the configuration of the run";
+                Err(self.origin(edges.span()).error("`edges = false` beside `cutoff`", expected))
+            }
+            (edges, _) => Ok(edges.as_ref().is_none_or(|edges| *edges.get_ref())),
+        }
+    }
+
+    /// The set of each file's graphs, by `test_files`; `None` without that.
+    ///
+    /// # Errors
+    /// A file that is not there, no file left for training, or a `split` beside that.
+    pub fn splits_of(&self, files: &[&String]) -> Result<Option<Vec<Split>>, DatasetError> {
+        let Some(test) = &self.test_files else { return Ok(None) };
+        let error = |found: String, expected: String| Err(self.line_of(Some(test)).error(found, expected));
+        if let Some(missing) = test.get_ref().iter().find(|name| !files.contains(name)) {
+            let names: Vec<&str> = files.iter().map(|name| name.as_str()).collect();
+            return error(format!("`test_files` with '{missing}'"), format!("names among {}", names.join(", ")));
+        }
+        if self.split.is_some() {
+            return error("`test_files` beside `split`".to_owned(), "one of the two".to_owned());
+        }
+        let splits: Vec<Split> =
+            files.iter().map(|&name| if test.get_ref().contains(name) { Split::Test } else { Split::Train }).collect();
+        let wanted = |split: Split| splits.contains(&split);
+        match wanted(Split::Test) && wanted(Split::Train) {
+            true => Ok(Some(splits)),
+            false => error(
+                "`test_files` that leave no file for the other set".to_owned(),
+                "some of the files, not all or none".to_owned(),
+            ),
+        }
+    }
+
+    /// Refuses `test_files`, which tables do not have.
+    ///
+    /// # Errors
+    /// If it is set.
+    pub fn expect_no_test_files(&self) -> Result<(), DatasetError> {
+        match &self.test_files {
+            None => Ok(()),
+            Some(files) => {
+                let expected = "a column `split` in the table of graphs: `test_files` is for XYZ and npz files";
+                Err(self.line_of(Some(files)).error("`test_files` beside tables", expected))
+            }
+        }
+    }
+
+    /// The line of `edges`.
+    pub fn edges_origin(&self) -> Origin<'static> {
+        self.line_of(self.edges.as_ref())
+    }
+
+    /// The line of a setting that was read, or the file.
+    pub fn line_of<T>(&self, setting: Option<&Spanned<T>>) -> Origin<'static> {
+        self.origin(setting.map_or(0..0, Spanned::span))
+    }
+
     /// True if edges are made from positions.
     pub fn has_cutoff(&self) -> bool {
         self.cutoff.is_some()
@@ -186,5 +265,8 @@ mod tests {
             let error = settings(text).radius().unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
         }
+        assert!(settings("").wants_edges().unwrap() && !settings("edges = false").wants_edges().unwrap());
+        let error = settings("cutoff = 1.0\nedges = false").wants_edges().unwrap_err().to_string();
+        assert!(error.contains("kdgat-graphs.toml, line 2: `edges = false` beside `cutoff`"), "{error}");
     }
 }

@@ -12,7 +12,7 @@ use zip::ZipArchive;
 use zip::result::ZipError;
 
 use super::error::DatasetError;
-use super::{format, xyz};
+use super::{format, molecules, xyz};
 
 /// Largest size of an unpacked file of an archive, as a multiple of its packed size: real tables reach some hundred times.
 const MOST_INFLATION: u64 = 1000;
@@ -45,7 +45,7 @@ enum Content {
 
 impl SourceFiles {
     /// Lists the files of a folder or zip archive; folders within are not searched, except those of an archive, and `raw` if the folder
-    /// itself has no dataset. An XYZ file is alone.
+    /// itself has no dataset. An XYZ file or an npz file of molecules is alone.
     pub fn open(root: &Path) -> Result<Self, DatasetError> {
         if root.is_dir() {
             let (names, raw) = (names_in(root)?, root.join(RAW));
@@ -57,7 +57,7 @@ impl SourceFiles {
             }
             return Ok(Self { root: root.to_owned(), content: Content::Folder(root.to_owned()), names });
         }
-        if xyz::is_xyz(&root.to_string_lossy()) {
+        if xyz::is_xyz(&root.to_string_lossy()) || molecules::is_molecules(root) {
             let names = root.file_name().map(|name| name.to_string_lossy().into_owned()).into_iter().collect();
             return Ok(Self { root: root.to_owned(), content: Content::File, names });
         }
@@ -102,6 +102,15 @@ impl SourceFiles {
     /// Names of the files, without folders, in the order of their paths.
     pub fn names(&self) -> &[String] {
         &self.names
+    }
+
+    /// Path of a file; `None` for one in an archive.
+    pub fn path_of(&self, name: &str) -> Option<PathBuf> {
+        match &self.content {
+            Content::Folder(folder) => Some(folder.join(name)),
+            Content::File => Some(self.root.clone()),
+            Content::Archive(_) => None,
+        }
     }
 
     /// The content of a file; `None` if there is no such file.

@@ -1,10 +1,13 @@
 //! Facts about a dataset of graphs, for `kdgat data check`.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::graph_set::{GraphSet, LeftOut};
 use super::schema::{Schema, Task};
-use crate::Split;
+use super::space_set::SpaceSet;
+use crate::{PairCount, PairCounter, SpaceOptions, Split};
 
 /// Facts about a dataset.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -31,10 +34,81 @@ pub struct Summary {
     pub with_targets: usize,
     /// Graphs of the training, validation and test split, if the source assigns graphs to them.
     pub splits: Option<[usize; 3]>,
+    /// Positions of nodes, if they have any.
+    pub space: Option<SpaceSummary>,
     /// Facts about the source that may surprise, such as graphs that are left out.
     pub notes: Vec<String>,
     /// Pitfalls: facts that may mislead.
     pub warnings: Vec<String>,
+}
+
+/// Facts about positions.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SpaceSummary {
+    /// Name of each kind of nodes, and the number of nodes of it.
+    pub kinds: Vec<(String, usize)>,
+    /// Graphs with a periodic cell.
+    pub periodic_graphs: usize,
+    /// Smallest, mean and largest length of a force, if there are forces.
+    pub forces: Option<[f64; 3]>,
+    /// Neighbours within a cutoff; `None` if a graph has millions of images within it.
+    pub neighbours: Option<Neighbours>,
+}
+
+/// Numbers of neighbours.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Neighbours {
+    /// The cutoff, in the unit of the positions.
+    pub cutoff: f64,
+    /// Smallest, mean and largest number of pairs of a graph.
+    pub pairs: [f64; 3],
+    /// Mean and largest number of neighbours of a node.
+    pub of_node: [f64; 2],
+    /// Nodes without a neighbour.
+    pub alone: u64,
+}
+
+impl SpaceSummary {
+    fn of(set: &GraphSet, cutoff: f64) -> Option<Self> {
+        let (space, schema) = (set.space.as_ref()?, set.schema.space.as_ref()?);
+        let mut counts: BTreeMap<u16, usize> = BTreeMap::new();
+        space.kinds.iter().for_each(|&kind| *counts.entry(kind).or_default() += 1);
+        let lengths = space.forces.as_chunks::<3>().0.iter();
+        let lengths = lengths.map(|force| force.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt());
+        Some(Self {
+            kinds: counts.into_iter().map(|(kind, count)| (schema.kinds.name(kind), count)).collect(),
+            periodic_graphs: space.cells.chunks_exact(9).filter(|cell| cell.iter().any(|&value| value != 0.0)).count(),
+            forces: schema.forces.then(|| extent(lengths)),
+            neighbours: neighbours(set, space, cutoff),
+        })
+    }
+}
+
+fn neighbours(set: &GraphSet, space: &SpaceSet, cutoff: f64) -> Option<Neighbours> {
+    let options = SpaceOptions { cutoff };
+    let mut counter = PairCounter::default();
+    let counts = (0..set.num_graphs()).map(|graph| {
+        let nodes = set.node_pointers[graph] as usize..set.node_pointers[graph + 1] as usize;
+        let cell = if space.cells.is_empty() { &[][..] } else { &space.cells[graph * 9..(graph + 1) * 9] };
+        counter.count_in(graph as u64, &space.positions[nodes.start * 3..nodes.end * 3], cell, &options).ok()
+    });
+    let counts = counts.collect::<Option<Vec<PairCount>>>()?;
+    let (pairs, nodes) = (counts.iter().map(|count| count.pairs).sum::<u64>() as f64, space.kinds.len());
+    Some(Neighbours {
+        cutoff,
+        pairs: extent(counts.iter().map(|count| count.pairs as f64)),
+        of_node: [pairs / nodes.max(1) as f64, counts.iter().map(|count| count.most).max().unwrap_or(0) as f64],
+        alone: counts.iter().map(|count| count.alone).sum(),
+    })
+}
+
+/// Smallest, mean and largest value.
+fn extent(values: impl Iterator<Item = f64>) -> [f64; 3] {
+    let (mut least, mut most, mut sum, mut count) = (f64::INFINITY, 0.0_f64, 0.0, 0_u64);
+    for value in values {
+        (least, most, sum, count) = (least.min(value), most.max(value), sum + value, count + 1);
+    }
+    [least, sum / count.max(1) as f64, most]
 }
 
 /// Values of a target.
@@ -50,14 +124,9 @@ pub enum TargetValues {
 }
 
 impl Summary {
-    /// Counts the facts of a dataset.
-    pub fn of(set: &GraphSet) -> Self {
+    /// Counts the facts of a dataset; neighbours of nodes with positions are those within the cutoff.
+    pub fn of(set: &GraphSet, cutoff: f64) -> Self {
         let graphs = set.num_graphs();
-        let extent = |size: &dyn Fn(usize) -> usize| {
-            let sizes = (0..graphs).map(|graph| size(graph) as f64);
-            let sum: f64 = sizes.clone().sum();
-            [sizes.clone().fold(f64::INFINITY, f64::min), sum / graphs.max(1) as f64, sizes.fold(0.0, f64::max)]
-        };
         let target_values: Vec<TargetValues> =
             (0..set.schema.targets.len()).map(|target| values_of(set, target)).collect();
         let of_split = |split: Split| set.splits.iter().flatten().filter(|found| **found == split).count();
@@ -66,14 +135,15 @@ impl Summary {
             name: set.name.clone(),
             schema: set.schema.clone(),
             graphs,
-            nodes: extent(&|graph| set.num_nodes(graph)),
-            edges: extent(&|graph| set.num_edges(graph)),
+            nodes: extent((0..graphs).map(|graph| set.num_nodes(graph) as f64)),
+            edges: extent((0..graphs).map(|graph| set.num_edges(graph) as f64)),
             undirected: set.is_undirected(),
             graphs_without_edges: (0..graphs).filter(|&graph| set.num_edges(graph) == 0).count(),
             left_out: set.left_out,
             target_values,
             with_targets: rows_with_targets(set).count(),
             splits,
+            space: SpaceSummary::of(set, cutoff),
             notes: set.notes.clone(),
             warnings: Vec::new(),
         };
@@ -86,8 +156,19 @@ impl Summary {
         if self.schema.node_features.is_empty() {
             warnings.push("nodes have no feature: a model can only use degrees and structure".to_owned());
         }
-        if self.graphs_without_edges > 0 {
-            warnings.push(format!("{} graphs have no edge", self.graphs_without_edges));
+        match (&self.space, self.graphs_without_edges) {
+            (_, 0) => {}
+            // Networks in space make pairs of their own.
+            (Some(_), without) if without == self.graphs => {}
+            (_, without) => warnings.push(format!("{without} graphs have no edge")),
+        }
+        if let Some(unfit) = self.schema.space.as_ref().and_then(|space| space.unfit.as_ref()) {
+            warnings.push(format!("no network in space can be trained: {unfit}"));
+        }
+        if let Some(Neighbours { alone, cutoff, .. }) = self.space.as_ref().and_then(|space| space.neighbours.as_ref())
+            && *alone > 0
+        {
+            warnings.push(format!("{alone} nodes have no neighbour within {cutoff}"));
         }
         for (target, values) in self.schema.targets.iter().zip(&self.target_values) {
             match values {

@@ -3,8 +3,8 @@
 //! | file | columns |
 //! |---|---|
 //! | `graphs.csv` | `graph_id`, targets of graphs `y` or `y_*`, optionally `split` |
-//! | `nodes.csv` | `graph_id`, `node_id`, continuous `x_*`, categorical `c_*`, optionally `pos_x`, `pos_y`, `pos_z`, targets of nodes `y` or `y_*` |
-//! | `edges.csv` | `graph_id`, `source`, `target`, continuous `e_*`; left out if edges are made from positions |
+//! | `nodes.csv` | `graph_id`, `node_id`, continuous `x_*`, categorical `c_*`, optionally `pos_x`, `pos_y`, `pos_z`, forces `f_x`, `f_y`, `f_z`, targets of nodes `y` or `y_*` |
+//! | `edges.csv` | `graph_id`, `source`, `target`, continuous `e_*`, categorical `kind`; may be left out if nodes have positions |
 //!
 //! Each may be Parquet instead (`graphs.parquet`, …). A target that is named like a feature is no feature.
 
@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use super::error::{DatasetError, Origin, Place};
 use super::feature_rows::{Cells, Column, Rows};
 use super::graph_set::{Edges, GraphSet, RawEdge, SortedEdges, expect_few_nodes};
+use super::node_places::{NodePlaces, POSITION, PlaceReader};
 use super::node_target_table::{NodeTargetReader, NodeTargets};
 use super::radius::{EdgeMaker, Radius};
 use super::schema::{Level, Schema};
@@ -28,13 +29,13 @@ pub(super) const GRAPHS: &str = "graphs";
 pub(super) const NODES: &str = "nodes";
 /// The table of edges.
 pub(super) const EDGES: &str = "edges";
+/// Column of edges with their kinds: a categorical feature.
+const KIND: &str = "kind";
 const NEEDED_TARGET: &str = "a column y, columns y_*, or `targets` in kdgat-graphs.toml, in the table of graphs or, for targets of nodes, in that of nodes";
 const MISSING_GRAPHS: &str = "it lists the graphs and their targets; for one large graph, write `task = \"node-class\"` into kdgat-graphs.toml (docs/nodes.md)";
 /// Advice against categorical columns of nodes with too many values.
 const TOO_MANY_VALUES: &str =
     "leave the column out, give rare values one name, or name it x_* if its values are numbers with a meaning";
-/// Columns of positions.
-const POSITION: [&str; 3] = ["pos_x", "pos_y", "pos_z"];
 
 /// Reads a dataset of this format.
 ///
@@ -42,15 +43,22 @@ const POSITION: [&str; 3] = ["pos_x", "pos_y", "pos_z"];
 /// A missing file or column, or a row that does not fit, with its line.
 pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
     let settings = Settings::read(files)?;
+    settings.expect_no_test_files()?;
     let radius = settings.radius()?;
     let table = TableFile::required(files, GRAPHS, MISSING_GRAPHS)?;
     let level = level_of(files, &settings, &table)?;
     let mut graphs = Graphs::read(&table, &settings, level)?;
     let mut nodes = Nodes::read(files, &graphs, &settings, level)?;
     let edges = match radius {
+        _ if !settings.wants_edges()? => no_edges(files, &settings, &graphs, &nodes)?,
         Some(radius) => made_edges(files, &settings, radius, &graphs, &nodes)?,
+        None if nodes.places.is_some() && !files.names().iter().any(|file| is_table(file, EDGES)) => {
+            no_edges(files, &settings, &graphs, &nodes)?
+        }
         None => listed_edges(files, &graphs, &nodes, settings.directed())?,
     };
+    let space = nodes.places.as_ref();
+    let space = space.map(|places| places.space(&graphs.ids, &nodes.order, &nodes.pointers, &settings));
     let (targets, graph_targets, node_targets) = match (graphs.targets.take(), nodes.targets.take()) {
         (_, Some(targets)) => {
             let rows = targets.of_all(&nodes.order);
@@ -72,6 +80,7 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
             targets: targets.targets,
             node_features: nodes.rows.features.clone(),
             edge_features: edges.features,
+            space: space.as_ref().map(|space| space.schema.clone()),
         },
         graph_ids: graphs.ids,
         node_ids: if level.is_graph() { Vec::new() } else { nodes.numbers.iter().map(names_of).collect() },
@@ -87,7 +96,9 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
         node_targets,
         splits: graphs.splits,
         left_out: edges.left_out,
-        position_hashes: edges.position_hashes,
+        position_hashes: space.as_ref().map(|space| space.hashes.clone()),
+        lists_edges: edges.are_listed,
+        space: space.map(|space| space.set),
     })
 }
 
@@ -186,8 +197,8 @@ struct Nodes {
     /// For each graph, the number of each of its nodes.
     numbers: Vec<HashMap<String, u32>>,
     rows: Rows,
-    /// Position of each row, if the table has positions.
-    positions: Option<Vec<[f64; 3]>>,
+    /// Positions, forces and kinds of the rows, if the table has positions that are no targets.
+    places: Option<NodePlaces>,
     /// Rows in the order of the graphs.
     order: Vec<u32>,
     pointers: Vec<u64>,
@@ -209,9 +220,7 @@ impl Nodes {
         let (features, of_targets) = feature_columns(&table, target_columns);
         let notes = [table.notes(), &of_targets].concat();
         let FeatureColumns { continuous, categorical } = features;
-        let coordinates = position_columns(&table)?;
-        expect_other_positions(&table, coordinates, target_columns, settings)?;
-        let mut positions = coordinates.map(|_| Vec::new());
+        let mut places = PlaceReader::new(&table, target_columns, settings)?;
         let mut values: Vec<Vec<f32>> = vec![Vec::new(); continuous.len()];
         let mut cells: Vec<Vec<String>> = vec![Vec::new(); categorical.len()];
         let mut numbers = vec![HashMap::new(); graphs.ids.len()];
@@ -238,8 +247,8 @@ impl Nodes {
             if let Some(targets) = &mut targets {
                 targets.add(&row, graph as u32)?;
             }
-            if let (Some(positions), Some([x, y, z])) = (&mut positions, coordinates) {
-                positions.push([row.coordinate(x)?, row.coordinate(y)?, row.coordinate(z)?]);
+            if let Some(places) = &mut places {
+                places.add(&row)?;
             }
             Ok(())
         })?;
@@ -251,6 +260,7 @@ impl Nodes {
             return Err(DatasetError::Unusable { root: files.root().to_owned(), detail });
         }
         let targets = targets.map(|targets| targets.finish(&table, graphs, settings)).transpose()?;
+        let places = places.map(|places| places.finish(&table, &categorical, &cells));
         let column = |column: usize, cells: Cells| {
             let (name, origin) = (table.columns()[column].clone(), table.header());
             Column { name, cells, origin, remedy: TOO_MANY_VALUES }
@@ -262,7 +272,7 @@ impl Nodes {
         let mut pointers = vec![0u64];
         of_graph.iter().for_each(|nodes| pointers.push(pointers[pointers.len() - 1] + nodes.len() as u64));
         let order = of_graph.concat();
-        Ok(Self { file: table.file().to_owned(), numbers, rows, positions, order, pointers, targets, notes })
+        Ok(Self { file: table.file().to_owned(), numbers, rows, places, order, pointers, targets, notes })
     }
 }
 
@@ -296,34 +306,17 @@ fn feature_columns(table: &TableFile, targets: &[usize]) -> (FeatureColumns, Vec
     (FeatureColumns { continuous, categorical }, notes)
 }
 
-/// Refuses to make edges from positions that are to be predicted.
-fn expect_other_positions(
-    table: &TableFile,
-    positions: Option<[usize; 3]>,
-    targets: &[usize],
-    settings: &Settings,
-) -> Result<(), DatasetError> {
-    let predicted = positions.into_iter().flatten().find(|column| targets.contains(column));
-    let Some(column) = predicted.filter(|_| settings.has_cutoff()) else { return Ok(()) };
-    let found = format!("a target {}, from which `cutoff` makes the edges", table.columns()[column]);
-    Err(settings
-        .cutoff_origin()
-        .error(found, "edges that do not tell the target: list them in edges.csv, without `cutoff`"))
-}
-
-/// Columns of positions: all three, or none.
-fn position_columns(table: &TableFile) -> Result<Option<[usize; 3]>, DatasetError> {
-    let found = POSITION.map(|name| table.find(name));
-    match found {
-        [None, None, None] => Ok(None),
-        [Some(x), Some(y), Some(z)] => Ok(Some([x, y, z])),
-        _ => {
-            let names = |is_there: bool| {
-                let named = POSITION.into_iter().zip(found).filter(|(_, column)| column.is_some() == is_there);
-                named.map(|(name, _)| name).collect::<Vec<_>>().join(", ")
-            };
-            let problem = format!("{} without {}", names(true), names(false));
-            Err(table.header().error(problem, "all of pos_x, pos_y, pos_z, or none"))
+/// The dataset without edges, because it has no table of them or `edges = false`.
+fn no_edges(files: &SourceFiles, settings: &Settings, graphs: &Graphs, nodes: &Nodes) -> Result<Edges, DatasetError> {
+    if let Some(file) = files.names().iter().find(|file| is_table(file, EDGES)) {
+        let expected = format!("one of the two: remove {file}, or `edges = false` to use the edges of {file}");
+        return Err(settings.edges_origin().error(format!("`edges = false` beside {file}"), expected));
+    }
+    match nodes.places {
+        Some(_) => Ok(Edges::none(graphs.ids.len())),
+        None => {
+            let found = format!("`edges = false`, but {} has no positions", nodes.file);
+            Err(settings.edges_origin().error(found, format!("columns {} there", POSITION.join(", "))))
         }
     }
 }
@@ -342,30 +335,27 @@ fn made_edges(
         );
         return Err(settings.cutoff_origin().error(format!("`cutoff` beside {file}"), expected));
     }
-    let Some(positions) = &nodes.positions else {
+    let Some(places) = &nodes.places else {
         let found = format!("`cutoff`, but {} has no positions", nodes.file);
         return Err(settings.cutoff_origin().error(found, format!("columns {} there", POSITION.join(", "))));
     };
     let mut maker = EdgeMaker::new(radius);
     for (graph, id) in graphs.ids.iter().enumerate() {
         let rows = &nodes.order[nodes.pointers[graph] as usize..nodes.pointers[graph + 1] as usize];
-        let of_graph: Vec<[f64; 3]> = rows.iter().map(|&row| positions[row as usize]).collect();
-        maker.add(&of_graph, None, id, Origin { file: &graphs.file, place: graphs.places[graph] })?;
+        let of_graph: Vec<[f64; 3]> = rows.iter().map(|&row| places.positions[row as usize]).collect();
+        let origin = Origin { file: &graphs.file, place: graphs.places[graph] };
+        maker.add(&of_graph, None).map_err(|reason| maker.error(reason, id, origin))?;
     }
     Ok(maker.finish())
 }
 
 /// The rows of the table of edges.
 fn listed_edges(files: &SourceFiles, graphs: &Graphs, nodes: &Nodes, directed: bool) -> Result<Edges, DatasetError> {
-    let expected = match nodes.positions {
-        Some(_) => {
-            "it lists the edges of the graphs; to make edges from the positions, set `cutoff` in kdgat-graphs.toml"
-        }
-        None => "it lists the edges of the graphs",
-    };
-    let table = TableFile::required(files, EDGES, expected)?;
+    let table = TableFile::required(files, EDGES, "it lists the edges of the graphs")?;
     let (graph_id, ends) = (table.column("graph_id")?, [table.column("source")?, table.column("target")?]);
     let columns = table.starting_with("e_", Some("e"));
+    let kind = table.find(KIND);
+    let mut kinds = Vec::new();
     let mut values: Vec<Vec<f32>> = vec![Vec::new(); columns.len()];
     let mut edges = Vec::new();
     let mut count = 0;
@@ -387,13 +377,22 @@ fn listed_edges(files: &SourceFiles, graphs: &Graphs, nodes: &Nodes, directed: b
         for (values, &column) in values.iter_mut().zip(&columns) {
             values.push(row.number(column)?);
         }
+        if let Some(column) = kind {
+            kinds.push(row.text(column)?.to_owned());
+        }
         Ok(())
     })?;
+    let of_kind = kind.map(|_| Column {
+        name: KIND.to_owned(),
+        cells: Cells::Texts(kinds),
+        origin: table.header(),
+        remedy: "give rare kinds of edges one name",
+    });
     let column = |(&column, values): (&usize, Vec<f32>)| {
         let name = table.columns()[column].clone();
         Column { name, cells: Cells::Numbers(values), origin: table.header(), remedy: TOO_MANY_VALUES }
     };
-    let rows = Rows::new(columns.iter().zip(values).map(column).collect(), count as usize)?;
+    let rows = Rows::new(columns.iter().zip(values).map(column).chain(of_kind).collect(), count as usize)?;
     let sorted = SortedEdges::new(edges, graphs.ids.len());
     Ok(Edges {
         values: rows.ordered(sorted.rows.iter().copied()),
@@ -402,7 +401,7 @@ fn listed_edges(files: &SourceFiles, graphs: &Graphs, nodes: &Nodes, directed: b
         sources: sorted.sources,
         targets: sorted.targets,
         left_out: sorted.left_out,
-        position_hashes: None,
+        are_listed: true,
         notes: table.notes().to_vec(),
     })
 }

@@ -62,6 +62,7 @@ pub(super) fn read(files: &SourceFiles, name: &str) -> Result<GraphSet, DatasetE
             targets,
             node_features: node_rows.features.clone(),
             edge_features: edge_rows.features.clone(),
+            space: None,
         },
         without_targets: Vec::new(),
         notes,
@@ -77,7 +78,9 @@ pub(super) fn read(files: &SourceFiles, name: &str) -> Result<GraphSet, DatasetE
         node_targets: Vec::new(),
         splits: None,
         left_out: sorted.left_out,
+        space: None,
         position_hashes: None,
+        lists_edges: true,
     })
 }
 

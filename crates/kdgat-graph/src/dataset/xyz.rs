@@ -1,18 +1,20 @@
-//! Reads files of the extended XYZ format: each frame is a graph of atoms, with edges between atoms within a cutoff.
+//! Reads files of the extended XYZ format: each frame is a graph of atoms with positions, and with edges between atoms within a cutoff.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::elements;
 use super::error::{DatasetError, Origin, Place};
 use super::feature_rows::{Cells, Column, Rows};
-use super::graph_set::GraphSet;
+use super::graph_set::{Edges, GraphSet, MOST_EDGES};
 use super::radius::{EdgeMaker, Radius};
-use super::schema::{Level, Schema, Task, numbered};
+use super::schema::{Level, Schema, SpaceSchema, Task, numbered};
 use super::settings::{SETTINGS, Settings};
 use super::source_files::SourceFiles;
+use super::space_set::{Misfit, SpaceMaker, kinds_of};
 use super::targets::{TargetCells, split_of};
 use super::xyz_frame::{Frame, Frames};
 use crate::Split;
+use crate::space::NoPairs;
 
 /// Cutoff unless one is set, in Å.
 const DEFAULT_CUTOFF: f64 = 5.0;
@@ -37,11 +39,15 @@ pub(super) fn is_xyz(file: &str) -> bool {
 pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
     let settings = Settings::read(files)?;
     let names: Vec<&String> = files.names().iter().filter(|name| is_xyz(name)).collect();
-    let mut reader = Reader::new(&settings, settings.radius_or(DEFAULT_CUTOFF)?, files.is_single());
-    for name in &names {
+    let radius = settings.wants_edges()?.then(|| settings.radius_or(DEFAULT_CUTOFF)).transpose()?;
+    let forces = settings.forces.as_ref().map(|forces| forces.get_ref().as_str());
+    let mut reader = Reader::new(&settings, radius, files.is_single());
+    let splits = settings.splits_of(&names)?;
+    for (file, name) in names.iter().enumerate() {
+        reader.split_of_file = splits.as_ref().map(|splits| splits[file]);
         let bytes = files.read(name)?.unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
-        let mut frames = Frames::new(name, &text);
+        let mut frames = Frames::new(name, &text, forces);
         let mut number = 0;
         while let Some(frame) = frames.next()? {
             number += 1;
@@ -66,6 +72,8 @@ struct Reader<'a> {
     targets: Vec<String>,
     /// Key of the split, if there is one.
     split: Option<String>,
+    /// The set of the current file's frames, if the settings assign files.
+    split_of_file: Option<Split>,
     ids: Vec<String>,
     /// For each target, the text of each frame.
     cells: Vec<Vec<String>>,
@@ -75,16 +83,24 @@ struct Reader<'a> {
     /// Number of each atom's species.
     atoms: Vec<u32>,
     pointers: Vec<u64>,
-    edges: EdgeMaker,
+    /// `None` if no edges are made.
+    edges: Option<EdgeMaker>,
+    space: SpaceMaker,
+    /// Force on each atom; empty without any.
+    forces: Vec<f32>,
+    /// Names of what frames have and nothing reads.
+    unread: BTreeSet<String>,
+    notes: Vec<String>,
 }
 
 impl<'a> Reader<'a> {
-    fn new(settings: &'a Settings, radius: Radius, is_single: bool) -> Self {
+    fn new(settings: &'a Settings, radius: Option<Radius>, is_single: bool) -> Self {
         Self {
             settings,
             is_single,
             targets: Vec::new(),
             split: None,
+            split_of_file: None,
             ids: Vec::new(),
             cells: Vec::new(),
             splits: Vec::new(),
@@ -92,7 +108,11 @@ impl<'a> Reader<'a> {
             species: Species::default(),
             atoms: Vec::new(),
             pointers: vec![0],
-            edges: EdgeMaker::new(radius),
+            edges: radius.map(EdgeMaker::new),
+            space: SpaceMaker::default(),
+            forces: Vec::new(),
+            unread: BTreeSet::new(),
+            notes: Vec::new(),
         }
     }
 
@@ -104,6 +124,7 @@ impl<'a> Reader<'a> {
             cells.push(required(frame, key)?.to_owned());
         }
         match &self.split {
+            _ if self.split_of_file.is_some() => self.splits.extend(self.split_of_file),
             Some(key) => {
                 let text = required(frame, key)?;
                 let unknown = || frame.comment.error(format!("{key} '{text}'"), "train, validation or test");
@@ -118,10 +139,55 @@ impl<'a> Reader<'a> {
         let species = &mut self.species;
         self.atoms.extend(frame.species.iter().map(|name| species.number(name)));
         self.pointers.push(self.atoms.len() as u64);
-        self.edges.add(&frame.positions, frame.cell.as_ref(), &id, frame.comment)?;
+        self.add_positions(frame, &id)?;
         self.origins.push(frame.comment);
         self.ids.push(id);
         Ok(())
+    }
+
+    /// Adds the positions, the forces, and the edges.
+    fn add_positions(&mut self, frame: &Frame<'a, '_>, id: &str) -> Result<(), DatasetError> {
+        let cell = frame.cell.as_ref();
+        if let Some(Misfit { node, found, expected }) = self.space.add(&frame.positions, cell, id) {
+            let origin = node.map_or(frame.comment, |atom| frame.line_of(atom));
+            return Err(origin.error(found, expected));
+        }
+        let has_forces = !frame.forces.is_empty();
+        if !self.ids.is_empty() && has_forces == self.forces.is_empty() {
+            let found = if has_forces {
+                "forces, which the first frame does not have"
+            } else {
+                "no forces, which the first frame has"
+            };
+            return Err(frame.comment.error(found, "forces in all frames, or in none"));
+        }
+        self.forces.extend(frame.forces.iter().flatten());
+        let is_stress = |key: &str| ["stress", "virial"].iter().any(|name| key.to_ascii_lowercase().contains(name));
+        self.unread.extend(frame.pairs.iter().map(|pair| pair.key.clone()).filter(|key| is_stress(key)));
+        self.unread.extend(frame.unread.iter().filter(|name| name.to_ascii_lowercase().contains("force")).cloned());
+        let Some(edges) = &mut self.edges else { return Ok(()) };
+        match edges.add(&frame.positions, cell) {
+            Ok(()) => Ok(()),
+            // Nobody has asked for this cutoff.
+            Err(NoPairs::TooMany) if !self.settings.has_cutoff() => {
+                self.notes.push(format!(
+                    "no edges are made: graph {id} has more than {MOST_EDGES} within the default cutoff of {DEFAULT_CUTOFF}; networks in \
+                     space make pairs of their own, for others set `cutoff` in {SETTINGS}"
+                ));
+                self.edges = None;
+                Ok(())
+            }
+            Err(reason) => Err(edges.error(reason, id, frame.comment)),
+        }
+    }
+
+    /// Notes on what is not read.
+    fn unread(&self) -> Option<String> {
+        let names: Vec<&str> = self.unread.iter().map(String::as_str).collect();
+        let force = names.iter().find(|name| name.to_ascii_lowercase().contains("force"));
+        let advice = force
+            .map_or(String::new(), |name| format!("; to read forces there, set `forces = \"{name}\"` in {SETTINGS}"));
+        (!names.is_empty()).then(|| format!("not read: {}{advice}", names.join(", ")))
     }
 
     /// Chooses the keys of targets and split, by the settings or else by the first frame.
@@ -148,7 +214,8 @@ impl<'a> Reader<'a> {
 
     fn finish(self, root: String) -> Result<GraphSet, DatasetError> {
         let header = self.origins.first().copied().unwrap_or(Origin { file: SETTINGS, place: Place::File });
-        let notes = self.species.notes();
+        let notes = [self.species.notes(), self.notes.clone(), self.unread().into_iter().collect()].concat();
+        let (kinds, of_atoms) = kinds_of(&self.species.names, self.atoms.iter().copied());
         let (species, numbers) = numbered(&self.species.names);
         let of_rows = self.atoms.iter().map(|&atom| numbers[atom as usize]).collect();
         let species = Column {
@@ -160,19 +227,30 @@ impl<'a> Reader<'a> {
         let nodes = Rows::new(vec![species], self.atoms.len())?;
         // Energies that happen to be integers are no classes.
         let default_task = self.settings.targets.is_none().then_some(Task::Regression);
-        let Self { targets: names, cells, origins, .. } = self;
-        let splits = self.split.map(|_| self.splits);
-        let task = self.settings.graph_task()?.or(default_task);
+        let Self { targets: names, cells, origins, settings, .. } = self;
+        let has_splits = self.split.is_some() || self.split_of_file.is_some();
+        let splits = has_splits.then_some(self.splits);
+        let task = settings.graph_task()?.or(default_task);
         let targets = TargetCells { names, cells, splits, origins, header }.parse(task)?;
-        let edges = self.edges.finish();
+        let edges = self.edges.map_or_else(|| Edges::none(self.ids.len()), EdgeMaker::finish);
+        let space = SpaceSchema {
+            kinds,
+            forces: !self.forces.is_empty(),
+            periodic: self.space.is_periodic(),
+            length_unit: settings.length_unit.clone(),
+            energy_unit: settings.energy_unit.clone(),
+            unfit: None,
+        };
+        let (places, position_hashes) = self.space.finish(of_atoms, self.forces);
         Ok(GraphSet {
-            name: self.settings.name.clone().unwrap_or(root),
+            name: settings.name.clone().unwrap_or(root),
             schema: Schema {
                 task: targets.task,
                 level: Level::Graph,
                 targets: targets.targets,
                 node_features: nodes.features,
                 edge_features: edges.features,
+                space: Some(space),
             },
             graph_ids: self.ids,
             node_ids: Vec::new(),
@@ -188,7 +266,9 @@ impl<'a> Reader<'a> {
             node_targets: Vec::new(),
             splits: targets.splits,
             left_out: edges.left_out,
-            position_hashes: edges.position_hashes,
+            space: Some(places),
+            position_hashes: Some(position_hashes),
+            lists_edges: false,
         })
     }
 }

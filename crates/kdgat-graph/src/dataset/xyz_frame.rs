@@ -8,7 +8,7 @@ use std::str::Lines;
 
 use super::error::{DatasetError, Origin};
 use super::graph_set::expect_few_nodes;
-use super::periodic::Cell;
+use crate::space::Cell;
 
 /// Columns of a frame without `Properties`.
 const PLAIN: &str = "species:S:1:pos:R:3";
@@ -22,6 +22,10 @@ pub(super) struct Frame<'file, 'text> {
     pub species: Vec<&'text str>,
     /// Position of each atom.
     pub positions: Vec<[f64; 3]>,
+    /// Force on each atom; empty without any.
+    pub forces: Vec<[f32; 3]>,
+    /// Properties of atoms with three real numbers that are neither positions nor forces.
+    pub unread: Vec<String>,
     /// The periodic axes; `None` without any.
     pub cell: Option<Cell>,
 }
@@ -33,7 +37,13 @@ pub(super) struct Pair {
     pub value: String,
 }
 
-impl Frame<'_, '_> {
+impl<'file> Frame<'file, '_> {
+    /// The line of an atom.
+    pub fn line_of(&self, atom: usize) -> Origin<'file> {
+        // The atoms follow the comment.
+        self.comment.lines_below(1 + atom as u64)
+    }
+
     /// The pair of a key.
     pub fn pair(&self, key: &str) -> Option<&Pair> {
         self.pairs.iter().find(|pair| pair.key == key)
@@ -48,15 +58,17 @@ impl Frame<'_, '_> {
 /// Reads the frames of a file one after the other.
 pub(super) struct Frames<'file, 'text> {
     file: &'file str,
+    /// Property with the forces, if one is set.
+    forces: Option<&'file str>,
     lines: Peekable<Lines<'text>>,
     /// Number of the line read last.
     line: u64,
 }
 
 impl<'file, 'text> Frames<'file, 'text> {
-    /// The frames of a file with this text.
-    pub fn new(file: &'file str, text: &'text str) -> Self {
-        Self { file, lines: text.trim_start_matches('\u{feff}').lines().peekable(), line: 0 }
+    /// The frames of a file with this text. The property `forces` has the forces; without one, `forces` or `force` in any case.
+    pub fn new(file: &'file str, text: &'text str, forces: Option<&'file str>) -> Self {
+        Self { file, forces, lines: text.trim_start_matches('\u{feff}').lines().peekable(), line: 0 }
     }
 
     /// The next frame; `None` at the end of the file.
@@ -71,18 +83,27 @@ impl<'file, 'text> Frames<'file, 'text> {
         };
         let comment_origin = self.origin();
         let pairs = pairs(comment).map_err(|found| comment_origin.error(found, "key=value pairs"))?;
-        let mut frame =
-            Frame { comment: comment_origin, pairs, species: Vec::new(), positions: Vec::new(), cell: None };
+        let mut frame = Frame {
+            comment: comment_origin,
+            pairs,
+            species: Vec::new(),
+            positions: Vec::new(),
+            forces: Vec::new(),
+            unread: Vec::new(),
+            cell: None,
+        };
         frame.cell = cell(&frame)?;
-        let layout = Layout::of(&frame)?;
+        let (layout, unread) = Layout::of(&frame, self.forces)?;
+        frame.unread = unread;
         for atom in 0..atoms {
             let Some(line) = self.next_line() else {
                 let found = format!("the end of the file after {atom} of {atoms} atoms");
                 return Err(self.origin().error(found, "a line for each atom"));
             };
-            let (species, position) = layout.atom(line, self.origin())?;
+            let Atom { species, position, force } = layout.atom(line, self.origin())?;
             frame.species.push(species);
             frame.positions.push(position);
+            frame.forces.extend(force);
         }
         Ok(Some(frame))
     }
@@ -119,14 +140,29 @@ struct Layout {
     species: usize,
     /// First of three columns of the position.
     position: usize,
+    /// First of three columns of the force, if there is one.
+    force: Option<usize>,
+}
+
+/// An atom of a frame.
+struct Atom<'text> {
+    species: &'text str,
+    position: [f64; 3],
+    force: Option<[f32; 3]>,
 }
 
 impl Layout {
-    fn of(frame: &Frame<'_, '_>) -> Result<Self, DatasetError> {
+    /// The columns of a frame, with the names of vectors that are not read.
+    fn of(frame: &Frame<'_, '_>, forces: Option<&str>) -> Result<(Self, Vec<String>), DatasetError> {
         let properties = frame.pair_in_any_case("Properties").map_or(PLAIN, |pair| pair.value.as_str());
         let error = |found: String, expected: &str| frame.comment.error(found, expected);
         let fields: Vec<&str> = properties.split(':').collect();
-        let (mut columns, mut species, mut position) = (0, None, None);
+        let (mut columns, mut species, mut position, mut force) = (0, None, None, None);
+        let mut unread = Vec::new();
+        let is_force = |name: &str| match forces {
+            Some(forces) => name == forces,
+            None => name.eq_ignore_ascii_case("forces") || name.eq_ignore_ascii_case("force"),
+        };
         for property in fields.chunks(3) {
             let [name, kind, count] = property else {
                 return Err(error(format!("Properties={properties}"), "NAME:TYPE:COUNT for each property"));
@@ -143,7 +179,13 @@ impl Layout {
             let wanted = match *name {
                 "species" => Some((&mut species, "S", 1)),
                 "pos" => Some((&mut position, "R", 3)),
-                _ => None,
+                name if is_force(name) => Some((&mut force, "R", 3)),
+                _ => {
+                    if (*kind, width) == ("R", 3) {
+                        unread.push((*name).to_owned());
+                    }
+                    None
+                }
             };
             if let Some((column, expected_kind, expected_width)) = wanted {
                 if (*kind, width) != (expected_kind, expected_width) || column.is_some() {
@@ -154,14 +196,18 @@ impl Layout {
             }
             columns += usize::from(width);
         }
+        if let (Some(name), None) = (forces, force) {
+            let found = format!("no property {name} in Properties={properties}");
+            return Err(error(found, "the property that `forces` in kdgat-graphs.toml names, in every frame"));
+        }
         match (species, position) {
-            (Some(species), Some(position)) => Ok(Self { columns, species, position }),
+            (Some(species), Some(position)) => Ok((Self { columns, species, position, force }, unread)),
             _ => Err(error(format!("Properties={properties}"), "species:S:1 and pos:R:3 among the properties")),
         }
     }
 
-    /// Species and position of an atom.
-    fn atom<'a>(&self, line: &'a str, origin: Origin<'_>) -> Result<(&'a str, [f64; 3]), DatasetError> {
+    /// Species, position and force of an atom.
+    fn atom<'a>(&self, line: &'a str, origin: Origin<'_>) -> Result<Atom<'a>, DatasetError> {
         let fields: Vec<&str> = line.split_whitespace().collect();
         if fields.len() != self.columns {
             let expected = format!(
@@ -170,12 +216,18 @@ impl Layout {
             );
             return Err(origin.error(format!("{} columns", fields.len()), expected));
         }
-        let mut position = [0.0; 3];
-        for (value, field) in position.iter_mut().zip(&fields[self.position..]) {
-            let parsed = field.parse::<f64>().ok().filter(|value| value.is_finite());
-            *value = parsed.ok_or_else(|| origin.error(format!("'{field}'"), "a finite coordinate"))?;
-        }
-        Ok((fields[self.species], position))
+        let vector = |first: usize, expected: &str| {
+            let mut vector = [0.0; 3];
+            for (value, field) in vector.iter_mut().zip(&fields[first..]) {
+                let parsed = field.parse::<f64>().ok().filter(|value| (*value as f32).is_finite());
+                *value = parsed.ok_or_else(|| origin.error(format!("'{field}'"), expected))?;
+            }
+            Ok(vector)
+        };
+        let position = vector(self.position, "a finite coordinate")?;
+        let force = self.force.map(|first| vector(first, "a finite component of the force")).transpose()?;
+        let force = force.map(|force| force.map(|value| value as f32));
+        Ok(Atom { species: fields[self.species], position, force })
     }
 }
 
@@ -293,7 +345,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(text: &str) -> Result<Vec<Frame<'static, '_>>, String> {
-        let mut frames = Frames::new("a.xyz", text);
+        let mut frames = Frames::new("a.xyz", text, None);
         std::iter::from_fn(|| frames.next().map_err(|error| error.to_string()).transpose()).collect()
     }
 
@@ -327,7 +379,20 @@ mod tests {
         assert_eq!(frames.len(), 2);
         assert_eq!((&frames[0].species[..], &frames[1].species[..]), (&["C", "H"][..], &["O"][..]));
         assert_eq!(frames[0].positions, [[1.0, 2.0, 3.0], [-1.0, 0.2, 3.0]]);
+        assert_eq!((frames[0].forces.as_slice(), frames[1].forces.len()), (&[[9.0; 3]; 2][..], 0));
+        assert_eq!(frames[0].line_of(1).error("a", "b").to_string(), "a.xyz, line 4: a, expected b");
         assert_eq!(frames[1].comment.error("a", "b").to_string(), "a.xyz, line 7: a, expected b");
+    }
+
+    #[test]
+    fn forces_are_the_property_that_is_named() {
+        let text = "1\nProperties=species:S:1:pos:R:3:REF_forces:R:3:velo:R:3\nH 0 0 0 1 2 3 4 5 6\n";
+        let frame = |forces| Frames::new("a.xyz", text, forces).next().map(Option::unwrap);
+        let unnamed = frame(None).unwrap();
+        assert_eq!((unnamed.forces.len(), unnamed.unread), (0, vec!["REF_forces".to_owned(), "velo".to_owned()]));
+        assert_eq!(frame(Some("REF_forces")).unwrap().forces, [[1.0, 2.0, 3.0]]);
+        let error = frame(Some("dft")).err().unwrap().to_string();
+        assert!(error.starts_with("a.xyz, line 2: no property dft in Properties="), "{error}");
     }
 
     #[test]
@@ -361,6 +426,11 @@ mod tests {
             ("2\n\nH 0 0 0\n1\n\nH 0 0 0\n", "line 4: 1 columns, expected 4 as in Properties"),
             ("1\n\nH 0 0 NaN\n", "line 3: 'NaN', expected a finite coordinate"),
             ("1\n\nH inf 0 0\n", "line 3: 'inf'"),
+            (
+                "1\nProperties=species:S:1:pos:R:3:forces:R:3\nH 0 0 0 1 nan 0\n",
+                "line 3: 'nan', expected a finite component of the force",
+            ),
+            ("1\nProperties=species:S:1:pos:R:3:Force:R:1\nH 0 0 0 1\n", "line 2: Force:R:1 in Properties"),
             ("1\nProperties=species:S:1:pos:Q:3\nH 0 0 0\n", "line 2: type 'Q' of property 'pos'"),
             (
                 "1\nProperties=species:S:1:pos:R\nH 0 0 0\n",

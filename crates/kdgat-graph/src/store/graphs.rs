@@ -14,7 +14,7 @@ use crate::split::FileSplit;
 use crate::{FeatureSet, Level, Split, StoreError, Vocabulary};
 
 /// Version of the readers and of the layout: raised whenever the same source gives another store.
-const READER_VERSION: u32 = 4;
+const READER_VERSION: u32 = 5;
 /// Largest degree with a column of its own, for graphs whose nodes have no feature; larger degrees share the last column.
 const MOST_DEGREES: usize = 64;
 
@@ -85,7 +85,7 @@ fn write(set: GraphSet, hashes: &[u64], source_digest: String, folder: &Path) ->
         Level::Graph => (targets, 0),
         Level::Node => (0, targets),
     };
-    let features = FeatureSet::Columns { nodes, edges, targets, node_targets };
+    let features = FeatureSet::Columns { nodes, edges, targets, node_targets, space: set.schema.space_columns() };
     let options = BuildOptions { features, ..BuildOptions::default() };
     let mut shards = Vec::new();
     let mut columns = Columns::new(features);
@@ -176,5 +176,16 @@ fn append(columns: &mut Columns, set: &GraphSet, graph: usize) {
     columns.graph_targets.extend_from_slice(set.targets_of(graph));
     let targets = columns.features.node_targets();
     columns.node_targets.extend_from_slice(&set.node_targets[nodes.start * targets..nodes.end * targets]);
+    if let Some(space) = &set.space {
+        let vectors = nodes.start * 3..nodes.end * 3;
+        columns.positions.extend_from_slice(&space.positions[vectors.clone()]);
+        columns.kinds.extend_from_slice(&space.kinds[nodes]);
+        if !space.forces.is_empty() {
+            columns.forces.extend_from_slice(&space.forces[vectors]);
+        }
+        if !space.cells.is_empty() {
+            columns.cells.extend_from_slice(&space.cells[graph * 9..(graph + 1) * 9]);
+        }
+    }
     columns.finish_graph(false, 0, graph as u64, 0.0);
 }

@@ -302,7 +302,7 @@ impl Manifest {
     fn check_schema(&self) -> Result<(), String> {
         let (columns, graphs) = (self.features, self.totals.graphs);
         let fits = match (&self.schema, columns) {
-            (Some(schema), FeatureSet::Columns { nodes, edges, targets, node_targets }) => {
+            (Some(schema), FeatureSet::Columns { nodes, edges, targets, node_targets, space }) => {
                 let expected = match schema.level {
                     Level::Graph => (schema.targets.len(), 0),
                     Level::Node => (0, schema.targets.len()),
@@ -310,6 +310,7 @@ impl Manifest {
                 schema.node_columns() == usize::from(nodes)
                     && (edges == 0 || schema.edge_columns() == usize::from(edges))
                     && expected == (usize::from(targets), usize::from(node_targets))
+                    && schema.space_columns() == space
             }
             (None, columns) => !columns.is_columns(),
             (Some(_), _) => false,

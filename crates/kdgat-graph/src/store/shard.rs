@@ -16,7 +16,8 @@ use safetensors::tensor::TensorInfo;
 use tch::Tensor;
 
 use super::manifest::ShardEntry;
-use crate::columns::{Columns, FRAME_FLAGS, FramesView};
+use crate::columns::{Columns, FRAME_FLAGS, FramesView, SpaceView};
+use crate::feature_set::SpaceColumns;
 use crate::{FeatureSet, GraphView, StoreError};
 
 #[cfg(target_endian = "big")]
@@ -44,6 +45,10 @@ enum Column {
     RowPointers,
     GraphTargets,
     NodeTargets,
+    Cells,
+    Positions,
+    Forces,
+    Kinds,
     Labels,
     AttackFree,
     FrameGaps,
@@ -77,11 +82,13 @@ type Layout = Vec<(Column, &'static str, Dtype, usize, Rows)>;
 /// The columns in the order of the file. Wide types come first, so that each column is aligned; a column without values takes no space.
 fn layout(features: FeatureSet) -> Layout {
     use Column::*;
+    let space = features.space();
     let wide = [
         (NodePointers, "node_ptr", Dtype::U64, 1, Rows::GraphEnds),
         (EdgePointers, "edge_ptr", Dtype::U64, 1, Rows::GraphEnds),
         (FirstFrames, "first_frame", Dtype::U64, 1, Rows::Graphs),
         (StartTimes, "start_time", Dtype::F64, 1, Rows::Graphs),
+        (Cells, "cell", Dtype::F64, if space.cells { 9 } else { 0 }, Rows::Graphs),
         (GraphHashes, "graph_hash", Dtype::U64, usize::from(features.is_columns()), Rows::Graphs),
         (Files, "file", Dtype::U32, 1, Rows::Graphs),
         (CanIds, "can_id", Dtype::U32, 1, Rows::Nodes),
@@ -89,6 +96,9 @@ fn layout(features: FeatureSet) -> Layout {
         (EdgeFeatures, "edge_features", Dtype::F32, features.edge_features(), Rows::Edges),
         (GraphTargets, "graph_targets", Dtype::F32, features.targets(), Rows::Graphs),
         (NodeTargets, "node_targets", Dtype::F32, features.node_targets(), Rows::Nodes),
+        (Positions, "position", Dtype::F32, if space.positions { 3 } else { 0 }, Rows::Nodes),
+        (Forces, "force", Dtype::F32, if space.forces { 3 } else { 0 }, Rows::Nodes),
+        (Kinds, "kind", Dtype::U16, usize::from(space.positions), Rows::Nodes),
     ];
     let narrow = [
         (Sources, "edge_source", Dtype::U16, 1, Rows::Edges),
@@ -176,6 +186,10 @@ fn content(columns: &Columns, column: Column) -> &[u8] {
         Column::RowPointers => bytemuck::cast_slice(&columns.row_pointers),
         Column::GraphTargets => bytemuck::cast_slice(&columns.graph_targets),
         Column::NodeTargets => bytemuck::cast_slice(&columns.node_targets),
+        Column::Cells => bytemuck::cast_slice(&columns.cells),
+        Column::Positions => bytemuck::cast_slice(&columns.positions),
+        Column::Forces => bytemuck::cast_slice(&columns.forces),
+        Column::Kinds => bytemuck::cast_slice(&columns.kinds),
         Column::Labels => &columns.labels,
         Column::AttackFree => &columns.attack_free,
         Column::FrameGaps => bytemuck::cast_slice(&columns.frame_gaps),
@@ -301,12 +315,25 @@ impl Shard {
             edge_features: self.column(Column::EdgeFeatures, edges.start * edge_width..edges.end * edge_width),
             targets_of_graph: self.column(Column::GraphTargets, index * targets..(index + 1) * targets),
             targets_of_nodes: self.column(Column::NodeTargets, nodes.start * node_targets..nodes.end * node_targets),
+            space: self.space_of(index, nodes.clone()),
             sources: self.column(Column::Sources, edges.clone()),
             targets: self.column(Column::Targets, edges),
             row_pointers: self.column(Column::RowPointers, nodes.start + index..nodes.end + index + 1),
             attack: self.column::<u8>(Column::Labels, index..index + 1)[0] != 0,
             attack_free: self.column(Column::AttackFree, nodes),
         })
+    }
+
+    fn space_of(&self, index: usize, nodes: Range<usize>) -> SpaceView<'_> {
+        let SpaceColumns { positions, cells, forces } = self.features.space();
+        let rows = |wanted: bool, rows: Range<usize>| if wanted { rows } else { 0..0 };
+        let vectors = nodes.start * 3..nodes.end * 3;
+        SpaceView {
+            positions: self.column(Column::Positions, rows(positions, vectors.clone())),
+            kinds: self.column(Column::Kinds, rows(positions, nodes)),
+            forces: self.column(Column::Forces, rows(forces, vectors)),
+            cell: self.column(Column::Cells, rows(cells, index * 9..(index + 1) * 9)),
+        }
     }
 
     fn frames_of(&self, index: usize, nodes: Range<usize>) -> FramesView<'_> {

@@ -12,6 +12,7 @@ pub(crate) mod testing;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use kdgat_graph::dataset::is_dataset;
 use serde::{Deserialize, Serialize};
 
 use crate::NodesError;
@@ -20,7 +21,7 @@ use crate::prepare::prepare;
 use crate::store;
 use ogb::OgbStream;
 
-pub(crate) use raw_graph::{EdgeList, MOST_CLASSES, MOST_NODES, Mismatch, RawFeatures, RawGraph, RowBlock};
+pub(crate) use raw_graph::{EdgeList, MOST_CLASSES, MOST_NODES, RawFeatures, RawGraph, RowBlock};
 #[cfg(test)]
 pub(crate) use raw_graph::{HashedRows, SparseFeatures};
 
@@ -191,6 +192,8 @@ fn format_of(path: &Path) -> Option<Format> {
     if path.is_file() {
         let ends_with = |ending: &str| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending));
         return match ends_with("npz") {
+            // Many graphs.
+            true if is_dataset(path) => None,
             true => Some(Format::CsrNpz),
             false => ends_with(store::EXTENSION).then_some(Format::Store),
         };

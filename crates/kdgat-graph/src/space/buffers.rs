@@ -1,0 +1,182 @@
+//! The tensors of a batch of graphs in space, made graph by graph.
+
+use kdgat_torch::allocator;
+use tch::{Kind, Tensor};
+
+use super::cell::Cell;
+use super::search::{NoPairs, PairSearch};
+use super::{Space, SpaceOptions};
+use crate::{GraphView, SpaceColumns, StoreError};
+
+/// Bytes of a pair: two nodes and a shift.
+const PAIR_BYTES: u64 = 8 + 8 + 12;
+
+/// Buffers of the tensors of a [`Space`].
+#[derive(Debug, Default)]
+pub(crate) struct SpaceBuffers {
+    search: PairSearch,
+    /// Positions of the current graph.
+    own: Vec<[f64; 3]>,
+    positions: Vec<f32>,
+    kinds: Vec<i64>,
+    targets: Vec<i64>,
+    sources: Vec<i64>,
+    row_pointers: Vec<i32>,
+    shifts: Vec<f32>,
+    forces: Vec<f32>,
+}
+
+impl SpaceBuffers {
+    /// Starts another batch.
+    pub fn clear(&mut self) {
+        let Self { search: _, own, positions, kinds, targets, sources, row_pointers, shifts, forces } = self;
+        own.clear();
+        [positions, shifts, forces].into_iter().for_each(Vec::clear);
+        [kinds, targets, sources].into_iter().for_each(Vec::clear);
+        row_pointers.clear();
+        row_pointers.push(0);
+    }
+
+    /// Appends the nodes of a graph and the pairs of near ones.
+    ///
+    /// # Errors
+    /// A graph without positions, one with a damaged cell, or more pairs than fit into memory.
+    pub fn append(&mut self, graph: u64, view: &GraphView<'_>, options: &SpaceOptions) -> Result<(), StoreError> {
+        expect_positions(graph, view)?;
+        let cell = stored_cell(graph, view.space.cell)?;
+        own_positions(view.space.positions, &mut self.own);
+        let first = self.kinds.len() as i64;
+        self.positions.extend_from_slice(view.space.positions);
+        self.forces.extend_from_slice(view.space.forces);
+        self.kinds.extend(view.space.kinds.iter().map(|&kind| i64::from(kind)));
+        let most = most_pairs().min(i32::MAX as u64) as usize;
+        let has_shifts = !view.space.cell.is_empty();
+        let Self { search, own, targets, sources, row_pointers, shifts, .. } = self;
+        let mut row = 0;
+        let done = search.each_pair(own, cell.as_ref(), options.cutoff, |pair| {
+            if targets.len() >= most {
+                return Err(NoPairs::TooMany);
+            }
+            while row < pair.target {
+                row_pointers.push(targets.len() as i32);
+                row += 1;
+            }
+            targets.push(first + i64::from(pair.target));
+            sources.push(first + i64::from(pair.source));
+            if has_shifts {
+                shifts.extend(pair.shift.map(|value| value as f32));
+            }
+            Ok(())
+        });
+        done.map_err(|reason| no_pairs(graph, reason, options))?;
+        let nodes = self.kinds.len() + 1;
+        self.row_pointers.resize(nodes, self.targets.len() as i32);
+        Ok(())
+    }
+
+    /// Makes the tensors, of these columns of the store.
+    ///
+    /// # Errors
+    /// No memory for them.
+    pub fn tensors(&self, columns: SpaceColumns) -> Result<Space, StoreError> {
+        let (nodes, pairs) = (self.kinds.len() as i64, self.targets.len() as i64);
+        let floats = |name, values: &[f32], rows| crate::assemble::tensor(name, values, &[rows, 3], Kind::Float);
+        let indices = |name, values: &[i64]| crate::assemble::tensor(name, values, &[values.len() as i64], Kind::Int64);
+        let shifts = columns.cells.then(|| floats("shifts of pairs", &self.shifts, pairs)).transpose()?;
+        let forces = columns.forces.then(|| floats("forces", &self.forces, nodes)).transpose()?;
+        let row_pointers: Tensor =
+            crate::assemble::tensor("row_pointers of pairs", &self.row_pointers, &[nodes + 1], Kind::Int)?;
+        Ok(Space {
+            positions: floats("positions", &self.positions, nodes)?,
+            kinds: indices("kinds", &self.kinds)?,
+            targets: indices("targets of pairs", &self.targets)?,
+            sources: indices("sources of pairs", &self.sources)?,
+            row_pointers,
+            shifts,
+            forces,
+        })
+    }
+}
+
+/// Most pairs of a batch whose indices and shifts fit into the memory limit.
+fn most_pairs() -> u64 {
+    allocator::stats().limit / PAIR_BYTES
+}
+
+fn own_positions(positions: &[f32], own: &mut Vec<[f64; 3]>) {
+    own.clear();
+    let (positions, _) = positions.as_chunks::<3>();
+    own.extend(positions.iter().map(|position| position.map(f64::from)));
+}
+
+fn expect_positions(graph: u64, view: &GraphView<'_>) -> Result<(), StoreError> {
+    match view.space.positions.len() == 3 * view.num_nodes() {
+        true => Ok(()),
+        false => Err(StoreError::NoPositions { graph }),
+    }
+}
+
+fn stored_cell(graph: u64, numbers: &[f64]) -> Result<Option<Cell>, StoreError> {
+    Cell::stored(numbers).map_err(|detail| StoreError::Graph { graph, detail })
+}
+
+fn no_pairs(graph: u64, reason: NoPairs, options: &SpaceOptions) -> StoreError {
+    let (found, expected) = reason.text(options.cutoff);
+    StoreError::Pairs { graph, found, expected }
+}
+
+/// Counts pairs of graphs without making tensors.
+#[derive(Debug, Default)]
+pub struct PairCounter {
+    search: PairSearch,
+    own: Vec<[f64; 3]>,
+}
+
+/// Neighbours of the nodes of a graph within a cutoff.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PairCount {
+    /// Number of ordered pairs.
+    pub pairs: u64,
+    /// Largest number of neighbours of a node.
+    pub most: u64,
+    /// Number of nodes without a neighbour.
+    pub alone: u64,
+}
+
+impl PairCounter {
+    /// Counts the pairs of a graph; `graph` is its number in the store, for errors.
+    ///
+    /// # Errors
+    /// A graph without positions, one with a damaged cell, or one with millions of images within the cutoff.
+    pub fn count(&mut self, graph: u64, view: &GraphView<'_>, options: &SpaceOptions) -> Result<PairCount, StoreError> {
+        expect_positions(graph, view)?;
+        self.count_in(graph, view.space.positions, view.space.cell, options)
+    }
+
+    /// Counts the pairs of a graph with these positions, `[num_nodes, 3]`, and this cell, `[9]` or empty.
+    pub(crate) fn count_in(
+        &mut self,
+        graph: u64,
+        positions: &[f32],
+        cell: &[f64],
+        options: &SpaceOptions,
+    ) -> Result<PairCount, StoreError> {
+        let cell = stored_cell(graph, cell)?;
+        let Self { search, own } = self;
+        own_positions(positions, own);
+        let (mut count, mut of_node) = (PairCount { alone: own.len() as u64, ..PairCount::default() }, 0);
+        let mut last = None;
+        let done = search.each_pair(own, cell.as_ref(), options.cutoff, |pair| {
+            if last != Some(pair.target) {
+                (last, of_node) = (Some(pair.target), 0);
+                count.alone -= 1;
+            }
+            of_node += 1;
+            count.pairs += 1;
+            count.most = count.most.max(of_node);
+            Ok(())
+        });
+        done.map_err(|reason| no_pairs(graph, reason, options))?;
+        Ok(count)
+    }
+}
