@@ -31,7 +31,7 @@ fn compile_shim(headers: &str) {
         .std("c++17")
         .warnings(false)
         .emit_rerun_if_env_changed(false)
-        .includes([format!("{headers}/include"), format!("{headers}/include/torch/csrc/api/include")])
+        .includes([SHIM.to_owned(), format!("{headers}/include"), format!("{headers}/include/torch/csrc/api/include")])
         .define("_GLIBCXX_USE_CXX11_ABI", abi.as_str())
         // at::parallel_for is a template: without this flag it would run its body on the calling thread only.
         .flag("-fopenmp")

@@ -8,6 +8,7 @@
 //! - [`allocator`]: counts and limits host memory; [`device`]: streams, events and page-locked memory.
 //! - [`load_cuda`]: one binary for machines with and without a GPU; [`cuda_program`]: CUDA kernels compiled at run
 //!   time.
+//! - [`process_group`]: sums over processes that train together; [`shared_slots`]: the same on one machine, through shared memory.
 //! - [`version`]: version and capabilities of the loaded libtorch.
 
 #![warn(missing_docs)]
@@ -29,8 +30,10 @@ pub mod grad;
 pub mod mapped;
 pub mod parallel;
 pub mod philox;
+pub mod process_group;
 mod recover;
 pub mod rows;
+pub mod shared_slots;
 pub mod simd;
 mod vector_math;
 pub mod version;

@@ -6,5 +6,6 @@
 #include "graph.cpp"
 #include "mapped.cpp"
 #include "parallel.cpp"
+#include "process_group.cpp"
 #include "version.cpp"
 #include "view.cpp"
