@@ -74,6 +74,23 @@ impl ClassLoss {
         }
     }
 
+    /// Sum of the weights of the labels `[num_graphs]`; 0 for a loss without weights.
+    pub fn weight_of(&self, labels: &Tensor) -> Result<f64, ModelError> {
+        match self {
+            Self::Weighted(ClassWeights { by_class, .. }) => {
+                Ok(by_class.f_index_select(0, labels)?.f_sum(Kind::Double)?.f_double_value(&[])?)
+            }
+            Self::CrossEntropy | Self::Focal { .. } => Ok(0.0),
+        }
+    }
+
+    /// Like [`ClassLoss::of_part`], for a batch whose labels have this mean weight.
+    pub fn of_share(&self, logits: &Tensor, labels: &Tensor, mean_weight: f64) -> Result<Tensor, ModelError> {
+        let Self::Weighted(ClassWeights { by_class, .. }) = self else { return self.of(logits, labels, None) };
+        let sum = cross_entropy(&logits.f_to_kind(Kind::Float)?, labels, Some(by_class), Reduction::Sum)?;
+        Ok(sum.f_div_scalar(labels.size()[0] as f64 * mean_weight)?)
+    }
+
     /// Mean loss over graphs, for logits `[num_graphs, classes]` and labels `[num_graphs]`; over the real graphs if the
     /// batch is padded.
     pub fn of(&self, logits: &Tensor, labels: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {

@@ -206,5 +206,5 @@ pub fn conv_layer(scope: &mut Scope, config: &GatConfig, index: i64) -> Result<C
 pub fn head(scope: &mut Scope, config: &GatConfig) -> Result<Mlp, ModelError> {
     let mut widths = vec![config.embedding_columns(); config.fc_layers as usize];
     widths.push(CLASSES);
-    Mlp::new(scope.sub("fc_layers"), &widths)
+    Ok(Mlp::new(scope.sub("fc_layers"), &widths)?.of_graphs())
 }

@@ -6,7 +6,7 @@
 //! class or target. For outputs of nodes, the head reads the concatenated rows of the node itself. With `embedding_columns`, a linear layer also maps the pooled rows to an embedding of the graph. The layers and the
 //! names of their tensors are those of PyTorch Geometric's `GINConv` and `GINEConv` with an `MLP`, `GCNConv`, `SAGEConv` and `GATConv`.
 
-use kdgat_graph::Batch;
+use kdgat_graph::{Batch, Level};
 use tch::Tensor;
 
 use super::ModelError;
@@ -131,7 +131,10 @@ impl GnnHead {
         let mut lins = head.sub("lins");
         let first = Linear::new(lins.sub(0), config.pooled_columns(), config.width())?;
         let second = lins.sub(1);
-        let activation = second.layer_id();
+        let activation = match config.level {
+            Level::Graph => second.layer_id().of_graphs(),
+            Level::Node => second.layer_id().of_targets(),
+        };
         Ok(Self { first, activation, second: Linear::new(second, config.width(), config.outputs)? })
     }
 

@@ -15,6 +15,7 @@ use super::masked;
 pub use super::node_input::{InputConfig, NodeInput};
 use super::parameters::{Init, Scope};
 use super::segments;
+use super::shared_statistics::{self, NormTensors, norm_of_all};
 
 /// Minimum number of rows from which a matrix product computes each row the same way, whatever their number (measured
 /// for MKL on one thread of an Intel Xeon: 16; with fewer rows, MKL uses other kernels, which round differently).
@@ -178,6 +179,11 @@ impl BatchNorm {
         }
     }
 
+    /// The same normalisation of a row per graph.
+    pub fn of_graphs(self) -> Self {
+        Self { layer: self.layer.of_graphs(), ..self }
+    }
+
     /// The layer whose seed its dropout mask uses.
     pub fn layer_id(&self) -> LayerId {
         self.layer
@@ -210,8 +216,12 @@ impl BatchNorm {
     }
 
     fn composed_of_batch(&self, x: &Tensor, pass: Pass) -> Result<Tensor, ModelError> {
+        let running = self.running(pass)?;
+        if let Some(sums) = shared_statistics::current() {
+            return norm_of_all(x, NormTensors { affine: [&self.weight, &self.bias], running }, &sums);
+        }
         // A single row has no variance: libtorch would write NaN into the running variance, permanently.
-        let running = self.running(pass)?.filter(|_| x.size()[0] > 1);
+        let running = running.filter(|_| x.size()[0] > 1);
         let (training, cudnn_enabled) = (true, true);
         Ok(x.f_batch_norm(
             Some(&self.weight),
@@ -293,7 +303,8 @@ pub(super) fn mask_of(layer: LayerId, probability: f64, mode: Mode) -> Result<Op
     if mode == Mode::Evaluation || probability <= 0.0 {
         return Ok(None);
     }
-    Ok(Dropout::new(probability, step_seed::of_layer(layer)?))
+    let mask = Dropout::new(probability, step_seed::of_layer(layer)?);
+    Ok(mask.map(|mask| mask.after_rows(step_seed::rows_before(layer))))
 }
 
 /// Dropout with torch's generator.
@@ -319,6 +330,12 @@ impl Mlp {
             })
             .collect::<Result<_, ModelError>>()?;
         Ok(Self { layers })
+    }
+
+    /// The same layers for a row per graph.
+    pub fn of_graphs(mut self) -> Self {
+        self.layers.iter_mut().for_each(|(layer, _)| *layer = layer.of_graphs());
+        self
     }
 
     /// Applies the layers in double precision and evaluation mode: `[rows, widths[0]]` → `[rows, widths[last]]`.

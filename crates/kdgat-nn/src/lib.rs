@@ -34,6 +34,7 @@ pub mod parameters;
 pub mod q_network;
 mod recompute;
 mod segments;
+pub mod shared_statistics;
 pub mod target_scale;
 #[cfg(test)]
 mod test_graphs;

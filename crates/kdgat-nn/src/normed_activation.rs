@@ -12,6 +12,7 @@ use super::fused::step_seed::LayerId;
 use super::layers::{BatchNorm, Mode, composed_dropout, mask_of, relu_dropout};
 use super::node_gnn_config::{Activation, Norm};
 use super::parameters::{Init, Scope};
+use super::shared_statistics::{self, NormTensors, norm_of_all};
 
 /// A normalisation with the activation and dropout after it.
 #[derive(Debug)]
@@ -133,7 +134,11 @@ impl PlainBatchNorm {
         }
         let _ = tch::no_grad(|| self.batches_seen.shallow_clone().f_add_scalar_(1))?;
         // The running variance is the unbiased one, which a single row does not have.
-        let running = (x.size()[0] > 1).then_some([&self.running_mean, &self.running_variance]);
+        let running = Some([&self.running_mean, &self.running_variance]);
+        if let Some(sums) = shared_statistics::current() {
+            return norm_of_all(x, NormTensors { affine: [&self.weight, &self.bias], running }, &sums);
+        }
+        let running = running.filter(|_| x.size()[0] > 1);
         let (training, cudnn_enabled) = (true, true);
         Ok(x.f_batch_norm(
             Some(&self.weight),

@@ -17,6 +17,7 @@ use super::conv::{Conv, EdgeInput};
 use super::fused::Pass;
 use super::fused::step_seed::LayerId;
 use super::layers::{BatchNorm, Mode, composed_dropout, mask_of, masked_relu};
+use super::shared_statistics;
 
 /// A hidden layer in training: attention, optional batch norm, ReLU, and dropout with `layer`'s mask.
 #[derive(Clone, Copy, Debug)]
@@ -44,14 +45,19 @@ pub fn recomputed(hidden: Hidden, x: &Tensor, edges: &EdgeInput, kernel: Backend
     let adjacency = edges.adjacency.shallow_clone();
     let attributes = edges.attributes.as_ref().map(Tensor::shallow_clone);
     let real_nodes = edges.real_nodes.map(Mask::shallow_clone);
+    let sums = shared_statistics::current();
     let is_forward = AtomicBool::new(true);
     let layer = move |inputs: &[Tensor]| -> Result<Tensor, ModelError> {
         let attributes = attributes.as_ref().map(Tensor::shallow_clone);
         let edges = EdgeInput { adjacency: &adjacency, attributes, real_nodes: real_nodes.as_ref() };
         let x = own_conv.forward(&inputs[0], &edges, kernel)?;
         let pass = if is_forward.swap(false, Ordering::Relaxed) { Pass::Forward } else { Pass::Again };
+        // The recomputation may run on another thread.
+        let sums = sums.clone();
         let (active, masked) = match &own_norm {
-            Some(norm) => norm.active_of_batch(&x, edges.real_nodes, pass, kernel, mask)?,
+            Some(norm) => {
+                shared_statistics::with(sums, || norm.active_of_batch(&x, edges.real_nodes, pass, kernel, mask))?
+            }
             None => masked_relu(&x, pass, kernel, mask)?,
         };
         is_masked.store(masked, Ordering::Relaxed);

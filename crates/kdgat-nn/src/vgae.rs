@@ -12,6 +12,7 @@ use tch::Tensor;
 use super::attention::Backend;
 use super::description::{MOST_LAYERS, expect_common, expect_sizes};
 use super::fused::fan_out::fan_out;
+use super::fused::latent::NoiseSeed;
 use super::fused::step_seed::{self, LayerId};
 use super::fused::{self, latent};
 pub use super::layers::Mode;
@@ -341,11 +342,13 @@ pub(super) fn draw(mean: &Tensor, log_variance: &Tensor, kernel: Backend) -> Res
     if !fused::applies(Backend::Auto, &tensors) || test_cuda_library().is_some() {
         return reparameterize(mean, log_variance, &mean.f_randn_like()?);
     }
-    let seed = step_seed::of_layer(LayerId::new("latent"))?;
+    let layer = LayerId::new("latent");
+    let noise = NoiseSeed { seed: step_seed::of_layer(layer)?, rows_before: step_seed::rows_before(layer) };
     if fused::applies(kernel, &tensors) {
-        return Ok(latent::draw(mean, log_variance, seed)?);
+        return Ok(latent::draw(mean, log_variance, noise)?);
     }
-    reparameterize(mean, log_variance, &latent::noise(&mean.size(), seed)?)
+    let (rows, columns) = mean.size2()?;
+    reparameterize(mean, log_variance, &latent::noise([rows, columns], noise)?)
 }
 
 /// The reparameterisation z = μ + σ·ε (Kingma & Welling 2014), for tensors of one shape.

@@ -116,9 +116,9 @@ impl Update {
         Ok(Self {
             pool: GraphPool::new(scope.sub("pool"), Pooling::Sum, input)?,
             first: Linear::new(scope.sub(0), input, 2 * width)?,
-            inner_norm: BatchNorm::new(scope.sub(1), 2 * width)?,
+            inner_norm: BatchNorm::new(scope.sub(1), 2 * width)?.of_graphs(),
             second: Linear::new(scope.sub(3), 2 * width, width)?,
-            norm: BatchNorm::new(scope.sub(4), width)?,
+            norm: BatchNorm::new(scope.sub(4), width)?.of_graphs(),
         })
     }
 

@@ -12,8 +12,14 @@ use super::{Blocks, Gate, Pass, by_blocks, bytes_like, like, note_gates, without
 
 /// Computes `dropout(relu(x))` for `x` of any shape.
 pub fn relu_dropout(x: &Tensor, dropout: Option<Dropout>, pass: Pass) -> Result<Tensor, TchError> {
+    let dropout = of_rows(dropout, x);
     let mut outputs = autograd::apply(ReluDropout { dropout, pass }, &[&x.f_contiguous()?])?;
     Ok(outputs.pop().unwrap_or_default())
+}
+
+/// The mask for rows as wide as those of `x`.
+pub(super) fn of_rows(dropout: Option<Dropout>, x: &Tensor) -> Option<Dropout> {
+    dropout.map(|dropout| dropout.of_width(x.numel() / (x.size().first().copied().unwrap_or(1).max(1) as usize)))
 }
 
 struct ReluDropout {
@@ -94,8 +100,10 @@ impl Kernel for Activate<'_> {
                 }
             }
             Some(dropout) => {
-                for (part, (output, x)) in self.output.chunks_mut(GROUP).zip(self.x.chunks(GROUP)).enumerate() {
-                    dropout.factors::<I>(self.first + part * GROUP, output);
+                // Several groups at a time: a part of a batch may begin within one, which is then drawn twice.
+                const DRAWN: usize = 8 * GROUP;
+                for (part, (output, x)) in self.output.chunks_mut(DRAWN).zip(self.x.chunks(DRAWN)).enumerate() {
+                    dropout.factors::<I>(self.first + part * DRAWN, output);
                     for (output, &x) in output.iter_mut().zip(x) {
                         *output *= relu(x);
                     }

@@ -2,7 +2,7 @@
 
 use kdgat_torch::simd::Instructions;
 
-/// Number of elements whose mask is drawn together; a range of elements must begin at a multiple of it.
+/// Number of elements whose mask is drawn together; ranges of elements that begin at a multiple of it are drawn fastest.
 pub(super) const GROUP: usize = 8 * LANES;
 const LANES: usize = kdgat_torch::philox::LANES;
 
@@ -13,6 +13,10 @@ pub struct Dropout {
     threshold: u32,
     scale: f32,
     seed: u64,
+    /// Rows of the whole batch before the first one.
+    rows_before: u64,
+    /// Elements before the first one, once the number of columns is known.
+    offset: u64,
 }
 
 impl Dropout {
@@ -21,7 +25,18 @@ impl Dropout {
     pub fn new(probability: f64, seed: u64) -> Option<Self> {
         let threshold = (probability * 65_536.0).round().clamp(0.0, 65_535.0);
         let scale = (1.0 / (1.0 - threshold / 65_536.0)) as f32;
-        (threshold > 0.0).then_some(Self { threshold: threshold as u32, scale, seed })
+        let (threshold, rows_before, offset) = (threshold as u32, 0, 0);
+        (threshold > 0).then_some(Self { threshold, scale, seed, rows_before, offset })
+    }
+
+    /// The mask of rows that follow this many others of the whole batch.
+    pub fn after_rows(self, rows_before: u64) -> Self {
+        Self { rows_before, ..self }
+    }
+
+    /// The mask of rows with this many columns.
+    pub(super) fn of_width(self, columns: usize) -> Self {
+        Self { offset: self.rows_before * columns as u64, ..self }
     }
 
     /// Factor of elements that are not dropped.
@@ -29,11 +44,20 @@ impl Dropout {
         self.scale
     }
 
-    /// Writes the factors (zero or the scale) of the elements from `first` on, a multiple of [`GROUP`].
+    /// Writes the factors (zero or the scale) of the elements from `first` on.
     #[inline(always)]
     pub(super) fn factors<I: Instructions>(self, first: usize, factors: &mut [f32]) {
+        let first = first as u64 + self.offset;
+        let (mut group, within) = (first / GROUP as u64, (first % GROUP as u64) as usize);
+        let mut factors = factors;
+        if within > 0 {
+            let mut whole = [0.0; GROUP];
+            self.group::<I>(group, &mut whole);
+            let (begun, rest) = factors.split_at_mut((GROUP - within).min(factors.len()));
+            begun.copy_from_slice(&whole[within..within + begun.len()]);
+            (factors, group) = (rest, group + 1);
+        }
         let (groups, rest) = factors.as_chunks_mut::<GROUP>();
-        let mut group = (first / GROUP) as u64;
         for factors in groups {
             self.group::<I>(group, factors);
             group += 1;
@@ -110,6 +134,10 @@ mod tests {
         let whole = factors(0.3, 9, 0, 5 * GROUP + 17);
         assert_eq!(whole[2 * GROUP..], factors(0.3, 9, 2 * GROUP, 3 * GROUP + 17));
         assert_eq!(whole[..40], factors(0.3, 9, 0, 40));
+        for first in [1, 40, GROUP - 1, GROUP + 3] {
+            assert_eq!(whole[first..], factors(0.3, 9, first, whole.len() - first));
+            assert_eq!(whole[first..first + 9], factors(0.3, 9, first, 9));
+        }
         assert!(Dropout::new(0.0, 1).is_none());
     }
 }

@@ -8,6 +8,7 @@ use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
 use tch::{TchError, Tensor};
 
+use super::activation::of_rows;
 use super::activation::relu;
 use super::dropout::{Dropout, GROUP};
 use super::{Blocks, by_blocks, like, math};
@@ -82,6 +83,7 @@ fn exp_minus_one<I: Instructions>(z: f32) -> f32 {
 
 /// Computes `dropout(function(x))` for `x` of any shape.
 pub fn with_dropout(x: &Tensor, function: Elementwise, dropout: Option<Dropout>) -> Result<Tensor, TchError> {
+    let dropout = of_rows(dropout, x);
     let mut outputs = autograd::apply(WithDropout { function, dropout }, &[&x.f_contiguous()?])?;
     Ok(outputs.pop().unwrap_or_default())
 }

@@ -10,29 +10,43 @@ use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
 use tch::{TchError, Tensor};
 
-use super::{Blocks, by_blocks, empty, expect_elements, like, math};
+use super::{Blocks, by_blocks, empty, expect_elements, like, math, shape};
 
 /// Number of elements whose noise is drawn together.
 const GROUP: usize = 4 * LANES;
 
+/// Source of the noise of a batch's rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoiseSeed {
+    /// Seed of the whole batch.
+    pub seed: u64,
+    /// Rows of the whole batch before the first one.
+    pub rows_before: u64,
+}
+
 /// Samples z, given μ and log σ² of the same shape.
-pub fn draw(mean: &Tensor, log_variance: &Tensor, seed: u64) -> Result<Tensor, TchError> {
+pub fn draw(mean: &Tensor, log_variance: &Tensor, noise: NoiseSeed) -> Result<Tensor, TchError> {
     let inputs = [mean.f_contiguous()?, log_variance.f_contiguous()?];
-    let mut outputs = autograd::apply(Draw { seed }, &[&inputs[0], &inputs[1]])?;
+    let [_, columns] = shape("μ", mean)?;
+    let draw = Draw { seed: noise.seed, offset: noise.rows_before * columns as u64 };
+    let mut outputs = autograd::apply(draw, &[&inputs[0], &inputs[1]])?;
     Ok(outputs.pop().unwrap_or_default())
 }
 
-/// The ε of [`draw`] for this seed.
-pub fn noise(size: &[i64], seed: u64) -> Result<Tensor, TchError> {
-    let output = empty(size)?;
+/// The ε of [`draw`], `[rows, columns]`, for this seed.
+pub fn noise(size: [i64; 2], NoiseSeed { seed, rows_before }: NoiseSeed) -> Result<Tensor, TchError> {
+    let output = empty(&size)?;
     let blocks = Blocks::new(output.numel(), 1, GROUP);
+    let offset = rows_before * size[1].unsigned_abs();
     by_blocks("noise", output, blocks, 1, |block, values| {
-        dispatch(Normals { seed, first: blocks.rows(block).start, values });
+        dispatch(Normals { seed, first: offset + blocks.rows(block).start as u64, values });
     })
 }
 
 struct Draw {
     seed: u64,
+    /// Elements of the whole batch before the first one.
+    offset: u64,
 }
 
 impl Function for Draw {
@@ -49,7 +63,8 @@ impl Function for Draw {
         let deviations = slices.map(|slice| Parts::new(slice, blocks.bounds(1)));
         let latent = by_blocks("z", like(mean)?, blocks, 1, |block, latent| {
             let elements = blocks.rows(block);
-            dispatch(Normals { seed: self.seed, first: elements.start, values: &mut *latent });
+            let first = self.offset + elements.start as u64;
+            dispatch(Normals { seed: self.seed, first, values: &mut *latent });
             let (mu, log_variance) = (&mu[elements.clone()], &log_variance[elements]);
             let deviation = deviations.as_ref().map(|parts| parts.take(block));
             dispatch(Scale { mu, log_variance, latent, deviation });
@@ -78,10 +93,10 @@ impl Function for Draw {
     }
 }
 
-/// Fills `values` with standard normal numbers. They begin at element `first`, a multiple of [`GROUP`].
+/// Fills `values` with standard normal numbers. They begin at element `first`.
 struct Normals<'a> {
     seed: u64,
-    first: usize,
+    first: u64,
     values: &'a mut [f32],
 }
 
@@ -90,8 +105,16 @@ impl Kernel for Normals<'_> {
 
     #[inline(always)]
     fn run<I: Instructions>(self) {
-        let (groups, rest) = self.values.as_chunks_mut::<GROUP>();
-        let mut group = (self.first / GROUP) as u64;
+        let (mut group, within) = (self.first / GROUP as u64, (self.first % GROUP as u64) as usize);
+        let mut values = self.values;
+        if within > 0 {
+            let mut whole = [0.0; GROUP];
+            normals::<I>(self.seed, group, &mut whole);
+            let (begun, rest) = values.split_at_mut((GROUP - within).min(values.len()));
+            begun.copy_from_slice(&whole[within..within + begun.len()]);
+            (values, group) = (rest, group + 1);
+        }
+        let (groups, rest) = values.as_chunks_mut::<GROUP>();
         for values in groups {
             normals::<I>(self.seed, group, values);
             group += 1;
@@ -180,8 +203,19 @@ mod tests {
 
     fn normal(seed: u64, first: usize, length: usize) -> Vec<f32> {
         let mut values = vec![f32::NAN; length];
-        dispatch(Normals { seed, first, values: &mut values });
+        dispatch(Normals { seed, first: first as u64, values: &mut values });
         values
+    }
+
+    #[test]
+    fn a_part_has_the_noise_of_the_whole() {
+        let whole = normal(3, 0, 5 * GROUP + 17);
+        for first in [1, GROUP - 1, GROUP, 2 * GROUP + 5] {
+            assert_eq!(normal(3, first, whole.len() - first), whole[first..]);
+            assert_eq!(normal(3, first, 3), whole[first..first + 3]);
+        }
+        let rows = |rows: i64, rows_before| noise([rows, 5], NoiseSeed { seed: 9, rows_before }).unwrap();
+        assert!(rows(40, 0).narrow(0, 13, 27) == rows(27, 13));
     }
 
     /// Standard normal distribution function, by Abramowitz & Stegun 26.2.17 (error below 7.5e-8).

@@ -28,6 +28,7 @@ pub fn layer_norm(
     let [_, columns] = shape("x", x)?;
     expect_elements("weight", weight, columns)?;
     expect_elements("bias", bias, columns)?;
+    let dropout = dropout.map(|dropout| dropout.of_width(columns));
     let function = LayerNorm { activation, dropout };
     let mut outputs = autograd::apply(function, &[&x.f_contiguous()?, weight, bias])?;
     Ok(outputs.pop().unwrap_or_default())

@@ -6,6 +6,7 @@
 //! element instead of y.
 
 use std::ffi::CStr;
+use std::sync::Arc;
 
 use kdgat_torch::autograd::{self, Forward, Function};
 use kdgat_torch::parallel::Parts;
@@ -13,9 +14,11 @@ use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
 use tch::{TchError, Tensor};
 
+use crate::shared_statistics::{self, Sums};
+
 use super::activation::relu;
 use super::dropout::{Dropout, GROUP};
-use super::norm_backward::Backward;
+use super::norm_backward::{Backward, BatchSums};
 use super::{
     Blocks, Gate, Pass, by_blocks, bytes_like, empty, expect_elements, like, math, note_gates, over_rows,
     rows_of_whole_groups, shape, without_values,
@@ -26,7 +29,8 @@ pub const EPSILON: f64 = 1e-5;
 /// Share of a batch's statistics in the new running statistics; PyTorch's default.
 pub const MOMENTUM: f64 = 0.1;
 
-/// Source of mean and variance.
+/// Source of mean and variance. Those of a batch are over the rows of all processes that compute parts of it
+/// ([`shared_statistics`]).
 pub enum Moments<'a> {
     /// The batch, which also updates the running mean and variance if given.
     OfBatch {
@@ -57,7 +61,9 @@ pub fn norm_relu_dropout(
         expect_elements(name, tensor, columns)?;
     }
     let running = running.map(|running| running.map(Tensor::shallow_clone));
-    let function = NormReluDropout { running, of_batch, dropout, pass };
+    let dropout = dropout.map(|dropout| dropout.of_width(columns));
+    let sums = shared_statistics::current().filter(|_| of_batch);
+    let function = NormReluDropout { running, of_batch, sums, count: 0.0, dropout, pass };
     let mut outputs = autograd::apply(function, &[&x.f_contiguous()?, weight, bias])?;
     Ok(outputs.pop().unwrap_or_default())
 }
@@ -66,6 +72,10 @@ struct NormReluDropout {
     /// Running mean and variance.
     running: Option<[Tensor; 2]>,
     of_batch: bool,
+    /// Adds statistics up over the processes that compute parts of the batch.
+    sums: Option<Arc<dyn Sums>>,
+    /// Rows of the batch, in all processes.
+    count: f64,
     dropout: Option<Dropout>,
     pass: Pass,
 }
@@ -78,8 +88,10 @@ impl Function for NormReluDropout {
         let x = view::read::<f32>("x", inputs[0])?;
         let blocks = Blocks::new(rows, columns, rows_of_whole_groups(columns, GROUP));
         let [mean, variance] = match &self.running {
-            Some([mean, variance]) if !self.of_batch || rows == 0 => [widened(mean)?, widened(variance)?],
-            None if rows == 0 => [vec![0.0; columns], vec![1.0; columns]],
+            Some([mean, variance]) if !self.of_batch || (rows == 0 && self.sums.is_none()) => {
+                [widened(mean)?, widened(variance)?]
+            }
+            None if rows == 0 && self.sums.is_none() => [vec![0.0; columns], vec![1.0; columns]],
             _ => self.batch_statistics(x, &blocks)?,
         };
         let deviation = variance.iter().map(|variance| 1.0 / (variance + EPSILON).sqrt());
@@ -163,7 +175,22 @@ impl NormReluDropout {
         };
         let [sums, products] = backward.sums()?;
         let weight = view::read::<f32>("weight", &saved[2])?;
-        let x = needed[0].then(|| backward.of_x(weight, inverse, self.of_batch.then_some([&sums, &products])));
+        let of_all = match &self.sums {
+            Some(of_processes) => {
+                let mut both = [sums.as_slice(), &products].concat();
+                of_processes.add_up(&mut both)?;
+                let products = both.split_off(columns);
+                Some([both, products])
+            }
+            None => None,
+        };
+        let [of_batch_sums, of_batch_products] = match &of_all {
+            Some([sums, products]) => [sums, products],
+            None => [&sums, &products],
+        };
+        let of_batch =
+            self.of_batch.then_some(BatchSums { sums: of_batch_sums, products: of_batch_products, count: self.count });
+        let x = needed[0].then(|| backward.of_x(weight, inverse, of_batch));
         let mut of_weight = empty(&[columns as i64])?;
         for ((target, product), &inverse) in
             view::write::<f32>("gradient of the weight", &mut of_weight)?.iter_mut().zip(&products).zip(inverse)
@@ -196,8 +223,13 @@ impl NormReluDropout {
                 variance[column] += f64::from(squares[column]) + rows_of(block) * distance * distance;
             }
         }
+        let count = match &self.sums {
+            Some(sums) => add_up(sums, count, &mut mean, &mut variance)?,
+            None => count,
+        };
+        self.count = count;
         // A single row has no variance; the running statistics then do not change.
-        if let Some([running_mean, running_variance]) = self.running.as_mut().filter(|_| blocks.rows > 1) {
+        if let Some([running_mean, running_variance]) = self.running.as_mut().filter(|_| count > 1.0) {
             let unbiased = 1.0 / (count - 1.0);
             move_towards(running_mean, mean.iter().copied())?;
             move_towards(running_variance, variance.iter().map(|squares| squares * unbiased))?;
@@ -205,6 +237,21 @@ impl NormReluDropout {
         variance.iter_mut().for_each(|squares| *squares /= count);
         Ok([mean, variance])
     }
+}
+
+/// Replaces mean and sum of squared distances from it, by column, by those of the rows of all processes. Returns their number.
+fn add_up(sums: &Arc<dyn Sums>, count: f64, mean: &mut [f64], squares: &mut [f64]) -> Result<f64, TchError> {
+    let columns = mean.len();
+    let mut numbers = vec![count];
+    numbers.extend(mean.iter().map(|mean| count * mean));
+    numbers.extend(mean.iter().zip(&*squares).map(|(mean, squares)| squares + count * mean * mean));
+    sums.add_up(&mut numbers)?;
+    let count = numbers[0];
+    for column in 0..columns {
+        mean[column] = numbers[1 + column] / count.max(1.0);
+        squares[column] = (numbers[1 + columns + column] - count * mean[column] * mean[column]).max(0.0);
+    }
+    Ok(count)
 }
 
 /// A tensor `[blocks, 2, columns]`: two numbers per column of each block, computed by `write`.
@@ -337,6 +384,38 @@ impl Kernel for Apply<'_> {
                 }
             }
             first += step;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind};
+
+    use super::*;
+    use crate::shared_statistics::tests::expect_same_as_whole;
+
+    #[test]
+    fn norms_of_parts_are_those_of_the_whole() {
+        for (columns, at) in [(7, 20), (16, 1), (32, 33)] {
+            for pass in [Pass::Forward, Pass::Again] {
+                let results = |x: &Tensor, gradient: &Tensor| {
+                    let leaf = |tensor: Tensor| tensor.set_requires_grad(true);
+                    let ones = Tensor::ones([columns], (Kind::Float, Device::Cpu));
+                    let (x, weight, bias) = (leaf(x.copy()), leaf(&ones * 1.3), leaf(&ones * 0.2));
+                    let [mean, variance] = [ones.zeros_like(), ones.copy()];
+                    // The mask of the whole: the second part has the rows from `at` on.
+                    let is_second = shared_statistics::current().is_some() && x.size()[0] == 50 - at;
+                    let before = if is_second { at as u64 } else { 0 };
+                    let mask = Dropout::new(0.3, 5).map(|mask| mask.after_rows(before));
+                    let moments = Moments::OfBatch { running: Some([&mean, &variance]) };
+                    let output = norm_relu_dropout(&x, &weight, &bias, moments, mask, pass).unwrap();
+                    autograd::backward_from(&[&output], &[Some(gradient)], false).unwrap();
+                    let output = if pass == Pass::Forward { output.detach() } else { x.zeros_like() };
+                    vec![output, x.grad(), weight.grad(), bias.grad(), mean, variance]
+                };
+                expect_same_as_whole(results, columns, at);
+            }
         }
     }
 }

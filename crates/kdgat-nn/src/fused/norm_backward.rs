@@ -18,6 +18,14 @@ pub(super) struct Backward<'a, G> {
     pub(super) blocks: Blocks,
 }
 
+/// The sums of [`Backward::sums`] over the rows of the whole batch, and their number.
+#[derive(Clone, Copy)]
+pub(super) struct BatchSums<'a> {
+    pub(super) sums: &'a [f64],
+    pub(super) products: &'a [f64],
+    pub(super) count: f64,
+}
+
 impl<G: Gate + Sync> Backward<'_, G> {
     /// Per column, with g the gradient before ReLU and dropout: Σ g, and Σ g·(x − mean).
     pub(super) fn sums(&self) -> Result<[Vec<f64>; 2], TchError> {
@@ -46,17 +54,11 @@ impl<G: Gate + Sync> Backward<'_, G> {
 
     /// The gradient with respect to x: `weight · inverse · (g − mean of g − (x − mean) · inverse² · mean of g·(x −
     /// mean))`. The two means apply only if the statistics were the batch's.
-    pub(super) fn of_x(
-        &self,
-        weight: &[f32],
-        inverse: &[f32],
-        sums: Option<[&Vec<f64>; 2]>,
-    ) -> Result<Tensor, TchError> {
+    pub(super) fn of_x(&self, weight: &[f32], inverse: &[f32], sums: Option<BatchSums>) -> Result<Tensor, TchError> {
         let (blocks, columns) = (&self.blocks, self.blocks.columns);
-        let count = blocks.rows as f64;
         let factor: Vec<f32> = weight.iter().zip(inverse).map(|(weight, inverse)| weight * inverse).collect();
         let (mut constant, mut slope) = (vec![0.0; columns], vec![0.0; columns]);
-        if let Some([sums, products]) = sums {
+        if let Some(BatchSums { sums, products, count }) = sums {
             for column in 0..columns {
                 let inverse = f64::from(inverse[column]);
                 constant[column] = (sums[column] / count) as f32;

@@ -44,7 +44,9 @@ impl SparseInput {
         if applies(kernel, &[&x.values]) {
             let drops = mode == Mode::Training && probability > 0.0;
             let seed = drops.then(|| step_seed::of_layer(layer)).transpose()?;
-            return Ok(Self { x, dropout: seed.map(|seed| ValueDropout::new(probability, seed)) });
+            let rows_before = step_seed::rows_before(layer);
+            let dropout = seed.map(|seed| ValueDropout { rows_before, ..ValueDropout::new(probability, seed) });
+            return Ok(Self { x, dropout });
         }
         let values = composed_dropout(&x.values, probability, mode)?;
         Ok(Self { x: SparseRows { values, ..x }, dropout: None })
@@ -127,17 +129,19 @@ pub(super) struct ValueDropout {
     /// Factor of values that are not dropped.
     pub(super) scale: f32,
     seed: u64,
+    /// Rows of the whole batch before the first one.
+    rows_before: u64,
 }
 
 impl ValueDropout {
     fn new(probability: f64, seed: u64) -> Self {
         let threshold = (probability * 4_294_967_296.0) as u32;
-        Self { threshold, scale: (1.0 / (1.0 - probability)) as f32, seed }
+        Self { threshold, scale: (1.0 / (1.0 - probability)) as f32, seed, rows_before: 0 }
     }
 
     #[inline(always)]
     pub(super) fn keeps(self, row: usize, column: usize) -> bool {
-        let bits = random::mix(self.seed ^ ((row as u64) << 32 | column as u64));
+        let bits = random::mix(self.seed ^ ((self.rows_before + row as u64) << 32 | column as u64));
         (bits >> 32) as u32 >= self.threshold
     }
 
