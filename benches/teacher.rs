@@ -419,7 +419,7 @@ impl Objective for Naive {
         Ok(Losses { total: kd.total, parts: vec![task.total, kd.kd] })
     }
 
-    fn share(&self, part: &Part, whole: &Part) -> f64 {
-        (part.nodes.end - part.nodes.start) as f64 / (whole.nodes.end - whole.nodes.start).max(1) as f64
+    fn rows(&self, part: &Part) -> f64 {
+        (part.nodes.end - part.nodes.start) as f64
     }
 }

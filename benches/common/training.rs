@@ -146,6 +146,7 @@ impl Training {
                     teacher: link,
                     distillation,
                     labels: None,
+                    mean_label_weight: None,
                 })
             }
         };

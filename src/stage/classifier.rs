@@ -103,7 +103,8 @@ impl<'a> Workload<'a> for WindowClassifier<'a> {
         let teacher = teacher.architecture();
         let distillation = teacher.map(|teacher| distillation(config, teacher, &mut parameters, architecture));
         let (distillation, task) = (distillation.transpose()?, task_loss(config, data)?);
-        let student = GatObjective { model, task, teacher: TeacherLink::none(), distillation, labels: None };
+        let (teacher, labels, mean_label_weight) = (TeacherLink::none(), None, None);
+        let student = GatObjective { model, task, teacher, distillation, labels, mean_label_weight };
         Ok(NewStudent { parameters, student })
     }
 

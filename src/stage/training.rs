@@ -122,6 +122,7 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
         json_lines: config.output.json_lines,
         tensorboard: config.output.tensorboard,
         memory_sample_interval: Duration::from_secs_f64(config.memory.memory_sample_seconds),
+        processes: None,
     }
 }
 

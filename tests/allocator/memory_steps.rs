@@ -76,7 +76,8 @@ fn gat(batch: &Batch, task: ClassLoss) -> (GatObjective, Trainable) {
     };
     let mut parameters = FreshParameters::new(1, Device::Cpu);
     let model = Gat::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
-    let objective = GatObjective { model, task, teacher: TeacherLink::new(None, 1), distillation: None, labels: None };
+    let (teacher, distillation, mean_label_weight) = (TeacherLink::new(None, 1), None, None);
+    let objective = GatObjective { model, task, teacher, distillation, labels: None, mean_label_weight };
     (objective, Trainable::new(parameters.into_tensors(), Device::Cpu).unwrap())
 }
 
@@ -200,8 +201,8 @@ impl<F: FnMut() -> Result<(), ObjectiveError>> Objective for Before<F> {
         self.0.training_loss(batch, part, backward)
     }
 
-    fn share(&self, part: &Part, whole: &Part) -> f64 {
-        self.0.share(part, whole)
+    fn rows(&self, part: &Part) -> f64 {
+        self.0.rows(part)
     }
 }
 

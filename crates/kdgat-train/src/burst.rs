@@ -45,9 +45,9 @@ impl Burst {
         Ok(Self { batches, filled_up })
     }
 
-    /// Batches in the form that a step takes.
-    pub fn steps(&self) -> impl Iterator<Item = StepBatch<'_>> {
-        let filled_up = |index| self.filled_up.as_ref().and_then(|batches| batches.get(index));
-        self.batches.iter().enumerate().map(move |(index, batch)| StepBatch { batch, filled_up: filled_up(index) })
+    /// A batch in the form that a step takes.
+    pub fn step(&self, index: usize) -> Option<StepBatch<'_>> {
+        let filled_up = self.filled_up.as_ref().and_then(|batches| batches.get(index));
+        self.batches.get(index).map(|batch| StepBatch { batch, filled_up })
     }
 }

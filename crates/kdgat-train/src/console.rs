@@ -74,6 +74,8 @@ impl Pace {
 enum View {
     /// Only plain lines.
     Lines,
+    /// Nothing: another process shows the progress.
+    Silent,
     Bar(ProgressBar),
     /// A panel that opens when the loop begins, with its state so far.
     Promised(Box<State>),
@@ -141,6 +143,12 @@ impl Console {
         self.unit
     }
 
+    /// Shows nothing, and only logs: another process shows the progress.
+    pub fn silent(mut self) -> Self {
+        self.view = View::Silent;
+        self
+    }
+
     /// Shows a panel while the loop runs, if standard error is a terminal.
     pub fn with_panel(mut self, heading: Heading) -> Self {
         if can_place_cursor() {
@@ -163,6 +171,7 @@ impl Console {
     pub fn line(&mut self, text: &str) {
         match &mut self.view {
             View::Bar(bar) => bar.suspend(|| eprintln!("{text}")),
+            View::Silent => {}
             View::Lines | View::Promised(_) => eprintln!("{text}"),
             View::Panel(panel) => panel.line(text),
         }
@@ -204,7 +213,7 @@ impl Console {
                 bar.set_prefix(format!("epoch {}/{max_epochs}", epoch + 1));
             }
             View::Panel(panel) => panel.update(|state| state.start_epoch(epoch, max_epochs, steps, done)),
-            View::Lines | View::Promised(_) => {}
+            View::Lines | View::Silent | View::Promised(_) => {}
         }
     }
 
@@ -235,7 +244,7 @@ impl Console {
                 let values = &row[row.len().saturating_sub(columns.len())..];
                 panel.update(|state| state.row(mean_loss, columns, values));
             }
-            View::Lines | View::Promised(_) => {}
+            View::Lines | View::Silent | View::Promised(_) => {}
         }
     }
 
@@ -281,6 +290,7 @@ impl Console {
                 bar.finish_and_clear();
                 self.view = View::Bar(bar);
             }
+            View::Silent => self.view = View::Silent,
             // Dropping a panel closes it.
             View::Panel(_) | View::Lines | View::Promised(_) => {}
         }

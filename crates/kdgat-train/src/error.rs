@@ -8,6 +8,7 @@ use kdgat_torch::device::DeviceError;
 use super::checkpoint::CheckpointError;
 use super::logs::LogError;
 use super::objective::ObjectiveError;
+use super::processes::ProcessError;
 use super::run_directory::RunError;
 
 /// Any error that ends the loop early.
@@ -34,6 +35,9 @@ pub enum FitError {
     /// The graph store could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The processes that train together failed.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
     /// The objective or the batch plan failed.
     #[error(transparent)]
     Objective(ObjectiveError),
@@ -89,6 +93,7 @@ impl FitError {
             Self::Run(error) => error.is_input(),
             Self::Log(error) => error.is_input(),
             Self::Objective(error) => error.exit_code() == exit::INPUT,
+            Self::Process(error) => error.exit_code() == exit::INPUT,
             Self::OtherIdentity { .. } => true,
             _ => false,
         }
@@ -99,6 +104,7 @@ impl FitError {
         match self {
             Self::OutOfMemory { .. } => exit::OUT_OF_MEMORY,
             Self::Objective(error) => error.exit_code(),
+            Self::Process(error) => error.exit_code(),
             error if error.is_input() => exit::INPUT,
             _ => exit::FAILURE,
         }

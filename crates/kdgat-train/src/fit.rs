@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! for each epoch
-//!     for each burst of batches                      (prefetched by the loader's threads)
+//!     for each burst of batches                      (prefetched by the loader's threads; of several processes, each has its share)
 //!         announce the burst                         (the teacher's visit, or its cache)
 //!         for each batch
 //!             seed by (run, epoch, step)
 //!             loss, backward                         (the student's activations exist only here)
+//!             add up the gradients of all processes  (if there are several)
 //!             clip, Adam, zero the gradients         (on one flat tensor)
 //!     validate in evaluation mode
 //!     write metrics.csv, last/, and best.safetensors if the epoch is the best so far
@@ -40,6 +41,7 @@ use super::step::{StepBatch, StepOptions, StepRunner};
 pub use super::summary::{Ending, FitSummary};
 use super::threads::own_threads;
 use super::timeline::{TIMELINE, Timeline};
+use super::together::{Together, share_of};
 use super::trainable::Trainable;
 use super::validation;
 use crate::interrupt;
@@ -111,9 +113,12 @@ struct LoopState {
     position: Position,
     optimizer: Adam,
     runner: StepRunner,
+    /// `None` if this process trains alone.
+    together: Option<Together>,
     meter: Meter,
     uploader: Uploader,
-    /// `[1 + parts]`, f64, on the device: sums of the total loss and its parts over this epoch's graphs.
+    /// `[1 + parts]`, f64, on the device: sums of the total loss and its parts over this epoch's graphs. Of several processes, each has
+    /// its contribution.
     sums: Tensor,
     logs: RunLogs,
     /// `None` without a teacher.
@@ -123,6 +128,14 @@ struct LoopState {
     peak_memory_bytes: u64,
     clock: Clock,
     epoch_clock: EpochClock,
+}
+
+/// Amounts of data in a batch.
+#[derive(Clone, Copy)]
+struct Amounts {
+    graphs: usize,
+    nodes: i64,
+    edges: i64,
 }
 
 /// Seconds of this thread by activity. On a GPU those of steps and optimiser only include queueing the work.
@@ -168,6 +181,13 @@ impl LoopState {
         if resume && fit.run.file(LAST).exists() {
             position = retry_on_oom(meter, || last_state::restore(fit, options, &mut optimizer, &mut sums))?;
         }
+        let together = options.processes.as_ref().map(|processes| Together::new(processes, fit.trainable));
+        if let Some(together) = &together {
+            together.share_tensors(fit.trainable)?;
+            if !together.processes().is_first() {
+                let _ = sums.f_zero_()?;
+            }
+        }
         runner.begin_with(position.micro_batch.clone());
         let (epoch, step) = (position.epoch, position.step);
         let logs = RunLogs::start(fit.run, &*fit.objective, fit.plan.columns(), (epoch, step), options)?;
@@ -181,6 +201,7 @@ impl LoopState {
             position,
             optimizer,
             runner,
+            together,
             meter,
             uploader,
             sums,
@@ -212,23 +233,48 @@ impl LoopState {
         fit.objective.source_mut().start_epoch();
         self.epoch_clock = EpochClock::start(self.position.epoch_seconds);
 
-        let rest = batches.into_iter().skip(self.position.step as usize).collect();
-        let mut loaded = fit.training_loader.epoch(rest, epoch);
-        while let Some(burst) = self.read_burst(&mut loaded, fit, options)? {
-            for batch in burst.steps() {
-                self.step(fit, options, batch, lr, total_steps)?;
-                // Accumulated gradients are not saved: the stop waits for their optimiser step.
-                if interrupt::requested() && self.has_stepped(options, total_steps) {
-                    self.clock.wall += self.epoch_clock.start.elapsed().as_secs_f64();
-                    self.save(fit)?;
-                    return Ok(false);
-                }
+        let rest: Vec<Vec<u64>> = batches.into_iter().skip(self.position.step as usize).collect();
+        let rest = self.own_shares(rest);
+        let is_idle: Vec<bool> = rest.iter().map(|share| share.is_empty() && self.together.is_some()).collect();
+        let shares = rest.into_iter().zip(&is_idle).filter(|(_, is_idle)| !**is_idle).map(|(share, _)| share);
+        let mut loaded = fit.training_loader.epoch(shares.collect(), epoch);
+        let (mut burst, mut used) = (None, 0);
+        for is_idle in is_idle {
+            if !is_idle && burst.as_ref().is_none_or(|burst: &Burst| used >= burst.batches.len()) {
+                // Frees the batches of the last burst first.
+                drop(burst.take());
+                (burst, used) = (self.read_burst(&mut loaded, fit, options)?, 0);
+            }
+            let batch = match &burst {
+                Some(burst) if !is_idle => burst.step(used),
+                _ => None,
+            };
+            used += usize::from(batch.is_some());
+            self.step(fit, options, batch, lr, total_steps)?;
+            // Accumulated gradients are not saved: the stop waits for their optimiser step.
+            if self.is_to_stop() && self.has_stepped(options, total_steps) {
+                self.clock.wall += self.epoch_clock.start.elapsed().as_secs_f64();
+                self.save(fit)?;
+                return Ok(false);
             }
         }
+        drop((burst, loaded));
         self.position.epoch_seconds = self.epoch_clock.seconds();
         self.clock.wall += self.epoch_clock.start.elapsed().as_secs_f64();
         self.finish_epoch(fit, options, lr, total_steps)?;
         Ok(true)
+    }
+
+    /// This process's share of each batch: all of it if it trains alone.
+    fn own_shares(&self, batches: Vec<Vec<u64>>) -> Vec<Vec<u64>> {
+        let Some(together) = &self.together else { return batches };
+        let (rank, size) = (together.processes().rank(), together.processes().size());
+        batches.into_iter().map(|batch| share_of(&batch, rank, size).to_vec()).collect()
+    }
+
+    /// True if a stop was requested, in any process.
+    fn is_to_stop(&self) -> bool {
+        self.together.as_ref().map_or_else(interrupt::requested, |together| together.stops)
     }
 
     /// Reads the next batches and announces them to the objective; `None` at the end of the epoch.
@@ -253,7 +299,7 @@ impl LoopState {
         &mut self,
         fit: &mut Fit,
         options: &FitOptions,
-        step_batch: StepBatch,
+        step_batch: Option<StepBatch>,
         lr: f64,
         total_steps: u64,
     ) -> Result<(), FitError> {
@@ -262,8 +308,10 @@ impl LoopState {
         if is_logged {
             device::synchronize(options.device)?;
         }
-        let (asked, batch) = (Instant::now(), step_batch.batch);
-        fit.objective.receive(batch).map_err(FitError::Objective)?;
+        let asked = Instant::now();
+        if let Some(StepBatch { batch, .. }) = step_batch {
+            fit.objective.receive(batch).map_err(FitError::Objective)?;
+        }
         let start = Instant::now();
         self.clock.teacher_wait += (start - asked).as_secs_f64();
         let (epoch, step) = (self.position.epoch, self.position.step);
@@ -273,9 +321,8 @@ impl LoopState {
             scale: share * self.position.loss_scale.factor(),
             accumulates: !step.is_multiple_of(options.accumulate_grad_batches),
         };
-        let Fit { objective, trainable, console, .. } = fit;
-        let losses = self.runner.gradients(*objective, trainable, step_batch, step_options, console)?;
-        self.sums = retry_on_oom(self.meter, || validation::add(&self.sums, &losses, batch.num_graphs() as f64))?;
+        let (losses, amounts) = self.gradients(fit, step_batch, step_options)?;
+        self.sums = retry_on_oom(self.meter, || validation::add(&self.sums, &losses, amounts.graphs as f64))?;
 
         let mut norm = None;
         let computed = Instant::now();
@@ -286,7 +333,7 @@ impl LoopState {
             norm = self.optimizer_step(fit, lr)?;
             self.clock.optimizer += optimizer_start.elapsed().as_secs_f64();
         }
-        self.position.epoch_graphs += batch.num_graphs() as u64;
+        self.position.epoch_graphs += amounts.graphs as u64;
         if let Some(timeline) = &mut self.timeline {
             timeline.note_step(fit.objective, (epoch, step), [asked, start, computed])?;
         }
@@ -298,7 +345,7 @@ impl LoopState {
         self.clock.steps += seconds;
         fit.console.advance(|| self.pulse());
         if is_logged {
-            self.log_step(fit, batch, (lr, norm, seconds))?;
+            self.log_step(fit, amounts, (lr, norm, seconds))?;
         }
         if options.clear_cache_every_n > 0
             && self.position.total_steps.is_multiple_of(options.clear_cache_every_n)
@@ -309,6 +356,44 @@ impl LoopState {
         Ok(())
     }
 
+    /// Adds the gradients of a batch, of which this process has all or a share. Returns its losses, or this process's contribution to them,
+    /// and the amounts of the whole batch.
+    fn gradients(
+        &mut self,
+        fit: &mut Fit,
+        batch: Option<StepBatch>,
+        step_options: StepOptions,
+    ) -> Result<(Tensor, Amounts), FitError> {
+        let Fit { objective, trainable, console, .. } = fit;
+        if let Some(together) = &mut self.together {
+            let batch = batch.map(|step| step.batch);
+            let mut step = together.start(*objective, batch, self.runner.wanted_parts(batch))?;
+            let losses = self.runner.gradients_together(
+                *objective,
+                trainable,
+                batch,
+                (&*together, &mut step),
+                step_options,
+                console,
+            )?;
+            let amounts = Amounts { graphs: step.graphs, nodes: step.nodes, edges: step.edges };
+            return Ok((losses, amounts));
+        }
+        let step_batch = batch.ok_or_else(|| FitError::Objective("the loader ended before the epoch".into()))?;
+        let StepBatch { batch, .. } = step_batch;
+        let amounts =
+            Amounts { graphs: batch.num_graphs(), nodes: batch.num_nodes(), edges: batch.adjacency.num_edges() };
+        Ok((self.runner.gradients(*objective, trainable, step_batch, step_options, console)?, amounts))
+    }
+
+    /// The sums over this epoch's graphs so far, of all processes.
+    fn whole_sums(&self) -> Result<Tensor, FitError> {
+        match &self.together {
+            Some(together) => together.total(&self.sums),
+            None => Ok(self.sums.shallow_clone()),
+        }
+    }
+
     /// True if the last batch completed an optimiser step (gradient accumulation).
     fn has_stepped(&self, options: &FitOptions, total_steps: u64) -> bool {
         self.position.step.is_multiple_of(options.accumulate_grad_batches) || self.position.step == total_steps
@@ -316,6 +401,9 @@ impl LoopState {
 
     /// Makes one update; `None` if gradients overflowed in half precision and were discarded.
     fn optimizer_step(&mut self, fit: &mut Fit, lr: f64) -> Result<Option<Tensor>, FitError> {
+        if let Some(together) = &self.together {
+            together.add_up_gradients(fit.trainable)?;
+        }
         if let LossScale::Half { .. } = self.position.loss_scale {
             let factor = self.position.loss_scale.factor();
             let _ = fit.trainable.gradients.f_div_scalar_(factor)?;
@@ -346,10 +434,10 @@ impl LoopState {
     fn log_step(
         &mut self,
         fit: &mut Fit,
-        batch: &Batch,
+        amounts: Amounts,
         (lr, norm, seconds): (f64, Option<Tensor>, f64),
     ) -> Result<(), FitError> {
-        let mean = self.sums.f_double_value(&[0])? / self.position.epoch_graphs as f64;
+        let mean = self.whole_sums()?.f_double_value(&[0])? / self.position.epoch_graphs as f64;
         if !mean.is_finite() {
             return Err(self.not_finite(fit, format!("the training loss is {mean}")));
         }
@@ -360,9 +448,9 @@ impl LoopState {
             number(mean),
             number(lr),
             number(norm),
-            batch.num_graphs().to_string(),
-            batch.num_nodes().to_string(),
-            batch.adjacency.num_edges().to_string(),
+            amounts.graphs.to_string(),
+            amounts.nodes.to_string(),
+            amounts.edges.to_string(),
             format!("{:.3}", seconds * 1e3),
         ];
         row.extend(fit.objective.source_mut().step_values());
@@ -379,9 +467,10 @@ impl LoopState {
     }
 
     fn finish_epoch(&mut self, fit: &mut Fit, options: &FitOptions, lr: f64, steps: u64) -> Result<(), FitError> {
-        let validation = validation::losses(fit, options, &mut self.runner, &mut self.uploader)?;
+        let validation =
+            validation::losses(fit, options, (&mut self.runner, self.together.as_ref()), &mut self.uploader)?;
         let graphs = self.position.epoch_graphs.max(1) as f64;
-        let training: Vec<f64> = Vec::<f64>::try_from(&self.sums)?.iter().map(|sum| sum / graphs).collect();
+        let training: Vec<f64> = Vec::<f64>::try_from(self.whole_sums()?)?.iter().map(|sum| sum / graphs).collect();
         let names = fit.objective.parts();
         let peak = memory::peak_bytes(options.device);
         let metrics = EpochMetrics {
@@ -403,7 +492,9 @@ impl LoopState {
         let progress = &mut self.position.progress;
         let improved = progress.record_score(metrics.epoch, metrics.val_loss, score, options.schedule);
         if improved {
-            retry_on_oom(self.meter, || Ok::<_, FitError>((fit.save_best)(fit.trainable, &self.position)?))?;
+            if self.writes() {
+                retry_on_oom(self.meter, || Ok::<_, FitError>((fit.save_best)(fit.trainable, &self.position)?))?;
+            }
             self.best = Some(metrics.clone());
         }
         fit.console.finish_epoch(&metrics, options.max_epochs, improved, &fit.objective.source().status());
@@ -431,10 +522,19 @@ impl LoopState {
         if let Some(name) = retry_on_oom(self.meter, || fit.trainable.not_finite())? {
             return Err(self.not_finite(fit, format!("tensor {name} of the model is not finite")));
         }
+        let sums = self.whole_sums()?;
+        if !self.writes() {
+            return Ok(());
+        }
         // The state counts these rows, so it must not reach the disk before them.
         self.logs.sync()?;
         let position = Position { micro_batch: self.runner.micro_batch().clone(), ..self.position.clone() };
-        retry_on_oom(self.meter, || last_state::write(fit, &self.optimizer, &self.sums, &position))
+        retry_on_oom(self.meter, || last_state::write(fit, &self.optimizer, &sums, &position))
+    }
+
+    /// True if this process writes the run's checkpoints.
+    fn writes(&self) -> bool {
+        self.together.as_ref().is_none_or(|together| together.processes().is_first())
     }
 
     /// Error for a loss or tensor that is not finite, with the position in the run.

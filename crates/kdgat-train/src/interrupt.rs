@@ -28,6 +28,14 @@ pub fn listen_to_stop_after(work: &'static str) -> Result<(), ctrlc::Error> {
     ctrlc::set_handler(request)
 }
 
+/// Calls `handler` for each signal instead.
+///
+/// # Errors
+/// If the signal handler cannot be set, or is set already.
+pub fn listen_with(handler: impl FnMut() + Send + 'static) -> Result<(), ctrlc::Error> {
+    ctrlc::set_handler(handler)
+}
+
 /// Acts like a signal: the panel calls it when it reads Ctrl-C as a key.
 pub fn request() {
     if REQUESTED.swap(true, Ordering::SeqCst) {

@@ -176,7 +176,28 @@ pub trait Objective {
     }
 
     /// Weight of the loss of `part` in the loss of `whole`: the weighted losses of all parts add up to the loss of the whole.
-    fn share(&self, part: &Part, whole: &Part) -> f64;
+    fn share(&self, part: &Part, whole: &Part) -> f64 {
+        self.rows(part) / self.rows(whole).max(1.0)
+    }
+
+    /// Number of rows of a part of the batch received last, over which its losses are means.
+    fn rows(&self, part: &Part) -> f64;
+
+    /// Sum of the weights of the labels of `batch`, for a loss that divides by their mean.
+    ///
+    /// # Errors
+    /// Those of libtorch.
+    fn label_weight(&self, _batch: &Batch) -> Result<f64, ObjectiveError> {
+        Ok(0.0)
+    }
+
+    /// Sets the mean weight of the labels of the whole batch, of which this process has a share.
+    fn set_mean_label_weight(&mut self, _mean: f64) {}
+
+    /// The reason why a batch cannot be divided among processes; `None` if the losses of its parts add up to that of the whole.
+    fn division_obstacle(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Weight of `batch`, the one received last, in the means over the validation graphs: its number of graphs, unless losses are means over
     /// something else.

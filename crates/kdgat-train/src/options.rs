@@ -1,5 +1,6 @@
 //! Options of the epoch loop.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kdgat_nn::attention::Backend;
@@ -7,6 +8,7 @@ use tch::{Device, Kind};
 
 use super::metrics::EpochMetrics;
 use super::optimizer::AdamOptions;
+use super::processes::Processes;
 use super::schedule::Schedule;
 
 /// The quantity of the validation set that chooses the best epoch and ends the training early.
@@ -77,6 +79,8 @@ pub struct FitOptions {
     pub tensorboard: bool,
     /// Time between two rows of `memory.csv`.
     pub memory_sample_interval: Duration,
+    /// The processes that train together; `None` if this one trains alone.
+    pub processes: Option<Arc<Processes>>,
 }
 
 impl FitOptions {
@@ -102,6 +106,7 @@ impl FitOptions {
             json_lines: false,
             tensorboard: false,
             memory_sample_interval: Duration::from_secs(1),
+            processes: None,
         }
     }
 }

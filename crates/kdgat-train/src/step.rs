@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use kdgat_base::random;
 use kdgat_graph::Batch;
-use kdgat_nn::fused::step_seed;
+use kdgat_nn::fused::step_seed::{self, RowsBefore};
 use kdgat_nn::parameters::Role;
+use kdgat_nn::shared_statistics;
 use kdgat_torch::allocator::{self, Phase};
 use kdgat_torch::autocast::Autocast;
 use kdgat_torch::{self as torch, view};
@@ -20,6 +21,7 @@ use super::console::Console;
 use super::fit::FitError;
 use super::objective::{Losses, Objective, Part};
 use super::recorded::{SharedRecordings, Step};
+use super::together::{SharedStep, Together};
 use super::trainable::Trainable;
 use crate::memory::{Meter, MicroBatch, Remedy, is_out_of_memory};
 
@@ -244,6 +246,131 @@ impl StepRunner {
         }
     }
 
+    /// Adds the gradients of this process's share of a batch, which `objective` received last; `None` if it has none. Returns its
+    /// contribution to the losses of the whole batch, `[1 + parts]`, f64.
+    ///
+    /// # Errors
+    /// Those of [`Self::gradients`], and those of other processes.
+    pub(super) fn gradients_together(
+        &mut self,
+        objective: &mut dyn Objective,
+        trainable: &mut Trainable,
+        batch: Option<&Batch>,
+        (together, step): (&Together, &mut SharedStep),
+        options: StepOptions,
+        console: &mut Console,
+    ) -> Result<Tensor, FitError> {
+        self.note_state(trainable, options)?;
+        loop {
+            let attempt =
+                torch::recover(|| self.attempt_share(objective, trainable, batch, (together, &*step), options));
+            let error = match attempt {
+                Ok(losses) => {
+                    if let Some(graphs) = batch.and_then(|batch| self.micro.succeeded(batch.num_graphs())) {
+                        console.line(&format!("memory: trying {graphs} graphs at a time again"));
+                    }
+                    together.share_buffers(trainable, step)?;
+                    return Ok(losses);
+                }
+                Err(error) => error,
+            };
+            let is_repeated = together.take_failure()?;
+            if !is_repeated && !is_out_of_memory(&error) {
+                return Err(error);
+            }
+            self.put_back(trainable, options)?;
+            if !is_repeated {
+                self.recover(Work::Training, batch.map_or(0, Batch::num_graphs), error, console)?;
+                together.fail()?;
+            }
+            together.agree(step, self.wanted_parts(batch))?;
+        }
+    }
+
+    /// Number of parts in which this process computes its share of a batch.
+    pub(super) fn wanted_parts(&self, batch: Option<&Batch>) -> usize {
+        let graphs = batch.map_or(0, Batch::num_graphs);
+        graphs.div_ceil(self.micro.of(graphs)).max(1)
+    }
+
+    fn attempt_share(
+        &self,
+        objective: &mut dyn Objective,
+        trainable: &Trainable,
+        batch: Option<&Batch>,
+        (together, step): (&Together, &SharedStep),
+        options: StepOptions,
+    ) -> Result<Tensor, FitError> {
+        let _phase = allocator::enter_phase(Phase::Activations);
+        // torch's generator would draw the same numbers in every process.
+        let rank = together.processes().rank() as u64;
+        tch::manual_seed(random::mix(options.seed as u64 ^ random::mix(rank)) as i64);
+        let columns = 1 + objective.parts().len() as i64;
+        let mut sums = Tensor::f_zeros([columns], (Kind::Double, self.meter.device()))?;
+        let pointers: Vec<i64> = match batch {
+            Some(batch) => Vec::try_from(&batch.node_pointers)?,
+            None => Vec::new(),
+        };
+        let (mut statistics, mut weights): (Option<Vec<Tensor>>, f64) = (None, 0.0);
+        for index in 0..step.parts {
+            let own = batch.and_then(|batch| Some((batch, part_of(batch, &pointers, index, step.parts)?)));
+            let mut weight = 0.0;
+            if let Some((batch, part)) = own {
+                step_seed::set(options.seed as u64);
+                let earlier = objective.rows(&Part { graphs: 0..part.graphs.start, nodes: 0..part.nodes.start });
+                step_seed::set_rows_before(RowsBefore {
+                    nodes: step.before.nodes + part.nodes.start as u64,
+                    graphs: step.before.graphs + part.graphs.start as u64,
+                    targets: step.before.targets + earlier as u64,
+                });
+                if step.parts > 1 {
+                    self.restore_buffers(trainable)?;
+                }
+                weight = objective.rows(&part) / step.rows.max(1.0);
+                let selected;
+                let graphs = match step.parts {
+                    1 => batch,
+                    _ => {
+                        selected = batch.select_graphs(&part.graphs.clone().collect::<Vec<_>>())?;
+                        &selected
+                    }
+                };
+                let scale = options.scale * weight;
+                let losses =
+                    shared_statistics::with(together.sums(), || self.backward(objective, graphs, &part, scale))?;
+                sums = weighted(Some(sums), &losses.f_to_device(self.meter.device())?, weight)?;
+            }
+            let of_all = together.end_part(weight)?;
+            if step.parts > 1 {
+                self.gather_statistics(trainable, &mut statistics, of_all)?;
+                weights += of_all;
+            }
+        }
+        if weights > 0.0 {
+            for (buffer, moved) in buffers_of(trainable).zip(statistics.iter().flatten()) {
+                tch::no_grad(|| buffer.shallow_clone().f_copy_(moved))?;
+            }
+        }
+        Ok(sums)
+    }
+
+    /// Adds the buffers after a part, with its weight, to those after the parts before.
+    fn gather_statistics(
+        &self,
+        trainable: &Trainable,
+        statistics: &mut Option<Vec<Tensor>>,
+        weight: f64,
+    ) -> Result<(), TchError> {
+        let moved = buffers_of(trainable).enumerate().map(|(index, buffer)| {
+            let before = statistics.as_ref().map(|statistics| statistics[index].shallow_clone());
+            // Integer buffers count the step once.
+            if buffer.kind() == Kind::Int64 { buffer.f_detach_copy() } else { weighted(before, buffer, weight) }
+        });
+        let moved = tch::no_grad(|| moved.collect::<Result<_, TchError>>())?;
+        *statistics = Some(moved);
+        Ok(())
+    }
+
     fn attempt(
         &self,
         objective: &mut dyn Objective,
@@ -268,12 +395,7 @@ impl StepRunner {
             let graphs = batch.select_graphs(&part.graphs.clone().collect::<Vec<_>>())?;
             let losses = self.backward(objective, &graphs, part, options.scale * share)?;
             sums = Some(weighted(sums, &losses, share)?);
-            let moved = buffers_of(trainable).enumerate().map(|(index, buffer)| {
-                let before = statistics.as_mut().map(|statistics: &mut Vec<Tensor>| statistics[index].shallow_clone());
-                // Integer buffers count the step once.
-                if buffer.kind() == Kind::Int64 { buffer.f_detach_copy() } else { weighted(before, buffer, share) }
-            });
-            statistics = Some(tch::no_grad(|| moved.collect::<Result<_, TchError>>())?);
+            self.gather_statistics(trainable, &mut statistics, share)?;
         }
         for (buffer, moved) in buffers_of(trainable).zip(statistics.iter().flatten()) {
             tch::no_grad(|| buffer.shallow_clone().f_copy_(moved))?;
@@ -389,6 +511,14 @@ fn parts(batch: &Batch, graphs: usize) -> Result<Vec<Part>, TchError> {
         Part { graphs: start..end, nodes: pointers[start]..pointers[end] }
     };
     Ok((0..total).step_by(graphs).map(part).collect())
+}
+
+/// Part `index` of the `count` parts of a batch, of equal size but for one graph; `None` if it has no graph.
+fn part_of(batch: &Batch, pointers: &[i64], index: usize, count: usize) -> Option<Part> {
+    let start = |index: usize| (batch.num_graphs() * index).div_ceil(count);
+    let graphs = start(index)..start(index + 1);
+    let nodes = *pointers.get(graphs.start)?..*pointers.get(graphs.end)?;
+    (!graphs.is_empty()).then_some(Part { graphs, nodes })
 }
 
 fn values(losses: &Losses) -> Result<Tensor, FitError> {

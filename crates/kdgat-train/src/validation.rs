@@ -5,17 +5,22 @@ use tch::{Kind, Tensor};
 
 use super::error::FitError;
 use super::fit::{Fit, FitOptions};
+use super::objective::Part;
 use super::step::StepRunner;
+use super::together::{Together, share_of};
 use crate::memory::{self, Activity, Meter, retry_on_oom};
 
 /// Means of the total loss and of its parts over the validation graphs: `[1 + parts]`; NaN without validation graphs.
 pub(super) fn losses(
     fit: &mut Fit,
     options: &FitOptions,
-    runner: &mut StepRunner,
+    (runner, together): (&mut StepRunner, Option<&Together>),
     uploader: &mut Uploader,
 ) -> Result<Vec<f64>, FitError> {
     memory::set_activity(Activity::Validation);
+    if let Some(together) = together {
+        return losses_together(fit, options, (runner, together), uploader);
+    }
     let batches = fit.plan.validation();
     let columns = 1 + fit.objective.parts().len();
     if batches.iter().all(Vec::is_empty) {
@@ -36,6 +41,47 @@ pub(super) fn losses(
         weights += weight;
     }
     Ok(Vec::<f64>::try_from(&sums)?.into_iter().map(|sum| sum / weights).collect())
+}
+
+/// Like [`losses`], for processes of which each computes its share of each batch.
+fn losses_together(
+    fit: &mut Fit,
+    options: &FitOptions,
+    (runner, together): (&mut StepRunner, &Together),
+    uploader: &mut Uploader,
+) -> Result<Vec<f64>, FitError> {
+    let (rank, size) = (together.processes().rank(), together.processes().size());
+    let shares: Vec<Vec<u64>> =
+        fit.plan.validation().iter().map(|batch| share_of(batch, rank, size).to_vec()).collect();
+    let columns = 1 + fit.objective.parts().len();
+    // Of each batch: its weight, the rows over which its losses are means, and their sums over these rows.
+    let width = 2 + columns;
+    let mut table = vec![0.0; shares.len() * width];
+    let own: Vec<usize> = (0..shares.len()).filter(|&index| !shares[index].is_empty()).collect();
+    let batches = own.iter().map(|&index| shares[index].clone()).collect();
+    let meter = Meter::new(options.device);
+    for (&index, batch) in own.iter().zip(fit.validation_loader.epoch(batches, 0)) {
+        let batch = batch?;
+        let batch = retry_on_oom(meter, || Ok::<_, FitError>(batch.upload(uploader)?))?;
+        fit.objective.source_mut().announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
+        fit.objective.receive(&batch).map_err(FitError::Objective)?;
+        let losses: Vec<f64> = Vec::try_from(runner.validation(fit.objective, &batch, fit.console)?)?;
+        let rows = fit.objective.rows(&Part::whole(&batch));
+        let row = &mut table[index * width..(index + 1) * width];
+        (row[0], row[1]) = (fit.objective.weight(&batch), rows);
+        // A share without rows has no losses: its mean is NaN.
+        let sums = losses.iter().map(|loss| if rows > 0.0 { loss * rows } else { 0.0 });
+        row[2..].iter_mut().zip(sums).for_each(|(sum, loss)| *sum = loss);
+    }
+    together.processes().add_up(&mut table)?;
+    let mut means = vec![0.0; columns];
+    let mut weights = 0.0;
+    for row in table.chunks_exact(width) {
+        weights += row[0];
+        means.iter_mut().zip(&row[2..]).for_each(|(mean, sum)| *mean += row[0] * sum / row[1].max(1.0));
+    }
+    // NaN without validation graphs.
+    Ok(means.into_iter().map(|mean| mean / weights).collect())
 }
 
 /// Adds a batch's means to the sums, with its weight. All tensors are `[1 + parts]`.

@@ -25,6 +25,8 @@ pub struct GatObjective {
     pub distillation: Option<GatDistillation>,
     /// Labels of the whole current batch, `[num_graphs]`; losses may be computed part by part.
     pub labels: Option<Tensor>,
+    /// Mean weight of the labels of the whole batch, if this process has a share of it.
+    pub mean_label_weight: Option<f64>,
 }
 
 /// The distillation loss of a classifier and its weight.
@@ -82,7 +84,10 @@ impl Objective for GatObjective {
         let real = batch.real.as_ref().map(|real| &real.graphs);
         let task = match (mode, real) {
             (Mode::Training, Some(_)) => self.task.of(&logits, &batch.labels, real)?,
-            (Mode::Training, None) => self.task.of_part(&logits, &batch.labels, self.labels.as_ref())?,
+            (Mode::Training, None) => match self.mean_label_weight {
+                Some(mean) => self.task.of_share(&logits, &batch.labels, mean)?,
+                None => self.task.of_part(&logits, &batch.labels, self.labels.as_ref())?,
+            },
             (Mode::Evaluation, _) => self.task.of_validation(&logits, &batch.labels)?,
         };
         self.teacher.read()?;
@@ -115,9 +120,17 @@ impl Objective for GatObjective {
         Ok(Losses { total, parts })
     }
 
-    fn share(&self, part: &Part, whole: &Part) -> f64 {
+    fn rows(&self, part: &Part) -> f64 {
         // All losses are means over graphs.
-        part.graphs.len() as f64 / whole.graphs.len().max(1) as f64
+        part.graphs.len() as f64
+    }
+
+    fn label_weight(&self, batch: &Batch) -> Result<f64, ObjectiveError> {
+        Ok(self.task.weight_of(&batch.labels)?)
+    }
+
+    fn set_mean_label_weight(&mut self, mean: f64) {
+        self.mean_label_weight = Some(mean);
     }
 }
 

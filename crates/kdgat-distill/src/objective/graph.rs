@@ -116,7 +116,7 @@ impl GraphObjective {
     }
 
     /// Number of rows of a part of the batch received last, over which its losses are means.
-    fn rows(&self, part: &Part) -> f64 {
+    fn loss_rows(&self, part: &Part) -> f64 {
         let before = |graph: usize| self.known_nodes.get(graph).map_or(0.0, |&nodes| nodes as f64);
         match self.model.config().level {
             Level::Graph => part.graphs.len() as f64,
@@ -340,12 +340,22 @@ impl Objective for GraphObjective {
         self.known_nodes = batch.node_targets.as_ref().map(|targets| Arc::clone(&targets.pointers)).unwrap_or_default();
     }
 
-    fn share(&self, part: &Part, whole: &Part) -> f64 {
-        self.rows(part) / self.rows(whole).max(1.0)
+    fn rows(&self, part: &Part) -> f64 {
+        self.loss_rows(part)
+    }
+
+    fn division_obstacle(&self) -> Option<&'static str> {
+        let (loss, _) = self.distillation.as_ref()?.embedding?;
+        match loss {
+            EmbeddingLoss::Cosine | EmbeddingLoss::Distance => None,
+            EmbeddingLoss::Contrastive { .. } | EmbeddingLoss::Relational => {
+                Some("this loss of embeddings compares the graphs of a batch in pairs (use the distance or the cosine)")
+            }
+        }
     }
 
     fn weight(&self, batch: &Batch) -> f64 {
-        self.rows(&Part::whole(batch))
+        self.loss_rows(&Part::whole(batch))
     }
 }
 

@@ -111,9 +111,9 @@ impl Objective for GraphVgaeObjective {
         Ok(Losses { total, parts })
     }
 
-    fn share(&self, part: &Part, whole: &Part) -> f64 {
+    fn rows(&self, part: &Part) -> f64 {
         // All losses are means over nodes, that of edges over the graphs by their nodes.
-        (part.nodes.end - part.nodes.start) as f64 / (whole.nodes.end - whole.nodes.start).max(1) as f64
+        (part.nodes.end - part.nodes.start) as f64
     }
 
     fn weight(&self, batch: &Batch) -> f64 {

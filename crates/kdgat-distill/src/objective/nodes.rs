@@ -10,6 +10,7 @@ use crate::{TargetName, TargetRows};
 use kdgat_graph::Batch;
 use kdgat_nn::fused::step_seed;
 use kdgat_nn::layers::Mode;
+use kdgat_nn::node_gnn_config::Norm;
 use kdgat_nn::{ModelError, NodeGnn};
 use kdgat_torch::autocast::widened;
 use kdgat_train::objective::{Losses, Objective, ObjectiveError, Part, TargetSource};
@@ -169,9 +170,25 @@ impl Objective for NodeObjective {
         Ok(losses)
     }
 
-    fn share(&self, part: &Part, whole: &Part) -> f64 {
+    fn rows(&self, part: &Part) -> f64 {
         // All terms are sums over seeds, divided by a multiple of the number of seeds.
-        part.graphs.len() as f64 / whole.graphs.len().max(1) as f64
+        part.graphs.len() as f64
+    }
+
+    fn division_obstacle(&self) -> Option<&'static str> {
+        let config = self.model.config();
+        let draws = [config.dropout, config.input_dropout, config.attention_dropout].iter().any(|&share| share > 0.0);
+        match config.message_layers() {
+            0 => None,
+            _ if draws => Some(
+                "neighbours that several seeds share have one dropout mask in one process (use --dropout 0, --input-dropout 0 and \
+                 --attention-dropout 0, or an mlp)",
+            ),
+            _ if config.norm == Norm::Batch => Some(
+                "neighbours that several seeds share count once in the batch norm of one process (use --norm layer or none, or an mlp)",
+            ),
+            _ => None,
+        }
     }
 }
 

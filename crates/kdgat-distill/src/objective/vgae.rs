@@ -179,9 +179,9 @@ impl Objective for VgaeObjective {
         self.losses(batch, part, Mode::Training, backward)
     }
 
-    fn share(&self, part: &Part, whole: &Part) -> f64 {
+    fn rows(&self, part: &Part) -> f64 {
         // All losses are means over nodes.
-        (part.nodes.end - part.nodes.start) as f64 / (whole.nodes.end - whole.nodes.start).max(1) as f64
+        (part.nodes.end - part.nodes.start) as f64
     }
 }
 

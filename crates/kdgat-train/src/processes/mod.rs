@@ -1,0 +1,604 @@
+//! Processes that train together: each computes its part of every batch, and all make the same steps.
+//!
+//! They meet at a store ([`place`] says where), show that they belong together, and then exchange numbers and tensors
+//! ([`kdgat_torch::process_group`]). Process 0 alone writes the run's folder.
+
+mod error;
+pub mod place;
+mod watch;
+
+use std::net::{TcpListener, ToSocketAddrs};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use kdgat_torch::process_group::{Network, ProcessGroup, Rendezvous, Store};
+use kdgat_torch::shared_slots::{Ended, SharedSlots};
+use kdgat_torch::view;
+use parking_lot::Mutex;
+use tch::{Kind, TchError, Tensor};
+
+pub use error::ProcessError;
+use place::Place;
+use watch::{DONE, LEFT, Loss, Report, Watch, key};
+
+/// Variable with a secret that all processes of a run know.
+pub const TOKEN: &str = "KDGAT_TOKEN";
+/// Variable with the folder in which the processes of `kdgat launch` leave the reason why they ended.
+pub const LAUNCH: &str = "KDGAT_LAUNCH";
+/// File in that folder that tells the processes to stop.
+pub const STOP_FILE: &str = "stop";
+/// Longest time that an operation waits for a process that gives signs of life: it may measure memory or build a store meanwhile.
+const LONGEST_OPERATION: Duration = Duration::from_secs(3600);
+/// Most bytes that a process gives the others at a time through shared memory.
+const SLOT_BYTES: usize = 1 << 18;
+/// Pause between two looks at a key.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The processes that this one trains with, to tell them when it fails.
+static JOINED: Mutex<Option<Arc<Processes>>> = Mutex::new(None);
+/// True if this process ends because it lost another.
+static IS_LOST: AtomicBool = AtomicBool::new(false);
+/// True once a thread of this process reports the loss, or leaves that to another process.
+static IS_CLAIMED: AtomicBool = AtomicBool::new(false);
+/// True if another process reports the error that ended this one.
+static IS_SILENT: AtomicBool = AtomicBool::new(false);
+
+/// The processes that train together, seen from one of them.
+#[derive(Debug)]
+pub struct Processes {
+    place: Place,
+    store: Store,
+    group: ProcessGroup,
+    /// Shared memory, if all processes are on this machine.
+    slots: Option<Mutex<SharedSlots>>,
+    watch: Watch,
+    launch: Option<PathBuf>,
+}
+
+/// Settings of a meeting.
+#[derive(Debug, Clone)]
+pub struct Meeting<'a> {
+    /// Digest of what the run computes; all processes must have the same.
+    pub run: &'a str,
+    /// Time without a sign of life after which a process counts as lost.
+    pub timeout: Duration,
+}
+
+impl Processes {
+    /// Joins the other processes at this place.
+    ///
+    /// # Errors
+    /// Processes that do not come in time, or that do not belong to this run.
+    pub fn join(place: Place, meeting: &Meeting) -> Result<Arc<Self>, ProcessError> {
+        let prefix = format!("kdgat/{}", place.restarts);
+        let address = (place.host.as_str(), place.port);
+        let failed = |error: TchError| {
+            let Place { rank, host, port, .. } = &place;
+            ProcessError::Meeting(format!(
+                "process {rank} cannot reach the store of process 0 at {host}:{port} within {:.0} s: {}; check MASTER_ADDR, MASTER_PORT and the \
+                 network, or raise --process-timeout",
+                meeting.timeout.as_secs_f64(),
+                first_line(&error)
+            ))
+        };
+        let rendezvous = match place.rank == 0 && !place.is_hosted {
+            true => Rendezvous::Host(listen(&place)?),
+            false => Rendezvous::Connect,
+        };
+        let store = Store::open(rendezvous, address, &prefix, meeting.timeout).map_err(failed)?;
+        let signs = Store::open(Rendezvous::Connect, address, &prefix, meeting.timeout).map_err(failed)?;
+        greet(&place, &store, meeting)?;
+        let launch = std::env::var_os(LAUNCH).map(PathBuf::from);
+        // Before the connections: a process that ends now would be waited for.
+        let watch = Watch::start(&place, signs, meeting.timeout, launch.clone());
+        let group = ProcessGroup::open(&store, (place.rank, place.size), &network(&place), LONGEST_OPERATION).map_err(
+            |error| {
+                ProcessError::Meeting(format!("the processes cannot connect to each other: {}", first_line(&error)))
+            },
+        )?;
+        let slots = share_memory(&place, &store, &group);
+        let joined = Arc::new(Self { place, store, group, slots, watch, launch });
+        *JOINED.lock() = Some(Arc::clone(&joined));
+        Ok(joined)
+    }
+
+    /// Number of this process, from 0.
+    pub fn rank(&self) -> usize {
+        self.place.rank
+    }
+
+    /// Number of processes.
+    pub fn size(&self) -> usize {
+        self.place.size
+    }
+
+    /// The place of this process.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// True for the process that writes the run's folder.
+    pub fn is_first(&self) -> bool {
+        self.place.rank == 0
+    }
+
+    /// The numbers of each process, which all give as many.
+    ///
+    /// # Errors
+    /// A process that ended or failed.
+    pub fn exchange(&self, numbers: &[f64]) -> Result<Vec<Vec<f64>>, ProcessError> {
+        if let Some(all) = self.exchange_in_memory(numbers)? {
+            return Ok(all);
+        }
+        let all = self.group.exchange(numbers).map_err(|error| self.lost(&error))?;
+        Ok(all.chunks(numbers.len().max(1)).map(<[f64]>::to_vec).collect())
+    }
+
+    /// Like [`Processes::exchange`], through shared memory if there is some and the numbers fit.
+    fn exchange_in_memory(&self, numbers: &[f64]) -> Result<Option<Vec<Vec<f64>>>, ProcessError> {
+        let Some(slots) = &self.slots else { return Ok(None) };
+        let mut slots = slots.lock();
+        if size_of_val(numbers) > slots.capacity() {
+            return Ok(None);
+        }
+        let own: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let mut all = Vec::with_capacity(self.size());
+        let mut visit = |bytes: &[u8]| {
+            all.push(bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect());
+        };
+        let ended = slots.exchange(&own, &|_| IS_CLAIMED.load(Ordering::SeqCst), &mut visit);
+        ended.map_err(|ended| self.lost(&ended_text(ended)))?;
+        Ok(Some(all))
+    }
+
+    /// Adds up a tensor of f32 on the host through shared memory. Returns false if there is none.
+    fn sum_in_memory(&self, tensor: &mut Tensor) -> Result<bool, ProcessError> {
+        let Some(slots) = self.slots.as_ref().filter(|_| tensor.kind() == Kind::Float) else { return Ok(false) };
+        let mut slots = slots.lock();
+        let values = view::write::<f32>("a tensor to sum", tensor)?;
+        for values in values.chunks_mut(slots.capacity() / size_of::<f32>()) {
+            let own: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            values.fill(0.0);
+            let mut visit = |bytes: &[u8]| {
+                let others = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+                values.iter_mut().zip(others).for_each(|(sum, value)| *sum += value);
+            };
+            let ended = slots.exchange(&own, &|_| IS_CLAIMED.load(Ordering::SeqCst), &mut visit);
+            ended.map_err(|ended| self.lost(&ended_text(ended)))?;
+        }
+        Ok(true)
+    }
+
+    /// Adds numbers up over the processes, in the order of their ranks.
+    ///
+    /// # Errors
+    /// A process that ended or failed.
+    pub fn add_up(&self, numbers: &mut [f64]) -> Result<(), ProcessError> {
+        let all = self.exchange(numbers)?;
+        numbers.fill(0.0);
+        for row in &all {
+            numbers.iter_mut().zip(row).for_each(|(sum, number)| *sum += number);
+        }
+        Ok(())
+    }
+
+    /// Waits for all processes.
+    ///
+    /// # Errors
+    /// A process that ended or failed.
+    pub fn wait_for_all(&self) -> Result<(), ProcessError> {
+        self.exchange(&[0.0]).map(drop)
+    }
+
+    /// Runs `work` in process 0 before the others, which then find what it made.
+    ///
+    /// # Errors
+    /// Those of `work`, or a process that ended.
+    pub fn first_before_others<T, E: From<ProcessError>>(&self, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        if !self.is_first() {
+            self.wait_for_all()?;
+            return work();
+        }
+        let made = work()?;
+        self.wait_for_all()?;
+        Ok(made)
+    }
+
+    /// Replaces a tensor by its sum over all processes.
+    ///
+    /// # Errors
+    /// A process that ended or failed.
+    pub fn sum(&self, tensor: &mut Tensor) -> Result<(), ProcessError> {
+        self.on_host(tensor, |tensor| match self.sum_in_memory(tensor)? {
+            true => Ok(()),
+            false => self.group.sum(tensor).map_err(|error| self.lost(&error)),
+        })
+    }
+
+    /// Replaces a tensor by that of process 0.
+    ///
+    /// # Errors
+    /// A process that ended or failed.
+    pub fn take_from_first(&self, tensor: &mut Tensor) -> Result<(), ProcessError> {
+        self.on_host(tensor, |tensor| self.group.broadcast(tensor, 0).map_err(|error| self.lost(&error)))
+    }
+
+    /// The bytes that process 0 gives; those of the others do not matter.
+    ///
+    /// # Errors
+    /// A process that ended or failed.
+    pub fn bytes_of_first(&self, bytes: &[u8]) -> Result<Vec<u8>, ProcessError> {
+        let length = self.exchange(&[bytes.len() as f64])?[0][0] as usize;
+        let mut buffer = bytes.to_vec();
+        buffer.resize(length, 0);
+        let mut tensor = Tensor::f_from_slice(&buffer)?;
+        if length > 0 {
+            self.take_from_first(&mut tensor)?;
+        }
+        Ok(Vec::try_from(tensor)?)
+    }
+
+    /// Checks that all processes give the same text.
+    ///
+    /// # Errors
+    /// Names the processes that differ from process 0; `what` says what differs.
+    pub fn expect_same(&self, what: &str, text: &str) -> Result<(), ProcessError> {
+        let all = self.group.gather_bytes(text.as_bytes()).map_err(|error| self.lost(&error))?;
+        let others: Vec<String> =
+            (1..all.len()).filter(|&rank| all[rank] != all[0]).map(|rank| rank.to_string()).collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        let texts = all.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect::<Vec<_>>().join(", ");
+        Err(ProcessError::Refused(format!(
+            "process {} has another {what} than process 0 (by rank: {texts}); start all processes with the same command, data and teacher",
+            others.join(" and ")
+        )))
+    }
+
+    /// Ends the training together: process 0 waits for the others, which need its store.
+    ///
+    /// # Errors
+    /// A process that ended before it was done.
+    pub fn finish(&self) -> Result<(), ProcessError> {
+        self.wait_for_all()?;
+        self.watch.stop();
+        *JOINED.lock() = None;
+        let set = self.store.set(&key(DONE, self.rank()), &[]);
+        if !self.is_first() || self.place.is_hosted {
+            return set.map_err(|error| self.lost(&error));
+        }
+        let started = Instant::now();
+        for rank in 1..self.size() {
+            // A process that ends between its last sum and this key has lost nothing.
+            while !self.store.has(&key(DONE, rank)).unwrap_or(true) && started.elapsed() < Duration::from_secs(10) {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `work` with the tensor, or with a copy of it on the host.
+    fn on_host(
+        &self,
+        tensor: &mut Tensor,
+        work: impl FnOnce(&mut Tensor) -> Result<(), ProcessError>,
+    ) -> Result<(), ProcessError> {
+        if !tensor.device().is_cuda() {
+            return work(tensor);
+        }
+        let mut host = tensor.f_to_device(tch::Device::Cpu)?;
+        work(&mut host)?;
+        tch::no_grad(|| tensor.f_copy_(&host))?;
+        Ok(())
+    }
+
+    /// The error for an operation of all processes that failed.
+    fn lost(&self, error: &TchError) -> ProcessError {
+        let loss = self.watch.explain(&error.to_string());
+        IS_LOST.store(true, Ordering::SeqCst);
+        if claim_report(&self.place, self.launch.as_deref(), &loss) != Report::Here {
+            IS_SILENT.store(true, Ordering::SeqCst);
+        }
+        ProcessError::Lost(loss.reason)
+    }
+}
+
+fn ended_text(ended: Ended) -> TchError {
+    TchError::Torch(format!("process {} does not answer", ended.rank))
+}
+
+/// Memory that all processes share, if they are on one machine. Without it, they use the network's operations.
+fn share_memory(place: &Place, store: &Store, group: &ProcessGroup) -> Option<Mutex<SharedSlots>> {
+    if place.local_size != place.size {
+        return None;
+    }
+    let nonce = store.get("nonce").ok();
+    let path = nonce.map(|nonce| Path::new("/dev/shm").join(format!("kdgat-{}", String::from_utf8_lossy(&nonce))));
+    let capacity = SLOT_BYTES;
+    let open = |path: &Path, creates: bool| -> std::io::Result<std::fs::File> {
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.read(true).write(true).create_new(creates).mode(0o600).open(path)?;
+        if creates {
+            file.set_len(SharedSlots::file_bytes(place.size, capacity))?;
+        }
+        Ok(file)
+    };
+    let mut slots = None;
+    // Process 0 makes the file before the others open it, and removes its name once all have it.
+    for turn in 0..2 {
+        if let Some(path) = path.as_ref().filter(|_| (place.rank > 0) == (turn > 0)) {
+            let made = open(path, place.rank == 0);
+            slots = made.and_then(|file| SharedSlots::new(&file, (place.rank, place.size), capacity)).ok();
+        }
+        group.barrier().ok()?;
+    }
+    if let Some(path) = path.filter(|_| place.rank == 0) {
+        // Without the file, there is nothing to remove.
+        let _ = std::fs::remove_file(path);
+    }
+    // All or none.
+    let all = group.exchange(&[f64::from(u8::from(slots.is_some()))]).ok()?;
+    slots.filter(|_| all.iter().all(|&has| has > 0.0)).map(Mutex::new)
+}
+
+/// Tells the other processes, if there are any, that this one ends because of an error of its own.
+pub fn leave(reason: &str) {
+    let Some(processes) = JOINED.lock().take() else { return };
+    if !IS_LOST.load(Ordering::SeqCst) {
+        let first = reason.lines().next().unwrap_or("unknown reason");
+        // Without the store, the others notice it by the connection.
+        let _ = processes.store.set(&key(LEFT, processes.rank()), first.as_bytes());
+        if processes.is_first() && !processes.place.is_hosted {
+            // The store ends with this process: the others read the reason before.
+            std::thread::sleep(2 * watch::INTERVAL);
+        }
+    }
+    // Its threads end with the program: an operation in progress would have to end first.
+    std::mem::forget(processes);
+}
+
+/// True if another process reports the error that ended this one.
+pub fn is_silent() -> bool {
+    IS_SILENT.load(Ordering::SeqCst)
+}
+
+/// Decides who reports a loss; asked by each thread of a process that notices it. Under `kdgat launch`, leaves the reason for it.
+fn claim_report(place: &Place, launch: Option<&Path>, loss: &Loss) -> Report {
+    if IS_CLAIMED.swap(true, Ordering::SeqCst) {
+        return Report::Claimed;
+    }
+    if let Some(folder) = launch {
+        // Without the file, the launcher reports that its processes failed.
+        let _ = std::fs::write(folder.join(format!("lost-{}", place.rank)), &loss.reason);
+        return Report::Elsewhere;
+    }
+    if loss.is_reported || !is_reporter(place, &loss.reason) { Report::Elsewhere } else { Report::Here }
+}
+
+/// True for the process with the lowest number that is not lost itself.
+fn is_reporter(place: &Place, reason: &str) -> bool {
+    let is_named = |rank: usize| [" ", ":"].iter().any(|end| reason.contains(&format!("process {rank}{end}")));
+    (0..place.rank).all(is_named)
+}
+
+/// A socket of this process at its own address alone.
+fn listen(place: &Place) -> Result<TcpListener, ProcessError> {
+    let Place { host, port, .. } = place;
+    let failed = |error: std::io::Error| {
+        ProcessError::Meeting(format!(
+            "process 0 cannot listen at {host}:{port}: {error}; set MASTER_ADDR to an address of its machine, and MASTER_PORT to a free port"
+        ))
+    };
+    let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs().map_err(failed)?.collect();
+    TcpListener::bind(&addresses[..]).map_err(failed)
+}
+
+/// The network of the exchanges: the interface that `GLOO_SOCKET_IFNAME` names, or the one with the address of the store's host if that is
+/// this machine.
+fn network(place: &Place) -> Network {
+    if let Some(name) = std::env::var("GLOO_SOCKET_IFNAME").ok().filter(|name| !name.is_empty()) {
+        return Network::Interface(name.split(',').next().unwrap_or_default().to_owned());
+    }
+    if place::is_loopback(&place.host) || place.rank == 0 && !place.is_hosted {
+        return Network::Address(place.host.clone());
+    }
+    Network::OfThisMachine
+}
+
+/// Exchanges proofs that all processes know the token, are the same program and compute the same run.
+fn greet(place: &Place, store: &Store, meeting: &Meeting) -> Result<(), ProcessError> {
+    let token = std::env::var(TOKEN).unwrap_or_default();
+    let started = Instant::now();
+    let wait = |key: &str| -> Result<Option<Vec<u8>>, ProcessError> {
+        let failed = |error: TchError| {
+            ProcessError::Meeting(format!(
+                "the store at {}:{} ended before all processes had met: {}; see the error of process 0",
+                place.host,
+                place.port,
+                first_line(&error)
+            ))
+        };
+        while !store.has(key).map_err(failed)? {
+            if started.elapsed() > meeting.timeout {
+                return Ok(None);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        store.get(key).map(Some).map_err(failed)
+    };
+    let set = |key: &str, value: &[u8]| {
+        store
+            .set(key, value)
+            .map_err(|error| ProcessError::Meeting(format!("the store failed: {}", first_line(&error))))
+    };
+    let missing = |ranks: &[usize]| {
+        let names: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+        ProcessError::Meeting(format!(
+            "process {} of {} did not come within {:.0} s (--process-timeout); see why it did not start, or raise the time",
+            names.join(", "),
+            place.size,
+            meeting.timeout.as_secs_f64()
+        ))
+    };
+    if place.rank == 0 {
+        set("nonce", nonce().as_bytes())?;
+    }
+    let Some(nonce) = wait("nonce")? else { return Err(missing(&[0])) };
+    let greeting = |rank: usize| Greeting::new(&token, &nonce, rank, meeting.run);
+    set(&key("greeting", place.rank), greeting(place.rank)?.text().as_bytes())?;
+    let mut late = Vec::new();
+    for rank in 0..place.size {
+        let Some(found) = wait(&key("greeting", rank))? else {
+            late.push(rank);
+            continue;
+        };
+        let found = String::from_utf8_lossy(&found).into_owned();
+        if let Some(difference) = greeting(rank)?.difference(&found) {
+            return Err(ProcessError::Refused(refusal(place.rank, rank, difference)));
+        }
+    }
+    if late.is_empty() { Ok(()) } else { Err(missing(&late)) }
+}
+
+/// The error for a process that does not belong to this run.
+fn refusal(own: usize, other: usize, difference: Difference) -> String {
+    let (what, advice) = match difference {
+        Difference::Token => ("token", "give all processes the same KDGAT_TOKEN"),
+        Difference::Program => ("program", "start the same build of kdgat everywhere"),
+        Difference::Run => ("configuration", "start all processes with the same command"),
+    };
+    format!("process {other} is refused by process {own}: it has another {what}; {advice}")
+}
+
+/// What a process shows when it joins.
+struct Greeting {
+    proof: String,
+    program: String,
+    run: String,
+}
+
+/// The part of a greeting that differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Difference {
+    Token,
+    Program,
+    Run,
+}
+
+impl Greeting {
+    fn new(token: &str, nonce: &[u8], rank: usize, run: &str) -> Result<Self, ProcessError> {
+        let key = blake3::derive_key("kdgat 2026 token of processes that train together", token.as_bytes());
+        let program = program()?;
+        let shown = [nonce, rank.to_string().as_bytes()].concat();
+        let proof = blake3::keyed_hash(&key, &shown).to_hex().to_string();
+        Ok(Self { proof, program, run: run.to_owned() })
+    }
+
+    fn text(&self) -> String {
+        [self.proof.as_str(), &self.program, &self.run].join(" ")
+    }
+
+    /// The first difference from the text of another greeting.
+    fn difference(&self, text: &str) -> Option<Difference> {
+        let mut parts = text.split(' ');
+        let mut differs = |own: &str| parts.next() != Some(own);
+        let (token, program, run) = (differs(&self.proof), differs(&self.program), differs(&self.run));
+        match (token, program, run) {
+            (true, ..) => Some(Difference::Token),
+            (_, true, _) => Some(Difference::Program),
+            (.., true) => Some(Difference::Run),
+            _ => None,
+        }
+    }
+}
+
+/// The version of the program, and the digest of its file.
+fn program() -> Result<String, ProcessError> {
+    static PROGRAM: Mutex<Option<String>> = Mutex::new(None);
+    let mut program = PROGRAM.lock();
+    if let Some(program) = &*program {
+        return Ok(program.clone());
+    }
+    let read = || -> std::io::Result<String> {
+        let mut hasher = blake3::Hasher::new();
+        std::io::copy(&mut std::fs::File::open("/proc/self/exe")?, &mut hasher)?;
+        Ok(format!("{}-{}", env!("CARGO_PKG_VERSION"), &hasher.finalize().to_hex()[..16]))
+    };
+    let found =
+        read().map_err(|error| ProcessError::Meeting(format!("cannot read the program's own file: {error}")))?;
+    Ok(program.insert(found).clone())
+}
+
+/// A number that is used once.
+fn nonce() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    format!("{}-{}-{}", std::process::id(), now.as_nanos(), random_token().unwrap_or_default())
+}
+
+/// A new token, from the system's random numbers.
+///
+/// # Errors
+/// If the system has none.
+pub fn random_token() -> std::io::Result<String> {
+    let mut bytes = [0_u8; 16];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn first_line(error: &TchError) -> String {
+    let text = match error {
+        TchError::Torch(text) => text.clone(),
+        other => other.to_string(),
+    };
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greetings_differ_in_token_program_and_run() {
+        let greeting = |token: &str, rank| Greeting::new(token, b"nonce", rank, "run").unwrap();
+        let own = greeting("secret", 1);
+        assert_eq!(own.difference(&greeting("secret", 1).text()), None);
+        assert_eq!(own.difference(&greeting("other", 1).text()), Some(Difference::Token));
+        assert_eq!(
+            own.difference(&greeting("secret", 2).text()),
+            Some(Difference::Token),
+            "a proof of another process"
+        );
+        let other = Greeting { program: "0".to_owned(), ..greeting("secret", 1) };
+        assert_eq!(own.difference(&other.text()), Some(Difference::Program));
+        let other = Greeting { run: "0".to_owned(), ..greeting("secret", 1) };
+        assert_eq!(own.difference(&other.text()), Some(Difference::Run));
+        assert_eq!(own.difference(""), Some(Difference::Token));
+    }
+
+    #[test]
+    fn the_first_process_that_is_not_lost_reports() {
+        let place = |rank| {
+            let host = "127.0.0.1".to_owned();
+            let (local_rank, local_size, restarts) = (rank, 4, 0);
+            Place {
+                rank,
+                size: 4,
+                local_rank,
+                local_size,
+                host,
+                port: 1,
+                is_hosted: false,
+                restarts,
+                own_threads: None,
+            }
+        };
+        let reporters = |reason: &str| (0..4).filter(|&rank| is_reporter(&place(rank), reason)).collect::<Vec<_>>();
+        assert_eq!(reporters("process 2 ended"), [0]);
+        assert_eq!(reporters("process 0 ended"), [0, 1], "process 0 cannot report that");
+        assert_eq!(reporters("process 0 and process 1 ended"), [0, 1, 2]);
+    }
+}
