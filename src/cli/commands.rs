@@ -13,6 +13,7 @@ use super::detect::DetectArgs;
 use super::evaluate::EvaluateArgs;
 use super::export::ExportArgs;
 use super::fusion::FusionArgs;
+use super::launch::LaunchArgs;
 use super::memory::MemoryCommand;
 use super::pipeline::PipelineArgs;
 use super::report::ReportArgs;
@@ -61,6 +62,8 @@ pub enum Command {
     /// List, show and verify registered teachers, or cache their outputs before training
     #[command(subcommand)]
     Teachers(TeachersCommand),
+    /// Train in several processes on this machine, each with its share of every batch
+    Launch(LaunchArgs),
     /// Train teachers, students and their fusion step by step, skipping steps that are done
     Pipeline(PipelineArgs),
     /// Run many trainings described by one file, and collect their results in one table

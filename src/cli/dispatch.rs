@@ -9,12 +9,13 @@ use super::memory::{self as memory_commands, MemoryCommand};
 use super::settings::Settings;
 use super::{
     build, calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, export, fusion,
-    pipeline, reference, report, simulate, sweep, teachers, verify,
+    launch, pipeline, reference, report, simulate, sweep, teachers, verify,
 };
 use crate::config::{Config, DeviceChoice, Stage, reads};
 use crate::memory::GpuCap;
 use crate::stage;
 use crate::train::fit::Ending;
+use crate::train::processes;
 use crate::{exit, interrupt, memory, torch};
 
 /// Runs one command.
@@ -50,6 +51,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             }
             memory_commands::run(command)
         }
+        Command::Launch(args) => launch::run(&args),
         Command::Pipeline(args) => pipeline::run(args),
         Command::Sweep(args) => sweep::run(args),
         Command::Compare(args) => compare::run(args),
@@ -98,7 +100,8 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
 fn train(stage: Stage, settings: &Settings) -> Result<ExitCode> {
     let loaded = settings.load_for(stage)?;
     start(&loaded.config)?;
-    let outcome = torch::recover(|| stage::run_stage(stage, &loaded.config))?;
+    let outcome = torch::recover(|| stage::run_stage(stage, &loaded.config));
+    let outcome = outcome.inspect_err(|error| processes::leave(&error.to_string()))?;
     // A run that ended by a signal can be resumed, which its exit code says.
     Ok(if outcome.ending == Ending::Interrupted { ExitCode::from(exit::INTERRUPTED) } else { ExitCode::SUCCESS })
 }

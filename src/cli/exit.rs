@@ -22,6 +22,7 @@ use crate::report::ReportError;
 use crate::stage::StageError;
 use crate::sweep::SweepError;
 use crate::torch::allocator;
+use crate::train::processes;
 
 /// An error type with an exit code.
 pub trait ExitStatus {
@@ -162,7 +163,10 @@ pub fn report(error: &Error) -> ExitCode {
     if error.chain().any(broken_pipe) {
         return ExitCode::SUCCESS;
     }
-    notices::line(text(error).trim_end());
+    // Of several processes that lost another, one reports it.
+    if !processes::is_silent() {
+        notices::line(text(error).trim_end());
+    }
     ExitCode::from(exit_code(error))
 }
 

@@ -16,6 +16,7 @@ mod evaluate;
 mod exit;
 mod export;
 mod fusion;
+mod launch;
 mod listed;
 mod log_args;
 mod log_format;

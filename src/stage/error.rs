@@ -14,6 +14,7 @@ use crate::onnx::OnnxError;
 use crate::train::checkpoint::CheckpointError;
 use crate::train::fit::FitError;
 use crate::train::objective::ObjectiveError;
+use crate::train::processes::ProcessError;
 use crate::train::run_directory::RunError;
 
 /// An error of a stage, from any module.
@@ -41,6 +42,8 @@ pub enum StageError {
     Run(#[from] RunError),
     #[error(transparent)]
     Fit(#[from] FitError),
+    #[error(transparent)]
+    Process(#[from] ProcessError),
     #[error(transparent)]
     Evaluate(#[from] crate::evaluate::EvaluateError),
     #[error(transparent)]
@@ -71,6 +74,7 @@ impl StageError {
     pub fn is_input(&self) -> bool {
         match self {
             Self::Fit(error) => error.is_input(),
+            Self::Process(error) => error.exit_code() == exit::INPUT,
             Self::Store(error) => error.is_input(),
             Self::Evaluate(error) => error.is_input(),
             Self::Fusion(error) => error.is_input(),

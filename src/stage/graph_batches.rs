@@ -8,6 +8,7 @@ use super::graph_peak::{Forecaster, Question};
 use super::run::{Prepared, Run};
 use super::setup::Data;
 use super::sizing::Sizing;
+use super::together::{self, ShareSizes};
 use super::training;
 use crate::config;
 use crate::distill::objective::Student;
@@ -41,6 +42,12 @@ pub fn prepare(
     if let (Some(true), Some(obstacle)) = (config.training.cuda_graphs, student.capture_obstacle()) {
         return Err(StageError::Input(format!("--cuda-graphs: {obstacle}; use --cuda-graphs false")));
     }
+    // A process computes and holds its share of each batch.
+    let processes = run.processes.clone();
+    let (whole, size) = (plan.graphs.batch_graphs, processes.as_ref().map_or(1, |processes| processes.size()));
+    if run.decided.is_none() {
+        plan.graphs.batch_graphs = whole.div_ceil(size);
+    }
     let sizing = Sizing {
         config,
         data,
@@ -51,11 +58,17 @@ pub fn prepare(
         loader: &training_loader,
         console: &mut run.console,
     };
-    let recomputes = sizing.settle(student, trainable, plan, &mut options)?;
+    let mut recomputes = sizing.settle(student, trainable, plan, &mut options)?;
+    if let Some(processes) = processes.as_ref().filter(|_| run.decided.is_none()) {
+        let agreed = together::agree(processes, ShareSizes { graphs: plan.graphs.batch_graphs, recomputes })?;
+        plan.graphs.batch_graphs = (agreed.graphs * size).min(whole);
+        recomputes = agreed.recomputes;
+        student.set_checkpointing(recomputes);
+    }
     let expected_peak_bytes = match &architecture {
         // A curriculum chooses the graphs of an epoch while it trains; targets of nodes are cached by node.
         Architecture::Graph(architecture)
-            if architecture.level == Level::Graph && !config::has_graph_curriculum(config) =>
+            if architecture.level == Level::Graph && !config::has_graph_curriculum(config) && processes.is_none() =>
         {
             expected_peak(run, data, architecture, student, &plan.graphs, &options)?
         }

@@ -53,6 +53,7 @@ mod tested_autoencoders;
 mod tested_graphs;
 mod tested_nodes;
 mod tested_rows;
+mod together;
 mod training;
 mod validation;
 mod workload;

@@ -15,6 +15,7 @@ use super::node_teacher;
 use super::run::{Prepared, Run};
 use super::setup::Origin;
 use super::teacher::{FoundTeacher, TeacherUse};
+use super::together::{self, ShareSizes};
 use super::workload::{NewStudent, TeacherSource, Workload};
 use super::{StageError, training};
 use crate::config::{AggregatorChoice, Config, Convolution, ModelKind, NodeValidation, NormChoice, Stage};
@@ -219,7 +220,17 @@ impl<'a> Workload<'a> for NodeClassifier<'a> {
         let mut notes = vec![format!("split: {}", self.split.origin)];
         let (mut free_bytes, mut wanted_buffers) = (self.free_bytes(), None);
         if plan.fanouts().is_some() {
+            // A process computes and holds its share of each batch.
+            let processes = run.processes.clone();
+            let (whole, size) = (plan.batch_nodes, processes.as_ref().map_or(1, |processes| processes.size()));
+            if run.decided.is_none() {
+                plan.batch_nodes = whole.div_ceil(size);
+            }
             let fitted = self.fit_samples(run, student, trainable, &options, (plan, &training))?;
+            if let Some(processes) = processes.as_ref().filter(|_| run.decided.is_none()) {
+                let agreed = together::agree(processes, ShareSizes { graphs: plan.batch_nodes, recomputes: false })?;
+                plan.batch_nodes = (agreed.graphs * size).min(whole);
+            }
             free_bytes = fitted.free_bytes;
             wanted_buffers = Some(fitted.buffers).filter(|_| !self.data.device.is_cuda());
             notes.extend(fitted.notes);

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::StageError;
 use super::outcome::Outcome;
@@ -9,6 +10,7 @@ use super::resume;
 use super::setup::Origin;
 use super::sizing::Decided;
 use super::teacher::{self, TeacherIdentity};
+use super::together::{Scratch, share_run};
 use super::training::{self, RunInputs};
 use crate::config::{self, Config, MonitorChoice, Stage};
 use crate::distill::Teacher;
@@ -20,6 +22,7 @@ use crate::nn::{Architecture, ModelDescription};
 use crate::train::checkpoint;
 use crate::train::console::{Console, Heading};
 use crate::train::fit::{BEST, BatchPlan, Ending, Fit, FitOptions, LAST, fit};
+use crate::train::processes::Processes;
 use crate::train::run_directory::RunDirectory;
 use crate::train::state::Position;
 use crate::train::trainable::Trainable;
@@ -43,6 +46,10 @@ pub struct Run<'a> {
     teacher_digest: Option<String>,
     /// The architectures of the teacher's networks; none if its outputs come from a file.
     pub(super) teachers: Vec<Architecture>,
+    /// The processes that train together; `None` if this one trains alone.
+    pub(super) processes: Option<Arc<Processes>>,
+    /// The folder of a process that does not write the run's.
+    _scratch: Option<Scratch>,
 }
 
 /// Everything that a training needs besides the student, its tensors and the plan of batches.
@@ -66,28 +73,38 @@ pub struct Prepared {
 }
 
 impl<'a> Run<'a> {
-    /// Opens the run's folder. `extra_inputs` identify inputs that only this stage reads.
+    /// Opens the run's folder; of several processes, only process 0 does. `extra_inputs` identify inputs that only this stage reads.
     ///
     /// # Errors
     /// If the run cannot be resumed with this configuration; nothing in its folder has changed then.
     pub fn open(
-        config: &'a Config,
-        stage: Stage,
+        (config, stage): (&'a Config, Stage),
         origin: Origin,
         teacher: Option<TeacherIdentity>,
         extra_inputs: Map<String, Value>,
+        processes: Option<Arc<Processes>>,
     ) -> Result<Self, StageError> {
         let (teacher_digest, teachers) = teacher.map(|teacher| (teacher.digest, teacher.architectures)).unzip();
         let teachers = teachers.unwrap_or_default();
-        let directory = training::run_directory(config, &origin.dataset.name, stage)?;
-        let resumes = config.output.resume && directory.file(LAST).exists();
+        let follows = processes.as_ref().filter(|processes| !processes.is_first());
+        let (scratch, directory) = match follows {
+            Some(processes) => {
+                let (scratch, directory) = Scratch::new(processes.place())?;
+                (Some(scratch), directory)
+            }
+            None => (None, training::run_directory(config, &origin.dataset.name, stage)?),
+        };
+        let mut resumes = config.output.resume && directory.file(LAST).exists();
+        if let Some(processes) = &processes {
+            resumes = share_run(processes, &directory, resumes)?;
+        }
         let run_inputs = RunInputs {
             dataset: &origin.dataset,
             teacher: teacher_digest.as_deref(),
             split: extra_inputs.get("split"),
         };
         let decided = resumes.then(|| resume::check(config, stage, &run_inputs, &directory)).transpose()?;
-        if config.model.size.starts_with("teacher") && !config.distillation.use_kd {
+        if config.model.size.starts_with("teacher") && !config.distillation.use_kd && follows.is_none() {
             Registry::new(&config.distillation.teachers_dir).check_writable(&origin.dataset.name)?;
         }
         let log = directory.file("log.txt");
@@ -96,7 +113,9 @@ impl<'a> Run<'a> {
         if origin.counts_nodes {
             console = console.counting_nodes();
         }
-        if config.output.live {
+        if follows.is_some() {
+            console = console.silent();
+        } else if config.output.live {
             let what = format!("{} {} on {}", config.model.model, config.model.size, origin.dataset.name);
             console = console.with_panel(Heading { what, run: directory.path().display().to_string() });
         }
@@ -110,7 +129,25 @@ impl<'a> Run<'a> {
         inputs.insert("dataset".into(), json!(origin.dataset));
         inputs.insert("teacher_digest".into(), json!(teacher_digest));
         inputs.extend(extra_inputs);
-        Ok(Self { config, stage, origin, directory, console, inputs, decided, teacher_digest, teachers })
+        let _scratch = scratch;
+        Ok(Self {
+            config,
+            stage,
+            origin,
+            directory,
+            console,
+            inputs,
+            decided,
+            teacher_digest,
+            teachers,
+            processes,
+            _scratch,
+        })
+    }
+
+    /// True if this process writes the run's folder.
+    pub fn writes(&self) -> bool {
+        self.processes.as_ref().is_none_or(|processes| processes.is_first())
     }
 
     /// The run's folder.
@@ -139,6 +176,9 @@ impl<'a> Run<'a> {
         // Some operations of graph networks are composed of libtorch's.
         options.uses_own_threads &= !config::trains_on_graphs(self.config, self.stage);
         let is_capturable = student.capture_obstacle().is_none();
+        options.processes.clone_from(&self.processes);
+        // A captured step cannot exchange sums.
+        let is_capturable = is_capturable && self.processes.is_none();
         options.records_steps = is_capturable && training::captures_steps(self.config, self.origin.device.is_cuda());
         if self.config.training.monitor == MonitorChoice::Metric
             && let Some(metric) = student.metric()
@@ -159,6 +199,9 @@ impl<'a> Run<'a> {
         let Prepared { training_loader, validation_loader, mut options, mut description, batch_graphs, .. } = prepared;
         let num_parameters = trainable.count_parameters(is_deployed);
         options.identity = self.freeze(batch_graphs, prepared.recomputes, options.records_steps)?;
+        if let Some(processes) = &self.processes {
+            processes.expect_same("identity of data, teacher and settings", &options.identity)?;
+        }
         let line = self.describe(num_parameters, &prepared.amounts, batch_graphs, student.teacher().digest());
         self.console.line(&line);
         for decision in student.teacher().decisions().iter().chain(&prepared.notes) {
@@ -189,6 +232,10 @@ impl<'a> Run<'a> {
             self.decided.is_some(),
         )?;
 
+        if let Some(processes) = &self.processes {
+            processes.finish()?;
+        }
+
         // Save. An error of the teacher after its last answer is reported once the results are saved.
         let (teacher_summary, teacher_error) = match student.into_teacher().into_teacher().map(Teacher::finish) {
             Some(Err(error)) => (None, Some(error)),
@@ -200,6 +247,9 @@ impl<'a> Run<'a> {
         let mut outcome = Outcome::new(path, &summary, num_parameters, digest, teacher_summary, self.inputs.clone());
         outcome.expected_peak_memory_bytes = prepared.expected_peak_bytes;
         self.console.finish();
+        if !self.writes() {
+            return teacher_error.map_or(Ok(outcome), |error| Err(error.into()));
+        }
         if summary.ending != Ending::Interrupted {
             // The summary is written last: a folder with a summary is completely finished.
             if self.config.model.size.starts_with("teacher") && !self.config.distillation.use_kd {
@@ -255,8 +305,10 @@ impl<'a> Run<'a> {
         let teacher = teacher.map_or(String::new(), |digest| {
             format!("; teacher {}, residency {}", &digest[..12], distillation.residency())
         });
+        let processes =
+            self.processes.as_ref().map_or(String::new(), |processes| format!(" in {} processes", processes.size()));
         format!(
-            "{} {}: {num_parameters} parameters, {amounts} of {}, batches of {batch_graphs}{teacher}",
+            "{} {}: {num_parameters} parameters, {amounts} of {}, batches of {batch_graphs}{processes}{teacher}",
             model.model, model.size, self.origin.dataset.name,
         )
     }

@@ -19,6 +19,7 @@ use crate::memory;
 use crate::nn::DatasetIdentity;
 use crate::torch::{allocator, device};
 use crate::train::fit::FitError;
+use crate::train::processes::place::{self, default_threads};
 
 pub use crate::can::catalogue::SIMULATED;
 
@@ -115,10 +116,10 @@ pub fn limit_memory(config: &Config) {
     allocator::set_limit(Some(limit.bytes));
 }
 
-/// Sets the number of CPU threads for computation; 0 uses all cores.
+/// Sets the number of CPU threads for computation; 0 uses all cores, or this process's share of them.
 pub fn use_threads(threads: usize) {
     let threads = match threads {
-        0 => std::thread::available_parallelism().map_or(1, |count| count.get()),
+        0 => default_threads(),
         threads => threads,
     };
     tch::set_num_threads(threads as i32);
@@ -138,7 +139,11 @@ fn choose(choice: DeviceChoice) -> Result<Device, StageError> {
     let gpus = tch::Cuda::device_count() as usize;
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),
-        DeviceChoice::Auto => Ok(if gpus > 0 { Device::Cuda(0) } else { Device::Cpu }),
+        // Of several processes on this machine, each takes a GPU in turn.
+        DeviceChoice::Auto if gpus > 0 => {
+            Ok(Device::Cuda(place::from_environment()?.map_or(0, |place| place.local_rank % gpus)))
+        }
+        DeviceChoice::Auto => Ok(Device::Cpu),
         DeviceChoice::Cuda(index) if index < gpus => Ok(Device::Cuda(index)),
         DeviceChoice::Cuda(index) => Err(StageError::Input(format!(
             "--device cuda:{index}: {gpus} GPU(s) found; use --device cpu, or see `kdgat doctor` for what is missing"

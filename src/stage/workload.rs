@@ -14,6 +14,7 @@ use super::outcome::Outcome;
 use super::run::{Prepared, Run};
 use super::setup::Origin;
 use super::teacher::{FoundTeacher, TeacherIdentity};
+use super::together;
 use crate::config::{Config, DataKind, Stage};
 use crate::distill::foreign::ForeignTargets;
 use crate::distill::objective::{Student, TeacherLink};
@@ -21,6 +22,8 @@ use crate::memory::{Meter, retry_on_oom};
 use crate::nn::parameters::NamedTensor;
 use crate::nn::{Architecture, FreshParameters};
 use crate::train::fit::BatchPlan;
+use crate::train::objective::Objective;
+use crate::train::processes::Processes;
 use crate::train::trainable::Trainable;
 
 /// A kind of data, and the network that a stage trains on it. The methods are called in this order.
@@ -161,33 +164,52 @@ impl TeacherSource {
 ///
 /// # Errors
 /// Any error of the data, the teacher or the training; a stage that does not exist for this kind of data.
+///
+/// Several processes train together if the environment says so.
 pub fn run_stage(stage: Stage, config: &Config) -> Result<Outcome, StageError> {
+    let together = together::join(stage, config)?;
     match (stage, config.data_kind) {
-        (Stage::Autoencoder, DataKind::Graphs) => train(GraphAutoencoder::open(config)?),
-        (Stage::Autoencoder, _) => train(WindowAutoencoder::open(config)?),
-        (Stage::Classifier | Stage::Curriculum, _) => train(WindowClassifier::open(config, stage)?),
-        (Stage::Train, DataKind::OneGraph) => train(NodeClassifier::open(config)?),
-        (Stage::Train, DataKind::Graphs | DataKind::Windows) => train(GraphNetwork::open(config)?),
+        (Stage::Autoencoder, DataKind::Graphs) => train(|| GraphAutoencoder::open(config), together),
+        (Stage::Autoencoder, _) => train(|| WindowAutoencoder::open(config), together),
+        (Stage::Classifier | Stage::Curriculum, _) => train(|| WindowClassifier::open(config, stage), together),
+        (Stage::Train, DataKind::OneGraph) => train(|| NodeClassifier::open(config), together),
+        (Stage::Train, DataKind::Graphs | DataKind::Windows) => train(|| GraphNetwork::open(config), together),
         (Stage::Fusion, _) => Err(StageError::Input("an agent of `kdgat fusion` is trained by that command".into())),
     }
 }
 
 /// Trains: a teacher is found, a run opened, a student made and connected to the teacher, the batches sized; then the epochs run.
-fn train<'a, W: Workload<'a>>(mut workload: W) -> Result<Outcome, StageError> {
+fn train<'a, W: Workload<'a>>(
+    open: impl FnOnce() -> Result<W, StageError>,
+    together: Option<Arc<Processes>>,
+) -> Result<Outcome, StageError> {
+    // Process 0 builds the store that the others open.
+    let mut workload = match &together {
+        Some(processes) => processes.first_before_others(open)?,
+        None => open()?,
+    };
     let origin = workload.origin();
     let device = origin.device;
     let teacher = workload.find_teacher()?;
     let inputs = workload.inputs()?;
-    let mut run = Run::open(workload.config(), workload.stage(), origin, teacher.identity(), inputs)?;
+    let mut run = Run::open((workload.config(), workload.stage()), origin, teacher.identity(), inputs, together)?;
+    let writes = run.writes();
 
     let mut plan = workload.plan()?;
     let NewStudent { parameters, mut student } = retry_on_oom(Meter::new(device), || workload.new_student(&teacher))?;
+    if let Some(obstacle) = student.division_obstacle().filter(|_| run.processes.is_some()) {
+        return Err(StageError::Input(format!(
+            "batches cannot be divided among processes: {obstacle}; train in one process"
+        )));
+    }
     *student.teacher_mut() = workload.start_teacher(teacher, &plan)?;
     workload.score(&mut plan, &mut student, parameters.tensors(), &mut run)?;
 
     let mut trainable = Trainable::new(parameters.into_tensors(), device)?;
     let prepared = workload.prepare(&mut run, &mut student, &mut trainable, &mut plan)?;
     let outcome = run.fit(student, trainable, &mut plan, prepared)?;
-    workload.finish(&outcome)?;
+    if writes {
+        workload.finish(&outcome)?;
+    }
     Ok(outcome)
 }

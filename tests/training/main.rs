@@ -8,6 +8,7 @@ mod golden_runs;
 #[cfg(feature = "live")]
 mod live_panel;
 mod pipeline_runs;
+mod processes;
 mod rich_models;
 mod run_exports;
 mod run_folders;

@@ -145,6 +145,10 @@ config_fields! {
         /// Minimum number of graphs, from several blocks, that are shuffled with each other (with `shuffle_block`). Larger: more random,
         /// more memory.
         shuffle_buffer: usize = 16384, AtLeast(1.0);
+        /// Seconds without a sign of life after which one of several processes that train together counts as lost, and all end; also the time
+        /// for which they wait for each other at the start. Lower it to notice a machine that hangs sooner.
+        #[same_losses = true]
+        process_timeout: f64 = 120.0, Between(1.0, 86400.0);
         /// Device to train on: auto (the first GPU if there is one, else the CPU), cpu, cuda, or cuda:N.
         #[same_losses = true]
         device: DeviceChoice = DeviceChoice::Auto;

@@ -15,13 +15,15 @@ use super::text::{Node, Table};
 use kdgat_torch::TEST_CUDA_LIBRARY;
 
 /// Variables with the prefix `KDGAT_` that are not fields: the log filter, folders with real data for tests, and the library that
-/// tests load in place of libtorch_cuda; the teachers that a package brings along; and those that a command of `kdgat detect --exec` gets, which may call kdgat in turn.
+/// tests load in place of libtorch_cuda; the teachers that a package brings along; the secret and the folder of processes that train together; and those that a command of `kdgat detect --exec` gets, which may call kdgat in turn.
 pub const OTHER_VARIABLES: &[&str] = &[
     "KDGAT_LOG",
     "KDGAT_CANDATA",
     "KDGAT_SHARED",
     TEST_CUDA_LIBRARY,
     "KDGAT_SHIPPED_TEACHERS",
+    "KDGAT_TOKEN",
+    "KDGAT_LAUNCH",
     "KDGAT_EVENT",
     "KDGAT_TIME",
     "KDGAT_ALARM",

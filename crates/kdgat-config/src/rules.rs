@@ -71,6 +71,7 @@ const GRAPH_MODEL_FIELDS: &[&str] = &[
     "min_steps_per_epoch",
     "num_workers",
     "prefetch_batches",
+    "process_timeout",
     "shuffle_block",
     "shuffle_buffer",
     "precision",

@@ -1,0 +1,227 @@
+//! Trainings in several processes: the losses of one, failures, resuming with another number of processes, and strangers.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use kdgat::exit;
+use rustix::process::{Pid, Signal, kill_process};
+use support::cli::{SMALL_STUDENT, SMALL_TEACHER, Workplace, loss_columns, said};
+use support::stops::{children, end_of, send, wait_for};
+
+/// A classifier whose batches have an odd number of graphs, the last few: with four processes, some have none of the last batch.
+const CLASSIFIER: &[&str] = &[
+    "classifier",
+    "--preset",
+    "gat,student",
+    "--use-kd",
+    "false",
+    "--hidden",
+    "4",
+    "--heads",
+    "2",
+    "--embedding",
+    "2",
+    "--task-loss",
+    "weighted",
+    "--batch-size",
+    "33",
+    "--min-steps-per-epoch",
+    "1",
+    "--max-epochs",
+    "2",
+];
+
+fn student<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["autoencoder"], SMALL_STUDENT, &["--batch-size", "50", "--min-steps-per-epoch", "1"], more].concat()
+}
+
+/// `kdgat launch` with these processes.
+fn launched<'a>(processes: &'a str, command: &[&'a str]) -> Vec<&'a str> {
+    [&["launch", "--processes", processes, "--"], command].concat()
+}
+
+/// Columns of a run's `metrics.csv` by name, without speeds.
+fn losses(run: &Path) -> Vec<Vec<(String, f64)>> {
+    let mut reader = csv::Reader::from_path(run.join("metrics.csv")).unwrap();
+    let header = reader.headers().unwrap().clone();
+    let is_loss = |name: &str| !["graphs_per_second", "peak_memory_bytes", "seconds"].contains(&name);
+    let row = |row: csv::StringRecord| {
+        let fields = header.iter().zip(&row).filter(|(name, _)| is_loss(name));
+        fields.map(|(name, value)| (name.to_owned(), value.parse().unwrap_or(f64::NAN))).collect()
+    };
+    reader.records().map(|record| row(record.unwrap())).collect()
+}
+
+/// Training losses are equal to 1e-5. Validation reads running statistics, which follow the biases before a batch norm: their gradients
+/// are zero but for rounding, which Adam enlarges to whole steps.
+#[track_caller]
+fn assert_close(found: &Path, expected: &Path) {
+    let (found, expected) = (losses(found), losses(expected));
+    assert_eq!(found.len(), expected.len());
+    assert!(!found.is_empty());
+    for ((name, found), (_, expected)) in found.iter().flatten().zip(expected.iter().flatten()) {
+        let allowed = if name.starts_with("val_") { 2e-3 } else { 1e-5 };
+        let is_close = (found - expected).abs() <= allowed * expected.abs().max(1.0);
+        assert!(is_close || (found.is_nan() && expected.is_nan()), "{name}: {found} instead of {expected}");
+    }
+}
+
+#[test]
+fn several_processes_have_the_losses_of_one() {
+    let workplace = Workplace::with_teacher();
+    // Distilled, with dropout, noise of the latent and batch norm; 2 processes twice, bit by bit.
+    let run = |processes: Option<&str>, folder: &str, command: &[&str]| {
+        let command = [command, &["--run-dir", folder]].concat();
+        let said = match processes {
+            Some(processes) => workplace.success(&launched(processes, &command)),
+            None => workplace.success(&command),
+        };
+        (workplace.path().join(folder), said)
+    };
+    let distilled = student(&["--max-epochs", "2", "--dropout", "0.2"]);
+    let (one, _) = run(None, "one", &distilled);
+    let (two, said) = run(Some("2"), "two", &distilled);
+    assert!(said.contains("in 2 processes"), "{said}");
+    assert_eq!(said.matches("all epochs done").count(), 1, "{said}");
+    assert_close(&two, &one);
+    let (again, _) = run(Some("2"), "again", &distilled);
+    assert_eq!(loss_columns(&again), loss_columns(&two));
+    for name in ["config.json", "summary.json", "best.safetensors", "last/state.safetensors", "steps.csv"] {
+        assert!(two.join(name).exists(), "{name}");
+    }
+
+    let (one, _) = run(None, "gat-one", CLASSIFIER);
+    for processes in ["2", "4"] {
+        let (several, _) = run(Some(processes), &format!("gat-{processes}"), CLASSIFIER);
+        assert_close(&several, &one);
+    }
+}
+
+#[test]
+fn a_killed_process_ends_all_and_the_run_resumes_with_another_number() {
+    let workplace = Workplace::new();
+    let settings = [CLASSIFIER, &["--max-epochs", "40", "--run-dir"]].concat();
+    workplace.success(&[&settings[..], &["whole"]].concat());
+    let command = [&settings[..], &["run"]].concat();
+    let run = workplace.path().join("run");
+    for killed in [1, 0] {
+        let resume: &[&str] = if run.exists() { &["--resume"] } else { &[] };
+        let mut launcher = workplace.command(&launched("2", &[&command[..], resume].concat()));
+        let launcher = launcher.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let before = fs::read(run.join("last/state.safetensors")).ok();
+        wait_for("a checkpoint", || fs::read(run.join("last/state.safetensors")).ok() != before);
+        let process = process_of_rank(&launcher, killed);
+        let was_there = kill_process(process, Signal::KILL).is_ok();
+        let output = end_of(launcher);
+        let said = said(&output);
+        assert!(was_there, "{said}");
+        assert_eq!(output.status.code(), Some(exit::FAILURE.into()), "{said}");
+        assert_eq!(said.matches("error:").count(), 1, "{said}");
+        assert!(said.contains(&format!("process {killed} of 2 was ended by signal 9")), "{said}");
+    }
+    workplace.success(&launched("3", &[&command[..], &["--resume"]].concat()));
+    assert_close(&run, &workplace.path().join("whole"));
+}
+
+/// The process of this rank that a launcher has started.
+fn process_of_rank(launcher: &Child, rank: usize) -> Pid {
+    let is_of_rank = |process: &u32| {
+        let variables = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+        let wanted = format!("RANK={rank}");
+        variables.split(|&byte| byte == 0).any(|variable| variable == wanted.as_bytes())
+    };
+    let found = children(launcher.id()).into_iter().find(is_of_rank).unwrap();
+    Pid::from_raw(i32::try_from(found).unwrap()).unwrap()
+}
+
+#[test]
+fn a_stopped_process_is_named_after_the_time_out() {
+    let workplace = Workplace::new();
+    let command =
+        [&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "500", "--run-dir", "run", "--process-timeout", "2"]]
+            .concat();
+    let mut launcher = workplace.command(&launched("2", &command));
+    let launcher = launcher.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("a checkpoint", || workplace.path().join("run/last/state.safetensors").exists());
+    kill_process(process_of_rank(&launcher, 1), Signal::STOP).unwrap();
+    let output = end_of(launcher);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(exit::FAILURE.into()), "{said}");
+    assert!(said.contains("error: process 1 has given no sign of life for"), "{said}");
+    assert_eq!(said.matches("error:").count(), 1, "{said}");
+}
+
+#[test]
+fn ctrl_c_saves_once_and_any_number_of_processes_resumes() {
+    let workplace = Workplace::new();
+    let command = [&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "300", "--run-dir", "run"]].concat();
+    let launcher = workplace.command(&launched("2", &command)).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("a checkpoint", || workplace.path().join("run/last/state.safetensors").exists());
+    send(&launcher, Signal::INT);
+    let output = end_of(launcher);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(exit::INTERRUPTED.into()), "{said}");
+    assert_eq!(said.matches("interrupted (continue with --resume)").count(), 1, "{said}");
+    let done = loss_columns(&workplace.path().join("run")).len();
+    let resumed = [&["autoencoder"], SMALL_TEACHER, &["--run-dir", "run", "--resume", "--max-epochs", "300"]].concat();
+    let launcher = workplace.command(&resumed).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("another epoch", || loss_columns(&workplace.path().join("run")).len() > done);
+    send(&launcher, Signal::INT);
+    assert_eq!(end_of(launcher).status.code(), Some(exit::INTERRUPTED.into()));
+}
+
+/// Processes of a run that a test starts itself, as `torchrun` would.
+fn started(workplace: &Workplace, command: &[&str], ranks: &[(&str, &[(&str, &str)])]) -> Vec<Output> {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port().to_string();
+    drop(free);
+    let start = |(rank, variables): &(&str, &[(&str, &str)])| {
+        let mut process: Command = workplace.command(command);
+        process.env("RANK", rank).env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+        process.envs(variables.iter().copied()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let processes: Vec<Child> = ranks.iter().map(start).collect();
+    processes.into_iter().map(end_of).collect()
+}
+
+#[test]
+fn strangers_are_refused_by_name() {
+    let workplace = Workplace::new();
+    let command = [&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "1", "--process-timeout", "20"]].concat();
+    for (variables, what) in [(("KDGAT_TOKEN", "other"), "token"), (("KDGAT_SEED", "7"), "configuration")] {
+        let token = ("KDGAT_TOKEN", "secret");
+        let outputs = started(&workplace, &command, &[("0", &[token]), ("1", &[token, variables])]);
+        let [first, other] = [0, 1].map(|rank| said(&outputs[rank]));
+        assert_eq!(outputs[0].status.code(), Some(exit::INPUT.into()), "{first}");
+        assert!(first.contains(&format!("process 1 is refused by process 0: it has another {what}")), "{first}");
+        assert_ne!(outputs[1].status.code(), Some(0), "{other}");
+    }
+    assert!(!workplace.path().join("runs").exists());
+}
+
+#[test]
+fn a_process_that_does_not_come_is_named() {
+    let workplace = Workplace::new();
+    let command = [&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "1", "--process-timeout", "1"]].concat();
+    let outputs = started(&workplace, &command, &[("0", &[])]);
+    let text = said(&outputs[0]);
+    assert_eq!(outputs[0].status.code(), Some(exit::FAILURE.into()), "{text}");
+    assert!(text.contains("process 1 of 2 did not come within 1 s"), "{text}");
+}
+
+#[test]
+fn half_set_variables_and_other_commands_are_refused() {
+    let workplace = Workplace::new();
+    let mut half: Command = workplace.command(&["autoencoder", "--preset", "vgae,teacher"]);
+    let output = half.env("RANK", "0").env("WORLD_SIZE", "2").output().unwrap();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(exit::INPUT.into()), "{text}");
+    assert!(text.contains("MASTER_ADDR, MASTER_PORT are missing"), "{text}");
+    let text = workplace.refused(&["launch", "--processes", "2", "--", "evaluate", "run"]);
+    assert!(text.contains("several processes train together with autoencoder"), "{text}");
+    // A configuration that is wrong in every process is one error.
+    let text = workplace.refused(&["launch", "--processes", "2", "--", "autoencoder", "--lr", "x"]);
+    assert_eq!(text.matches("--lr").count(), 1, "{text}");
+}
