@@ -71,9 +71,8 @@ impl Objective for CosineObjective {
         Ok(Losses { total, parts: vec![task, distance] })
     }
 
-    fn share(&self, part: &Part, whole: &Part) -> f64 {
-        // Both terms are means over nodes.
-        (part.nodes.end - part.nodes.start) as f64 / (whole.nodes.end - whole.nodes.start).max(1) as f64
+    fn rows(&self, part: &Part) -> f64 {
+        (part.nodes.end - part.nodes.start) as f64
     }
 }
 
