@@ -72,6 +72,7 @@ impl Objective for CosineObjective {
     }
 
     fn rows(&self, part: &Part) -> f64 {
+        // Both terms are means over nodes.
         (part.nodes.end - part.nodes.start) as f64
     }
 }
