@@ -275,7 +275,7 @@ impl Teacher {
     /// Computes a batch with a damaged record in the cache on the thread. Bursts that were submitted later may be answered before
     /// it.
     fn compute_again(&mut self, batch: Batch) -> Result<TargetRows, TeacherError> {
-        self.send(Request::Again(batch));
+        self.send(Request::Again(Box::new(batch)));
         loop {
             let reply = self.hear()?;
             if reply.is_again() {

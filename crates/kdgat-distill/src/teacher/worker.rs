@@ -24,7 +24,7 @@ use super::{Summary, TeacherError};
 pub(super) enum Request {
     Burst(Vec<Batch>),
     /// A batch whose cached targets turned out to be damaged; its answer overtakes those of batches submitted later.
-    Again(Batch),
+    Again(Box<Batch>),
 }
 
 /// The targets of one batch, and a function that the student's thread must call before it reads them.
@@ -112,7 +112,7 @@ impl<A: Accelerator> Worker<A> {
         for request in requests {
             match request {
                 Request::Burst(batches) => self.answer(batches, false)?,
-                Request::Again(batch) => self.answer(vec![batch], true)?,
+                Request::Again(batch) => self.answer(vec![*batch], true)?,
             }
         }
         self.shuttle.let_go()?;
