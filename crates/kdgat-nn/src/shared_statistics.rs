@@ -137,7 +137,7 @@ pub(crate) mod tests {
     }
 
     impl OverThreads {
-        pub(crate) fn new(threads: usize) -> Arc<dyn Sums> {
+        pub(crate) fn sums_of(threads: usize) -> Arc<dyn Sums> {
             Arc::new(Self { barrier: Barrier::new(threads), total: Mutex::default() })
         }
     }
@@ -169,7 +169,7 @@ pub(crate) mod tests {
         let x = Tensor::randn([50, columns], (Kind::Float, Device::Cpu)) * 2.0 + 1.5;
         let gradient = Tensor::randn([50, columns], (Kind::Float, Device::Cpu));
         let whole = norm(&x, &gradient);
-        let sums = OverThreads::new(2);
+        let sums = OverThreads::sums_of(2);
         let parts: Vec<NormResults> = std::thread::scope(|scope| {
             let (norm, sums) = (&norm, &sums);
             let start = |(first, rows): (i64, i64)| {
