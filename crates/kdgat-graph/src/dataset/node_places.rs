@@ -67,7 +67,7 @@ impl Texts {
     }
 
     fn are_symbols(&self) -> bool {
-        self.distinct.iter().all(|text| super::elements::symbol(text).is_some())
+        self.distinct.iter().all(|text| super::elements::symbol(text) == Some(text.as_str()))
     }
 }
 

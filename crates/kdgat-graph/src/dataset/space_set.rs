@@ -129,7 +129,7 @@ fn hash_of(positions: &[[f64; 3]], cell: Option<&Cell>) -> u64 {
 pub(super) fn kinds_of(texts: &[String], of_nodes: impl Iterator<Item = u32>) -> (Kinds, Vec<u16>) {
     let number = |text: &String| {
         let of_number = || text.parse::<u16>().ok().filter(|&number| elements::symbol_of(number).is_some());
-        elements::atomic_number(text).or_else(of_number)
+        elements::atomic_number(text).filter(|_| elements::symbol(text) == Some(text.as_str())).or_else(of_number)
     };
     let elements: Option<Vec<u16>> = texts.iter().map(number).collect();
     let (kinds, numbers) = match elements {
@@ -185,9 +185,10 @@ mod tests {
         let of = |texts: &[&str], nodes: &[u32]| {
             kinds_of(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>(), nodes.iter().copied())
         };
-        assert_eq!(of(&["h", "C", "8"], &[2, 0, 0, 1]), (Kinds::Elements, vec![8, 1, 1, 6]));
+        assert_eq!(of(&["H", "C", "8"], &[2, 0, 0, 1]), (Kinds::Elements, vec![8, 1, 1, 6]));
         let names = vec!["C".to_owned(), "C1".to_owned()];
         assert_eq!(of(&["C1", "C"], &[0, 1]), (Kinds::Named(names), vec![2, 1]));
+        assert_eq!(of(&["u", "v"], &[1, 0]).1, [2, 1], "no uranium");
         assert_eq!(of(&["0", "1"], &[0, 1]).1, [1, 2]);
     }
 }
