@@ -86,6 +86,7 @@ fn with_profile() -> InputConfig {
             seen: [u64::MAX, u64::from(byte % 2) * u64::MAX, 0, 1 << byte],
             change_high: (byte * index) as u8,
             change_most: (2 * byte * index) as u8,
+            repeats: !byte.is_multiple_of(3),
         };
         IdProfile {
             can_id: 0x100 + 3 * index,
@@ -98,6 +99,7 @@ fn with_profile() -> InputConfig {
             repeats: 0.1 * index as f32,
             returns: 0.01 * index as f32,
             changed_bytes: index as f32,
+            longest_standstill: 20 * index as u8,
             lengths: 1 << 8,
             bytes: (0..8).map(byte).collect(),
         }

@@ -35,12 +35,12 @@ int main(void)
                (double)usual->gap_median, (double)usual->gap_mean, (double)usual->gap_high, (double)usual->repeats,
                (double)usual->returns, (double)usual->changed_bytes);
         for (byte = 0; byte < KDGAT_PROFILE_BYTES; byte++) {
-            printf(" %u %u", usual->change_high[byte], usual->change_most[byte]);
+            printf(" %u %u %u", usual->change_high[byte], usual->change_most[byte], usual->repeating >> byte & 1u);
             for (k = 0; k < 32; k++) {
                 printf(" %u", usual->seen[byte][k]);
             }
         }
-        printf("\n");
+        printf(" %u\n", usual->longest_standstill);
     }
     return 0;
 }

@@ -14,7 +14,8 @@ use kdgat_nn::weights::floats;
 use kdgat_nn::{Architecture, InputConfig};
 
 /// Traffic with schedules: periodic IDs of which some stop, one that is injected again and again, payloads with counters, constants and
-/// noise, short payloads, a burst of extended IDs, a time that steps back, and a pause.
+/// noise, short payloads, a burst of extended IDs, a time that steps back, a pause, and in the last third a payload (ID 0x11b) and a counter
+/// (0x11e, byte 7) that stand still.
 fn busy_traffic(count: usize) -> Vec<Frame> {
     let mut state = 99_u64;
     let mut draw = move |bound: u64| {
@@ -47,6 +48,12 @@ fn busy_traffic(count: usize) -> Vec<Frame> {
                 4 => (draw(2) * u64::from(index == 6)) as u8,
                 _ => draw(7) as u8,
             };
+        }
+        let stands_still = at > count * 2 / 3;
+        match index {
+            10 => payload[7] = if stands_still { 7 } else { at as u8 },
+            9 if stands_still => payload = [9; 8],
+            _ => {}
         }
         let timestamp = ((time + shift) * 1e6).round() / 1e6;
         frames.push(Frame { timestamp, can_id: 0x100 + 3 * index, payload, payload_length: length, attack: false });
@@ -193,6 +200,25 @@ fn with_relations(input: &InputConfig) -> InputConfig {
     InputConfig { profile: Some(CarProfile::new(ids, relations.collect())), ..input.clone() }
 }
 
+/// The same profile, as if a hundred times as much traffic had been seen: enough to know for how long payloads stand still.
+fn of_long_traffic(input: &InputConfig) -> InputConfig {
+    let profile = input.profile.as_ref().unwrap();
+    let longer = |id: &IdProfile| IdProfile { gaps: 100 * id.gaps, ..id.clone() };
+    let ids = profile.ids().iter().map(longer).collect();
+    InputConfig { profile: Some(CarProfile::new(ids, Vec::new())), ..input.clone() }
+}
+
+/// The payload and the counter that stand still deviate, and no other ID does.
+fn assert_standstills_are_found(lines: &[String]) {
+    let mut found = std::collections::BTreeSet::new();
+    for row in lines.iter().map(|line| line.split(' ').collect::<Vec<_>>()).filter(|row| row.len() == 4 + DEVIATIONS) {
+        if row[3 + deviations::STANDSTILL] != "0" {
+            found.insert(row[0].parse::<u32>().unwrap());
+        }
+    }
+    assert_eq!(found.into_iter().collect::<Vec<_>>(), [0x11b, 0x11e]);
+}
+
 /// Some nodes are compared, some of them disagree, and some windows are not covered.
 fn assert_relations_are_used(lines: &[String]) {
     let windows: Vec<&[String]> =
@@ -223,6 +249,7 @@ fn c_makes_the_trainers_graphs() {
         ("rich features", gat(true, rich(), 2), &[WINDOW, 13][..]),
         ("profile features", gat(true, profile.clone(), 2), &[WINDOW, 1, 11, WINDOW + 1, 2 * WINDOW + 17][..]),
         ("profile features with relations", gat(true, with_relations(&profile), 2), &[WINDOW, 11][..]),
+        ("profile features with standstills", gat(true, of_long_traffic(&profile), 2), &[WINDOW, 11][..]),
         ("profile features of a vgae", vgae(false, profile, &[16, 8]), &[WINDOW][..]),
     ] {
         let state = random_state(&architecture);
@@ -231,6 +258,9 @@ fn c_makes_the_trainers_graphs() {
             let (folder, _) = export(name, architecture.clone(), &state, Precision::F32, stride);
             if name.ends_with("relations") {
                 assert_relations_are_used(&expected);
+            }
+            if name.ends_with("standstills") {
+                assert_standstills_are_found(&expected);
             }
             let found = lines_of(&mut compiled(folder.path(), "windows.c"), &frames);
             expect_equal(&format!("{name}, stride {stride}"), &found, &expected);
@@ -265,10 +295,10 @@ fn c_learns_the_trainers_profile() {
         let of_byte = |byte: &ByteProfile| {
             let seen: String =
                 byte.seen.iter().flat_map(|word| word.to_le_bytes()).map(|seen| format!(" {seen}")).collect();
-            format!(" {} {}{seen}", byte.change_high, byte.change_most)
+            format!(" {} {} {}{seen}", byte.change_high, byte.change_most, u8::from(byte.repeats))
         };
         let bytes: String = id.bytes.iter().map(of_byte).collect();
-        format!("{} {}{}{bytes}", id.can_id, id.gaps, listed(&numbers))
+        format!("{} {}{}{bytes} {}", id.can_id, id.gaps, listed(&numbers), id.longest_standstill)
     };
     let mut expected = vec![learned.new_id_surprise().to_string()];
     expected.extend(learned.ids().iter().map(line));

@@ -106,6 +106,7 @@ fn usual_traffic_deviates_from_nothing() {
         feature::JUMPS,
         feature::RETURNS,
         feature::SILENCE,
+        feature::STANDSTILL,
     ];
     for (id, row) in rows {
         assert!(alarming.iter().all(|&at| row[at] == 0.0) && row[feature::SHARE] > 0.0, "ID {id}: {row:?}");
@@ -150,6 +151,55 @@ fn a_silent_id_is_a_node_of_its_window() {
     assert_eq!(rows[&1][feature::SILENCE], 0.0);
 }
 
+/// ID 1 counts in every frame. Once its payload repeats for longer than the profile allows, it stands still; and so does the counter alone.
+#[test]
+fn a_standing_counter_deviates_where_the_profile_has_seen_enough_of_it() {
+    let long = learned(&graphs(&usual(20_000), usize::MAX));
+    let still = |forge: fn(&mut Frame)| {
+        let mut frames = usual(3_000);
+        frames.iter_mut().filter(|frame| frame.can_id == 1 && frame.timestamp > 2.0).for_each(forge);
+        frames
+    };
+    let frozen = still(|frame| frame.payload[0] = 200);
+    // The second byte of ID 1 is 0 in attack-free traffic: it may change, and the counter stands still nevertheless.
+    let varied = still(|frame| frame.payload[..2].copy_from_slice(&[200, (1e3 * frame.timestamp) as u8]));
+    for frames in [&frozen, &varied] {
+        let (rows, counts) = last(&long, frames);
+        assert_eq!(counts["standstill"], 1, "{counts:?}");
+        assert!(rows[&1][feature::STANDSTILL] > 1.0, "{:?}", rows[&1]);
+        assert_eq!((rows[&2][feature::STANDSTILL], rows[&3][feature::STANDSTILL]), (0.0, 0.0));
+    }
+    let columns = graphs(&frozen, usize::MAX);
+    let culprits = long.culprits(&columns.graph(columns.num_graphs() - 1), 3);
+    assert_eq!(culprits[0].can_id, 1);
+    assert!(culprits[0].reasons[0].starts_with("payload unchanged for "), "{culprits:?}");
+    let columns = graphs(&varied, usize::MAX);
+    let culprits = long.culprits(&columns.graph(columns.num_graphs() - 1), 3);
+    assert!(culprits[0].reasons.iter().any(|reason| reason.starts_with("byte 0 unchanged for ")), "{culprits:?}");
+    // Nine seconds show 900 gaps: too few to call anything a standstill.
+    let (rows, counts) = last(&learned(&graphs(&usual(9_000), usize::MAX)), &frozen);
+    assert_eq!((counts["standstill"], rows[&1][feature::STANDSTILL]), (0, 0.0));
+    // Nor does a payload stand still that may do so: ID 2 never changes.
+    let (rows, counts) = last(&long, &usual(3_000));
+    assert_eq!((counts["standstill"], rows[&2][feature::STANDSTILL]), (0, 0.0));
+}
+
+/// Traffic under attack does not show for how long a payload stands still, neither shorter nor longer.
+#[test]
+fn standstills_are_learned_from_windows_without_attacks() {
+    let mut frames = usual(20_000);
+    for frame in frames.iter_mut().filter(|frame| frame.can_id == 1 && (8.0..9.0).contains(&frame.timestamp)) {
+        (frame.payload[0], frame.attack) = (200, true);
+    }
+    let partly = learned(&graphs(&frames, usize::MAX));
+    let one = partly.id(1).unwrap();
+    assert_eq!((one.longest_standstill, one.bytes[0].repeats), (0, false));
+    frames.iter_mut().filter(|frame| frame.can_id == 3).for_each(|frame| frame.attack = true);
+    let everywhere = learned(&graphs(&frames, usize::MAX));
+    let one = everywhere.id(1).unwrap();
+    assert_eq!((one.longest_standstill, one.bytes[0].repeats), (255, true));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
@@ -171,7 +221,7 @@ proptest! {
         let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
         prop_assert_eq!(bits(&whole.frame_gaps), bits(&in_blocks.frame_gaps));
         prop_assert_eq!(bits(&whole.node_scheduled), bits(&in_blocks.node_scheduled));
-        prop_assert_eq!(&whole.can_ids, &in_blocks.can_ids);
+        prop_assert_eq!((&whole.can_ids, &whole.node_repeated), (&in_blocks.can_ids, &in_blocks.node_repeated));
         let halves: Vec<ProfileLearner> = [true, false]
             .map(|first| {
                 let mut learner = ProfileLearner::default();
@@ -189,7 +239,7 @@ proptest! {
             for (one, other) in merged.ids().iter().zip(profile.ids()) {
                 // Sums of gaps are rounded in another order.
                 prop_assert!((one.gap_mean_seconds - other.gap_mean_seconds).abs() <= 1e-6);
-                prop_assert_eq!((one.gaps, &one.bytes), (other.gaps, &other.bytes));
+                prop_assert_eq!((one.gaps, &one.bytes, one.longest_standstill), (other.gaps, &other.bytes, other.longest_standstill));
             }
         }
         // Half of the traffic judges the other: with the IDs of both, and with what it has learned itself of those that it has.

@@ -81,7 +81,7 @@ void kdgat_calibrate_none(kdgat_state *state);
 
 /* Bytes of a saved calibration. The format is the same on all machines. */
 #if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
-#define KDGAT_SAVED_PROFILE (12u + (36u + 34u * KDGAT_PROFILE_BYTES) * KDGAT_CALIBRATION_IDS)
+#define KDGAT_SAVED_PROFILE (12u + (38u + 34u * KDGAT_PROFILE_BYTES) * KDGAT_CALIBRATION_IDS)
 #else
 #define KDGAT_SAVED_PROFILE 0u
 #endif

@@ -100,6 +100,7 @@ void kdgat_observe(kdgat_history *history, const kdgat_frame *frame, kdgat_fact 
 {
     const uint32_t entry = entry_of(history, frame->id);
     kdgat_latest *const latest = entry < KDGAT_HISTORY_IDS ? &history->latest[entry] : add(history, frame->id);
+    uint32_t byte;
 
     memset(fact, 0, sizeof *fact);
     if (latest->frames == 0u) {
@@ -111,6 +112,10 @@ void kdgat_observe(kdgat_history *history, const kdgat_frame *frame, kdgat_fact 
         memcpy(fact->previous, latest->payload, sizeof fact->previous);
         fact->has_previous = 1;
         fact->returns = (uint8_t)(!repeats && latest->has_earlier && memcmp(frame->data, latest->earlier, sizeof frame->data) == 0);
+        for (byte = 0; byte < sizeof latest->payload; byte++) {
+            const uint8_t before = latest->repeated[byte];
+            fact->repeated[byte] = frame->data[byte] != latest->payload[byte] ? 0u : (uint8_t)(before < 255u ? before + 1u : 255u);
+        }
         advance_schedule(latest, frame->time, frame->time - latest->scheduled);
         memcpy(latest->earlier, latest->payload, sizeof latest->earlier);
         latest->has_earlier = 1;
@@ -120,6 +125,7 @@ void kdgat_observe(kdgat_history *history, const kdgat_frame *frame, kdgat_fact 
     latest->frames += latest->frames < UINT32_MAX ? 1u : 0u;
     latest->length = frame->length;
     memcpy(latest->payload, frame->data, sizeof latest->payload);
+    memcpy(latest->repeated, fact->repeated, sizeof latest->repeated);
     fact->scheduled = latest->scheduled;
 }
 

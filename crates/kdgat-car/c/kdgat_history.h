@@ -8,7 +8,7 @@
 #if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
 
 /* IDs that are followed. On a bus with more, those with the fewest frames are forgotten, which the trainer does from 8192 IDs on: until
- * then all results are equal. A bus without extended IDs has at most 2048; each takes 74 bytes. */
+ * then all results are equal. A bus without extended IDs has at most 2048; each takes 82 bytes. */
 #ifndef KDGAT_HISTORY_IDS
 #define KDGAT_HISTORY_IDS 2048u
 #endif
@@ -24,6 +24,7 @@ typedef struct {
     uint32_t frames;
     uint8_t payload[8];
     uint8_t earlier[8]; /* payload of the frame before it */
+    uint8_t repeated[8]; /* frames in a row in which each byte repeated the value before it, at most 255 */
     uint8_t has_earlier;
     uint8_t length;
 } kdgat_latest;
@@ -33,6 +34,7 @@ typedef struct {
     double scheduled; /* time of the ID's last frame on schedule, this one included */
     float gap;        /* seconds since the previous frame, NaN without one */
     uint8_t previous[8];
+    uint8_t repeated[8]; /* see kdgat_latest, this frame included */
     uint8_t has_previous;
     uint8_t returns; /* 1: the payload differs from the previous one, and equals the one before that */
 } kdgat_fact;

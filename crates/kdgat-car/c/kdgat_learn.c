@@ -48,6 +48,19 @@ static void add_gap(kdgat_counts *counts, float gap, double *sum)
     *sum += seconds > 0.0 ? seconds : 0.0;
 }
 
+/* Adds the repetitions of a payload and its bytes. */
+static void add_repetitions(const kdgat_fact *fact, kdgat_usual *usual)
+{
+    uint8_t of_payload = 255u;
+    uint32_t byte;
+    for (byte = 0; byte < KDGAT_PROFILE_BYTES; byte++) {
+        const uint8_t repeated = fact->repeated[byte];
+        of_payload = repeated < of_payload ? repeated : of_payload;
+        usual->repeating = (uint8_t)(usual->repeating | (repeated > 0u ? 1u << byte : 0u));
+    }
+    usual->longest_standstill = of_payload > usual->longest_standstill ? of_payload : usual->longest_standstill;
+}
+
 /* Adds a frame of the ID; `sum` is the sum of the gaps of its part. */
 static void add_frame(kdgat_counts *counts, const kdgat_frame *frame, const kdgat_fact *fact, kdgat_usual *usual, double *sum)
 {
@@ -62,6 +75,7 @@ static void add_frame(kdgat_counts *counts, const kdgat_frame *frame, const kdga
         return;
     }
     counts->pairs++;
+    add_repetitions(fact, usual);
     add_gap(counts, fact->gap, sum);
     counts->returns += fact->returns;
     counts->repeats += memcmp(frame->data, fact->previous, sizeof frame->data) == 0 ? 1u : 0u;
@@ -78,7 +92,7 @@ static uint32_t begin_of(const kdgat_recording *recording, uint32_t part)
     return (uint32_t)((uint64_t)recording->windows * part / KDGAT_PARTS);
 }
 
-/* Counts what an ID does in all parts but `without`; also sets usual->seen. */
+/* Counts what an ID does in all parts but `without`; also sets usual->seen and what repeats. */
 static void count_id(const kdgat_recording *recording, uint32_t without, uint32_t id, kdgat_counts *counts, kdgat_usual *usual)
 {
     uint32_t part, window, at;

@@ -29,7 +29,8 @@ enum {
     CONFIDENCE,
     PERIOD,
     DISAGREEMENT,
-    COMPARED
+    COMPARED,
+    STANDSTILL
 };
 
 /* Upper limit of logarithms of ratios. */
@@ -50,6 +51,13 @@ enum {
 #define UNUSUAL_CHANGE 9.21034f
 /* Disagreement of signals, in units of what is usual, from which more does not count. */
 #define MOST_DISAGREEMENT 10.0f
+/* Gaps for each frame of the longest standstill, from which on a longer one is unusual. */
+#define EVIDENCE 1000.0f
+/* A standstill is unusual beyond this multiple of the longest one in the profile, plus so many frames. */
+#define LONGER 2.0f
+#define MORE_FRAMES 6.0f
+/* Most repetitions in a row that are counted. */
+#define MOST_REPEATED 255.0f
 
 static float clamp(float value, float low, float high)
 {
@@ -78,7 +86,16 @@ typedef struct {
     float low;         /* shortest usual gap: less than its quantile for an ID with few or irregular gaps */
     float on_schedule; /* a frame that comes sooner than this after the last one on schedule is off schedule */
     float high;        /* silence from which a regular ID is overdue; infinite for others */
+    float payload;     /* largest usual number of repetitions of a payload; infinite if too little is known */
+    float byte;        /* the same for a byte that changed in every frame */
 } limits;
+
+/* Largest usual number of repetitions, if the longest standstill has `longest`. */
+static float most_repetitions(const kdgat_usual *usual, float longest)
+{
+    const float frames = longest + 1.0f;
+    return usual->gaps >= EVIDENCE * frames ? LONGER * frames + MORE_FRAMES : INFINITY;
+}
 
 /* Sets the limits, and the features that describe the profile itself. */
 static limits limits_of(const kdgat_usual *usual, float *row)
@@ -96,7 +113,29 @@ static limits limits_of(const kdgat_usual *usual, float *row)
     if (usual->gaps >= 50.0f && row[IRREGULARITY] < 0.4f && usual->gap_high < 3.0f * median) {
         found.high = usual->gap_high / larger(trust, 0.09f);
     }
+    found.payload = most_repetitions(usual, (float)usual->longest_standstill);
+    /* Longer standstills than a limit have to be told apart from it. */
+    found.payload = found.payload < MOST_REPEATED ? found.payload : INFINITY;
+    found.byte = most_repetitions(usual, 0.0f);
     return found;
+}
+
+/* Repetitions of a frame's payload, and of its bytes that change in every frame, divided by the largest usual number: the largest ratio. */
+static float standstill(const kdgat_usual *usual, const limits *limit, const kdgat_fact *fact)
+{
+    uint8_t of_payload = 255u;
+    float most;
+    uint32_t byte;
+    for (byte = 0; byte < KDGAT_PROFILE_BYTES; byte++) {
+        of_payload = fact->repeated[byte] < of_payload ? fact->repeated[byte] : of_payload;
+    }
+    most = (float)of_payload / limit->payload;
+    for (byte = 0; byte < KDGAT_PROFILE_BYTES; byte++) {
+        if ((usual->repeating >> byte & 1u) == 0u) {
+            most = larger(most, (float)fact->repeated[byte] / limit->byte);
+        }
+    }
+    return most;
 }
 
 /* Sums over the frames of a node. */
@@ -115,6 +154,7 @@ typedef struct {
     float pairs;
     float repeats;
     float returns;
+    float standstill; /* largest number of repetitions, in units of the largest usual one */
     int unseen; /* 1: a byte has a value that it never had */
 } sums_of_node;
 
@@ -185,6 +225,7 @@ static void fill(const sums_of_node *sums, float *row, const kdgat_usual *usual,
         row[REPEATS] = sums->repeats / sums->pairs - usual->repeats;
     }
     row[RETURNS] = log_count(larger(sums->returns - count * usual->returns, 0.0f));
+    row[STANDSTILL] = sums->standstill > 1.0f ? clamp(logf(sums->standstill), 0.0f, MOST) : 0.0f;
 }
 
 /* Sum of the surprises of a node's unusual frames: -ln of their shares in attack-free traffic. Unusual bytes count once. */
@@ -192,7 +233,8 @@ static float surprise_of(const sums_of_node *sums, const kdgat_usual *usual)
 {
     const float unseen = sums->unseen ? logf(usual->gaps + 2.0f) : 0.0f;
     const float jump = sums->jumps > 0.0f ? UNUSUAL_CHANGE : 0.0f;
-    return UNUSUAL_GAP * sums->off_schedule + larger(unseen, jump);
+    const float still = sums->standstill > 1.0f ? UNUSUAL_CHANGE + logf(sums->standstill) : 0.0f;
+    return UNUSUAL_GAP * sums->off_schedule + larger(unseen, jump) + still;
 }
 
 /* What is usual for an ID; NULL for an unknown one. */
@@ -214,7 +256,7 @@ static const kdgat_usual *usual_of(const kdgat_profile *profile, uint32_t id)
 static void without_bytes(float *row)
 {
     row[OFF_SCHEDULE_BYTES] = row[JUMPS] = row[LARGE_JUMPS] = row[LARGEST_JUMP] = 0.0f;
-    row[CHANGED_BYTES] = row[REPEATS] = row[RETURNS] = 0.0f;
+    row[CHANGED_BYTES] = row[REPEATS] = row[RETURNS] = row[STANDSTILL] = 0.0f;
 }
 
 /* Deviations of the node that has the frames at `positions`; returns its surprise. */
@@ -263,6 +305,7 @@ static float deviations(const kdgat_window_state *window, const kdgat_profile *p
             latest = time;
         }
         sums.returns += fact->returns ? 1.0f : 0.0f;
+        sums.standstill = larger(sums.standstill, standstill(usual, &limit, fact));
     }
     fill(&sums, row, usual, (float)number, duration);
     if (sums.unseen || sums.jumps > 0.0f) {
@@ -272,6 +315,7 @@ static float deviations(const kdgat_window_state *window, const kdgat_profile *p
         without_bytes(row);
         sums.unseen = 0;
         sums.jumps = 0.0f;
+        sums.standstill = 0.0f;
     }
     return surprise + surprise_of(&sums, usual);
 }

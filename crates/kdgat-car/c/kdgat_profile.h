@@ -21,6 +21,8 @@ typedef struct {
     float changed_bytes; /* mean number of bytes that change from one frame to the next */
     uint8_t change_high[KDGAT_PROFILE_BYTES];  /* 99.99 % quantile of the change of each byte */
     uint8_t change_most[KDGAT_PROFILE_BYTES];  /* largest change of each byte */
+    uint8_t longest_standstill; /* most frames in a row that repeated the payload before them; 255 for more */
+    uint8_t repeating;          /* bit n: byte n repeated its value; the others changed in every frame */
     uint8_t seen[KDGAT_PROFILE_BYTES][32];     /* bit v % 8 of seen[byte][v / 8]: the byte had the value v */
 } kdgat_usual;
 

@@ -2,7 +2,7 @@
  *
  *   magic u32, version u32, model u64, precision u32, values u32, median f64, spread f64, threshold f64,
  *   profile set: counts_bytes u32, surprise f32, number u32, for each of KDGAT_CALIBRATION_IDS IDs, zeros after the last: ID u32, 8 values f32 in the
- *     order of kdgat_usual, change_high u8 [8], change_most u8 [8], seen u8 [8][32]
+ *     order of kdgat_usual, change_high u8 [8], change_most u8 [8], longest_standstill u8, repeating u8, seen u8 [8][32]
  *   classifier with a list of IDs: evidence f64, number u32, IDs u32 [KDGAT_CALIBRATION_IDS], zeros after the last
  *   autoencoder: means f64, rows of the factor f64
  *   CRC-32 of all bytes before it, u32 */
@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define MAGIC 0x4347444bu /* "KDGC" */
-#define VERSION 1u
+#define VERSION 2u
 
 #if KDGAT_ID_LIST
 #define VALUES KDGAT_CALIBRATION_IDS
@@ -22,7 +22,7 @@
 #define VALUES 0u
 #endif
 /* Bytes of one ID of a profile. */
-#define SAVED_ID (36u + 34u * KDGAT_PROFILE_BYTES)
+#define SAVED_ID (38u + 34u * KDGAT_PROFILE_BYTES)
 
 static void put_u32(uint8_t **to, uint32_t value)
 {
@@ -84,6 +84,8 @@ static void put_profile(uint8_t **to, const kdgat_calibration_state *car)
         put_f32(to, usual->changed_bytes);
         put_bytes(to, usual->change_high, sizeof usual->change_high);
         put_bytes(to, usual->change_most, sizeof usual->change_most);
+        put_bytes(to, &usual->longest_standstill, 1u);
+        put_bytes(to, &usual->repeating, 1u);
         put_bytes(to, usual->seen[0], sizeof usual->seen);
     }
 }
@@ -197,6 +199,8 @@ static void get_usual(const uint8_t **from, kdgat_usual *usual)
     *from += sizeof usual->change_high;
     memcpy(usual->change_most, *from, sizeof usual->change_most);
     *from += sizeof usual->change_most;
+    usual->longest_standstill = *(*from)++;
+    usual->repeating = *(*from)++;
     memcpy(usual->seen, *from, sizeof usual->seen);
     *from += sizeof usual->seen;
 }

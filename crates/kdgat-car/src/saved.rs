@@ -3,10 +3,11 @@
 use kdgat_graph::CarProfile;
 use kdgat_graph::profile::IdProfile;
 
+use crate::window::repeating_bytes;
 use crate::{CarError, Precision};
 
 const MAGIC: u32 = 0x4347_444b;
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The default of `KDGAT_CALIBRATION_IDS`.
 const MOST_IDS: usize = 256;
 
@@ -86,7 +87,7 @@ fn expect_room(ids: usize, what: &str) -> Result<(), CarError> {
 
 /// Bytes of one ID of a profile.
 const fn put_id_bytes() -> usize {
-    36 + 34 * kdgat_can::frame::PAYLOAD_BYTES
+    38 + 34 * kdgat_can::frame::PAYLOAD_BYTES
 }
 
 fn put_id(bytes: &mut Vec<u8>, id: &IdProfile) {
@@ -97,6 +98,7 @@ fn put_id(bytes: &mut Vec<u8>, id: &IdProfile) {
     values.for_each(|value| bytes.extend(value.to_le_bytes()));
     bytes.extend(id.bytes.iter().map(|byte| byte.change_high));
     bytes.extend(id.bytes.iter().map(|byte| byte.change_most));
+    bytes.extend([id.longest_standstill, repeating_bytes(id)]);
     // Bit v % 8 of byte v / 8, as in words of 64 bits in little-endian order.
     id.bytes.iter().for_each(|byte| bytes.extend(byte.seen.iter().flat_map(|word| word.to_le_bytes())));
 }

@@ -69,6 +69,8 @@ pub struct Columns {
     pub node_silence: Vec<f32>,
     /// `[num_nodes]`: time of the ID's last frame on schedule before the window, in seconds from the window's first frame; NaN without one.
     pub node_scheduled: Vec<f32>,
+    /// `[num_nodes, PAYLOAD_BYTES]`: see [`FrameFacts::repeated`], at the node's first frame; 0 for a node without frames.
+    pub node_repeated: Vec<u8>,
 }
 
 /// Values of [`Columns::frame_flags`] per frame.
@@ -112,6 +114,7 @@ impl Columns {
             node_frames: Vec::new(),
             node_silence: Vec::new(),
             node_scheduled: Vec::new(),
+            node_repeated: Vec::new(),
         }
     }
 }
@@ -133,6 +136,8 @@ pub struct FramesView<'a> {
     pub silence: &'a [f32],
     /// `[num_nodes]`: see [`Columns::node_scheduled`].
     pub scheduled: &'a [f32],
+    /// `[num_nodes, PAYLOAD_BYTES]`: see [`Columns::node_repeated`].
+    pub repeated: &'a [u8],
 }
 
 /// The positions of a graph's nodes and what belongs to them; empty for graphs without positions.
@@ -287,8 +292,11 @@ impl Columns {
     pub fn bytes(&self) -> u64 {
         let graphs = self.num_graphs() as u64;
         let (nodes, edges) = (self.can_ids.len() as u64, self.sources.len() as u64);
-        let (of_node, of_frame) =
-            if self.features.needs_history() { (4 + 2 + 4, 8 + 2 * PAYLOAD_BYTES + FRAME_FLAGS) } else { (0, 0) };
+        let (of_node, of_frame) = if self.features.needs_history() {
+            (4 + 2 + 4 + PAYLOAD_BYTES as u64, 8 + 2 * PAYLOAD_BYTES + FRAME_FLAGS)
+        } else {
+            (0, 0)
+        };
         let node_values = self.features.stored_node_features() + self.features.node_targets();
         let SpaceColumns { positions, cells, forces } = self.features.space();
         let of_place = if positions { 12 + 2 } else { 0 } + if forces { 12 } else { 0 };
@@ -340,6 +348,7 @@ impl Columns {
         self.node_frames.clear();
         self.node_silence.clear();
         self.node_scheduled.clear();
+        self.node_repeated.clear();
     }
 
     /// Ends a graph whose nodes, edges and row pointers have been appended: adds its pointers, label and origin.
@@ -374,6 +383,7 @@ impl Columns {
         self.node_frames.extend_from_slice(graph.frames.of_node);
         self.node_silence.extend_from_slice(graph.frames.silence);
         self.node_scheduled.extend_from_slice(graph.frames.scheduled);
+        self.node_repeated.extend_from_slice(graph.frames.repeated);
         self.finish_graph(graph.attack, graph.file, graph.first_frame, graph.start_time);
     }
 
@@ -391,7 +401,8 @@ impl Columns {
             flags: &self.frame_flags[frames.start * FRAME_FLAGS..frames.end * FRAME_FLAGS],
             of_node: &self.node_frames[nodes.clone()],
             silence: &self.node_silence[nodes.clone()],
-            scheduled: &self.node_scheduled[nodes],
+            scheduled: &self.node_scheduled[nodes.clone()],
+            repeated: &self.node_repeated[nodes.start * PAYLOAD_BYTES..nodes.end * PAYLOAD_BYTES],
         }
     }
 

@@ -225,6 +225,8 @@ impl FeatureExtractor {
             columns.node_frames.push(tally.count as u16);
             columns.node_silence.push(silence);
             columns.node_scheduled.push(facts.scheduled(tally.id, begin));
+            let repeated = positions.first().map_or([0; PAYLOAD_BYTES], |&first| facts.frames[first as usize].repeated);
+            columns.node_repeated.extend_from_slice(&repeated);
             for &position in positions {
                 let (frame, fact) = (&frames[position as usize], &facts.frames[position as usize]);
                 columns.push_frame(frame, fact, (frame.timestamp - begin) as f32);

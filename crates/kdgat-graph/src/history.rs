@@ -39,6 +39,13 @@ pub struct FrameFacts {
     pub previous_length: u8,
     /// True if the payload differs from that frame's, but equals the one before it: two senders may be taking turns.
     pub returns: bool,
+    /// Frames in a row, up to this one, in which each byte repeated the value before it; at most 255.
+    pub repeated: [u8; PAYLOAD_BYTES],
+}
+
+/// Frames in a row that repeat the value of each byte after one more frame.
+pub fn still_repeated(before: [u8; PAYLOAD_BYTES], previous: &[u8], payload: &[u8]) -> [u8; PAYLOAD_BYTES] {
+    std::array::from_fn(|byte| if payload[byte] == previous[byte] { before[byte].saturating_add(1) } else { 0 })
 }
 
 /// Facts about a window.
@@ -84,6 +91,8 @@ struct Latest {
     scheduled: f64,
     /// Running mean of the gaps between frames on schedule, in seconds.
     usual_gap: f64,
+    /// See [`FrameFacts::repeated`].
+    repeated: [u8; PAYLOAD_BYTES],
 }
 
 /// Follows the frames of one file.
@@ -144,11 +153,17 @@ impl History {
             frames: 1,
             scheduled: frame.timestamp,
             usual_gap: 0.0,
+            repeated: [0; PAYLOAD_BYTES],
         };
         let Some(latest) = self.latest.get_mut(&frame.can_id) else {
             self.latest.insert(frame.can_id, new);
-            let previous = [0; PAYLOAD_BYTES];
-            let fact = FrameFacts { gap_seconds: f32::NAN, previous, previous_length: NO_PREVIOUS, returns: false };
+            let fact = FrameFacts {
+                gap_seconds: f32::NAN,
+                previous: [0; PAYLOAD_BYTES],
+                previous_length: NO_PREVIOUS,
+                returns: false,
+                repeated: [0; PAYLOAD_BYTES],
+            };
             return (fact, frame.timestamp);
         };
         let gap = (frame.timestamp - latest.timestamp).clamp(-LONGEST_GAP_SECONDS, LONGEST_GAP_SECONDS);
@@ -157,6 +172,7 @@ impl History {
             previous: latest.payload,
             previous_length: latest.length.min(64),
             returns: frame.payload != latest.payload && latest.earlier == Some(frame.payload),
+            repeated: still_repeated(latest.repeated, &latest.payload, &frame.payload),
         };
         let (mut scheduled, mut usual_gap) = (latest.scheduled, latest.usual_gap);
         let since = frame.timestamp - scheduled;
@@ -170,7 +186,8 @@ impl History {
             scheduled = frame.timestamp;
         }
         let frames = latest.frames.saturating_add(1);
-        *latest = Latest { frames, scheduled, usual_gap, earlier: Some(latest.payload), ..new };
+        *latest =
+            Latest { frames, scheduled, usual_gap, earlier: Some(latest.payload), repeated: fact.repeated, ..new };
         (fact, scheduled)
     }
 
@@ -274,6 +291,18 @@ mod tests {
         assert_eq!(overdue.len(), 1);
         assert_eq!(overdue[0].0, 2);
         assert!((overdue[0].1 - 0.11).abs() < 1e-6, "{overdue:?}");
+    }
+
+    #[test]
+    fn repeated_bytes_are_counted_beyond_the_window() {
+        let mut history = History::default();
+        let with = |at: u32| Frame {
+            payload: [7, (at / 3) as u8, at as u8, 0, 0, 0, 0, 0],
+            ..frame(0.1 * f64::from(at), 1, 0)
+        };
+        history.observe(&(0..300).map(with).collect::<Vec<_>>());
+        let repeated = history.window(295, &(295..300).map(with).collect::<Vec<_>>()).frames[0].repeated;
+        assert_eq!(repeated[..4], [255, 1, 0, 255], "295 is the second frame with the value 98");
     }
 
     #[test]

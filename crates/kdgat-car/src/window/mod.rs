@@ -1,7 +1,7 @@
 //! Constants of the C code that turns frames into the graph of a window, and of a car's calibration.
 
 use kdgat_graph::CarProfile;
-use kdgat_graph::profile::{ByteProfile, Place, Relation, SignalRange};
+use kdgat_graph::profile::{ByteProfile, IdProfile, Place, Relation, SignalRange};
 use kdgat_nn::Architecture;
 
 use crate::text::{double, float};
@@ -76,11 +76,13 @@ fn write_profile(profile: &CarProfile, config: &mut CText, tables: &mut CText) {
         let seen =
             id.bytes.iter().map(|byte| format!("{{{}}}", listed(byte.seen.iter().flat_map(|word| word.to_le_bytes()))));
         tables.line(&format!(
-            "    {{{}u, {}, {{{}}}, {{{}}},\n     {{{}}}}},",
+            "    {{{}u, {}, {{{}}}, {{{}}}, {}u, {}u,\n     {{{}}}}},",
             id.can_id,
             numbers.map(float).join(", "),
             of_bytes(|byte| byte.change_high),
             of_bytes(|byte| byte.change_most),
+            id.longest_standstill,
+            repeating_bytes(id),
             seen.collect::<Vec<_>>().join(",\n      "),
         ));
     }
@@ -122,6 +124,11 @@ fn write_relations(relations: &[Relation], config: &mut CText, tables: &mut CTex
         tables.line("    {0},");
     }
     tables.line("};");
+}
+
+/// Bit `n` is set if byte `n` repeated its value; the others changed in every frame.
+pub(crate) fn repeating_bytes(id: &IdProfile) -> u8 {
+    id.bytes.iter().enumerate().fold(0, |bits, (at, byte)| bits | u8::from(byte.repeats) << at)
 }
 
 fn listed(values: impl Iterator<Item = u8>) -> String {

@@ -6,6 +6,7 @@
 
 use super::deviations::{Schedule, Usual};
 use super::relations::Disagreement;
+use super::standstill::Standstill;
 use super::{CarProfile, IdProfile};
 use crate::{GraphView, NodeFrame};
 
@@ -82,6 +83,16 @@ fn disagreeing(found: &Disagreement<'_>) -> Option<Event> {
     (size > 1.0).then(|| (UNUSUAL_GAP * size.min(MOST_DISAGREEMENT), text))
 }
 
+/// A payload or a byte that stands still for longer than is usual.
+fn standing_still(found: &Standstill, id: &IdProfile) -> Event {
+    let frames = counted(found.frames.into(), "frame");
+    let text = match found.byte {
+        Some(at) => format!("byte {at} unchanged for {frames}, which changed in every frame of attack-free traffic"),
+        None => format!("payload unchanged for {frames}, at most {} usual", id.longest_standstill),
+    };
+    (UNUSUAL_CHANGE + found.ratio.ln(), text)
+}
+
 impl CarProfile {
     fn unusual_events(
         &self,
@@ -96,6 +107,11 @@ impl CarProfile {
         if silence > usual.high_seconds() {
             let text = format!("silent for {}, at most {} usual", time(silence), time(usual.high_seconds()));
             events.push((UNUSUAL_GAP + (silence / usual.high_seconds()).ln(), text));
+        }
+        if self.counts_bytes()
+            && let Some(found) = Standstill::longest(view, node, frames.clone(), id, usual.standstill())
+        {
+            events.push(standing_still(&found, id));
         }
         let (mut schedule, mut off_schedule, mut soonest) = (Schedule::before(view, node), 0, f32::INFINITY);
         let mut bytes = UnusualBytes::default();

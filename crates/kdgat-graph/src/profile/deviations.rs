@@ -9,6 +9,7 @@
 
 use kdgat_can::frame::PAYLOAD_BYTES;
 
+use super::standstill::{Limits, Standstill};
 use super::{CarProfile, IdProfile};
 use crate::{GraphView, NodeFrame};
 
@@ -54,11 +55,14 @@ pub const PERIOD: usize = 18;
 pub const DISAGREEMENT: usize = 19;
 /// 1 if a signal of the node could be compared, so that agreement differs from not knowing.
 pub const COMPARED: usize = 20;
+/// ln(repetitions of the payload in a row / largest usual number), at least 0; of the whole payload, or of a byte that changes in every
+/// frame of attack-free traffic.
+pub const STANDSTILL: usize = 21;
 /// The deviations of values and changes of bytes, which a profile [without bytes](CarProfile::without_bytes) does not have.
-pub const OF_BYTES: [usize; 7] =
-    [OFF_SCHEDULE_BYTES, JUMPS, LARGE_JUMPS, LARGEST_JUMP, CHANGED_BYTES, REPEATS, RETURNS];
+pub const OF_BYTES: [usize; 8] =
+    [OFF_SCHEDULE_BYTES, JUMPS, LARGE_JUMPS, LARGEST_JUMP, CHANGED_BYTES, REPEATS, RETURNS, STANDSTILL];
 /// Number of deviations: continuous node features of the profile set.
-pub const DEVIATIONS: usize = 21;
+pub const DEVIATIONS: usize = 22;
 
 /// Upper limit of logarithms of ratios.
 const MOST: f32 = 4.0;
@@ -89,6 +93,7 @@ pub(super) struct Usual {
     on_schedule_seconds: f32,
     /// Silence from which a regular ID is overdue; infinite for others.
     high_seconds: f32,
+    standstill: Limits,
     irregularity: f32,
     confidence: f32,
     period: f32,
@@ -107,6 +112,7 @@ impl Usual {
             low_seconds,
             on_schedule_seconds: (ON_SCHEDULE * low_seconds).min((INJECTED * median).max(median - JITTER_SECONDS)),
             high_seconds: if regular { id.gap_high_seconds / trust.max(0.09) } else { f32::INFINITY },
+            standstill: Limits::of(id),
             irregularity,
             confidence: (1.0 + gaps).log10() / 2.0,
             period: (median / 0.1).log10().clamp(-2.0, 2.0),
@@ -121,6 +127,11 @@ impl Usual {
     /// Silence from which a regular ID is overdue; infinite for others.
     pub(super) fn high_seconds(&self) -> f32 {
         self.high_seconds
+    }
+
+    /// Largest usual numbers of repetitions.
+    pub(super) fn standstill(&self) -> &Limits {
+        &self.standstill
     }
 
     /// ln(silence / longest usual gap), 0 to [`MOST`].
@@ -165,6 +176,8 @@ impl CarProfile {
             return row;
         }
         (row[IRREGULARITY], row[CONFIDENCE], row[PERIOD]) = (usual.irregularity, usual.confidence, usual.period);
+        let longest = Standstill::longest(view, node, frames.clone(), id, &usual.standstill);
+        row[STANDSTILL] = longest.map_or(0.0, |found| found.ratio.ln().min(MOST));
         let (mut sums, mut schedule) = (Sums::default(), Schedule::before(view, node));
         for index in frames {
             let delay = schedule.delay_if_off(view.frames.times[index], usual);

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use kdgat_can::frame::PAYLOAD_BYTES;
 
 use super::relation_learner::WindowSample;
+use super::standstill::{self, MOST_REPEATED, Repetitions};
 use super::{ByteProfile, CarProfile, IdProfile};
 use crate::{GraphView, NodeFrame};
 
@@ -38,6 +39,10 @@ struct IdCounts {
     returns: u64,
     /// Number of bytes that changed from one frame to the next.
     changed_bytes: u64,
+    /// Number of frames with a previous frame in windows without an attack frame.
+    watched: u64,
+    /// Most frames in a row that repeated the payload, in these windows.
+    longest_standstill: u8,
     /// Bit `n` is set if a payload had `n` bytes.
     lengths: u16,
     bytes: Box<[ByteCounts; PAYLOAD_BYTES]>,
@@ -48,6 +53,8 @@ struct IdCounts {
 struct ByteCounts {
     values: [u32; 256],
     changes: [u32; 256],
+    /// True if the byte repeated its value in a window without an attack frame.
+    repeats: bool,
 }
 
 impl Default for IdCounts {
@@ -60,8 +67,14 @@ impl Default for IdCounts {
             repeats: 0,
             returns: 0,
             changed_bytes: 0,
+            watched: 0,
+            longest_standstill: 0,
             lengths: 0,
-            bytes: Box::new(std::array::from_fn(|_| ByteCounts { values: [0; 256], changes: [0; 256] })),
+            bytes: Box::new(std::array::from_fn(|_| ByteCounts {
+                values: [0; 256],
+                changes: [0; 256],
+                repeats: false,
+            })),
         }
     }
 }
@@ -71,12 +84,21 @@ impl ProfileLearner {
     pub fn add(&mut self, view: &GraphView<'_>) {
         self.sample.add(view);
         let mut index = 0;
-        for (&can_id, &frames) in view.can_ids.iter().zip(view.frames.of_node) {
+        for (node, (&can_id, &frames)) in view.can_ids.iter().zip(view.frames.of_node).enumerate() {
             let of_node = index..index + usize::from(frames);
             index = of_node.end;
-            let frames = of_node.map(|index| view.frames.frame(index)).filter(|frame| !frame.attack);
-            for frame in frames {
-                self.ids.entry(can_id).or_default().add(&frame);
+            let mut repetitions = Repetitions::of(view, node);
+            for frame in of_node.map(|index| view.frames.frame(index)) {
+                let repeated = repetitions.at(&frame);
+                if frame.attack {
+                    continue;
+                }
+                let counts = self.ids.entry(can_id).or_default();
+                counts.add(&frame);
+                // An injected frame that repeats the true one, or differs from it, says nothing about the ID.
+                if !view.attack {
+                    counts.add_repetitions(&frame, &repeated);
+                }
             }
         }
     }
@@ -132,8 +154,18 @@ impl IdCounts {
         }
     }
 
+    fn add_repetitions(&mut self, frame: &NodeFrame<'_>, repeated: &[u8; PAYLOAD_BYTES]) {
+        self.longest_standstill = self.longest_standstill.max(standstill::of_payload(repeated));
+        if frame.previous.is_some() {
+            self.watched += 1;
+            self.bytes.iter_mut().zip(repeated).for_each(|(counts, &frames)| counts.repeats |= frames > 0);
+        }
+    }
+
     fn merge(&mut self, other: &Self) {
         self.frames += other.frames;
+        self.watched += other.watched;
+        self.longest_standstill = self.longest_standstill.max(other.longest_standstill);
         self.gaps.merge(&other.gaps);
         self.gap_sum_seconds += other.gap_sum_seconds;
         self.pairs += other.pairs;
@@ -144,11 +176,14 @@ impl IdCounts {
         for (own, other) in self.bytes.iter_mut().zip(other.bytes.iter()) {
             own.values.iter_mut().zip(&other.values).for_each(|(own, other)| *own += other);
             own.changes.iter_mut().zip(&other.changes).for_each(|(own, other)| *own += other);
+            own.repeats |= other.repeats;
         }
     }
 
     fn profile(&self, can_id: u32) -> IdProfile {
         let of_pairs = |count: u64| if self.pairs == 0 { 0.0 } else { (count as f64 / self.pairs as f64) as f32 };
+        // Traffic under attack does not show for how long a payload stands still.
+        let is_known = 2 * self.watched >= self.pairs;
         let gap = |share: f64| self.gaps.quantile(share).unwrap_or(0.0) as f32;
         IdProfile {
             can_id,
@@ -161,20 +196,22 @@ impl IdCounts {
             repeats: of_pairs(self.repeats),
             returns: of_pairs(self.returns),
             changed_bytes: of_pairs(self.changed_bytes),
+            longest_standstill: if is_known { self.longest_standstill } else { MOST_REPEATED },
             lengths: self.lengths,
-            bytes: self.bytes.iter().map(ByteCounts::profile).collect(),
+            bytes: self.bytes.iter().map(|counts| counts.profile(is_known)).collect(),
         }
     }
 }
 
 impl ByteCounts {
-    fn profile(&self) -> ByteProfile {
+    fn profile(&self, is_known: bool) -> ByteProfile {
         let mut seen = [0u64; 4];
         for value in (0..256).filter(|&value| self.values[value] > 0) {
             seen[value / 64] |= 1 << (value % 64);
         }
         let changes = self.changes.iter().rposition(|&count| count > 0).unwrap_or(0) as u8;
-        ByteProfile { seen, change_high: quantile_of(&self.changes, 0.9999).unwrap_or(0) as u8, change_most: changes }
+        let change_high = quantile_of(&self.changes, 0.9999).unwrap_or(0) as u8;
+        ByteProfile { seen, change_high, change_most: changes, repeats: self.repeats || !is_known }
     }
 }
 

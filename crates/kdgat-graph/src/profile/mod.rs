@@ -12,6 +12,7 @@ mod relation_learner;
 pub mod relations;
 pub mod rules;
 mod signals;
+mod standstill;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ pub fn fold_parts(windows: usize) -> Vec<Range<usize>> {
 
 /// Version of the profile and of the deviations from it: raised whenever the same frames give other features, so that a model never reads
 /// features of another meaning.
-pub const PROFILE_VERSION: u32 = 1;
+pub const PROFILE_VERSION: u32 = 2;
 
 /// What is usual for one ID.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -68,6 +69,9 @@ pub struct IdProfile {
     pub gap_high_seconds: f32,
     /// Share of the frames that repeat the previous payload.
     pub repeats: f32,
+    /// Longest standstill: frames in a row that repeated the payload before them, 255 for more.
+    #[serde(default)]
+    pub longest_standstill: u8,
     /// Share of the frames that return to the payload before the previous one.
     pub returns: f32,
     /// Mean number of bytes that change from one frame to the next.
@@ -89,6 +93,9 @@ pub struct ByteProfile {
     pub change_high: u8,
     /// Largest change from one frame to the next.
     pub change_most: u8,
+    /// False if the byte changed in every frame, as counters and checksums do.
+    #[serde(default = "yes")]
+    pub repeats: bool,
 }
 
 impl ByteProfile {
@@ -109,11 +116,11 @@ struct Content {
     /// Relations between signals, ascending by ID and place.
     relations: Vec<Relation>,
     /// False for a profile [without bytes](CarProfile::without_bytes).
-    #[serde(default = "counts", skip_serializing_if = "is_true")]
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
     counts_bytes: bool,
 }
 
-fn counts() -> bool {
+fn yes() -> bool {
     true
 }
 

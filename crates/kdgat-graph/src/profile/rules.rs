@@ -2,6 +2,7 @@
 
 use super::CarProfile;
 use super::deviations::Schedule;
+use super::standstill::Standstill;
 use crate::GraphView;
 
 /// A rule; it counts frames or bytes of a window.
@@ -21,11 +22,13 @@ pub enum Rule {
     Missing,
     /// Signals that disagree with those of other IDs by more than is usual.
     Disagreement,
+    /// IDs whose payload, or a byte that changes in every frame, stands still for longer than is usual.
+    Standstill,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::UnknownId,
         Self::Early,
         Self::OffSchedule,
@@ -33,6 +36,7 @@ impl Rule {
         Self::ByteJump,
         Self::Missing,
         Self::Disagreement,
+        Self::Standstill,
     ];
 
     /// Its name in tables.
@@ -45,6 +49,7 @@ impl Rule {
             Self::ByteJump => "byte-jump",
             Self::Missing => "missing",
             Self::Disagreement => "disagreement",
+            Self::Standstill => "standstill",
         }
     }
 }
@@ -75,6 +80,8 @@ impl CarProfile {
             counts[Rule::Disagreement as usize] += disagreeing as u32;
             let silence = view.frames.silence[node];
             counts[Rule::Missing as usize] += u32::from(silence > MISSING_GAPS * usual.high_seconds());
+            let standstill = Standstill::longest(view, node, frames.clone(), id, usual.standstill());
+            counts[Rule::Standstill as usize] += u32::from(standstill.is_some());
             let mut schedule = Schedule::before(view, node);
             for index in frames {
                 let frame = view.frames.frame(index);

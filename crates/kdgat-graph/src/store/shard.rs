@@ -54,6 +54,7 @@ enum Column {
     FrameGaps,
     FrameTimes,
     NodeSilence,
+    NodeRepeated,
     NodeScheduled,
     NodeFrames,
     FramePayloads,
@@ -118,6 +119,7 @@ fn layout(features: FeatureSet) -> Layout {
     columns.extend(narrow);
     columns.extend(bytes);
     if features.needs_history() {
+        columns.push((NodeRepeated, "node_repeated", Dtype::U8, PAYLOAD_BYTES, Rows::Nodes));
         columns.push((FramePayloads, "frame_payload", Dtype::U8, 2 * PAYLOAD_BYTES, Rows::Frames));
         columns.push((FrameFlags, "frame_flags", Dtype::U8, FRAME_FLAGS, Rows::Frames));
     }
@@ -196,6 +198,7 @@ fn content(columns: &Columns, column: Column) -> &[u8] {
         Column::FrameTimes => bytemuck::cast_slice(&columns.frame_times),
         Column::NodeSilence => bytemuck::cast_slice(&columns.node_silence),
         Column::NodeScheduled => bytemuck::cast_slice(&columns.node_scheduled),
+        Column::NodeRepeated => &columns.node_repeated,
         Column::NodeFrames => bytemuck::cast_slice(&columns.node_frames),
         Column::FramePayloads => &columns.frame_payloads,
         Column::FrameFlags => &columns.frame_flags,
@@ -349,7 +352,8 @@ impl Shard {
             flags: self.column(Column::FrameFlags, wide(FRAME_FLAGS)),
             of_node: self.column(Column::NodeFrames, nodes.clone()),
             silence: self.column(Column::NodeSilence, nodes.clone()),
-            scheduled: self.column(Column::NodeScheduled, nodes),
+            scheduled: self.column(Column::NodeScheduled, nodes.clone()),
+            repeated: self.column(Column::NodeRepeated, nodes.start * PAYLOAD_BYTES..nodes.end * PAYLOAD_BYTES),
         }
     }
 
