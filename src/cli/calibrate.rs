@@ -20,6 +20,7 @@ use crate::evaluate::calibrations;
 use crate::evaluate::car::ProfiledTraffic;
 use crate::evaluate::ensemble::CarWindows;
 use crate::evaluate::id_list::IdList;
+use crate::evaluate::operator::Cut;
 use crate::evaluate::scores::{EVEN_ODDS, Profiled};
 use crate::evaluate::{Calibration, Ensemble, EvaluateError, Scorer, TrainedModel, car, records};
 use crate::files;
@@ -134,7 +135,8 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
         std::fs::create_dir_all(folder).map_err(error)?;
     }
     calibration.write(&path)?;
-    output::write(&report(&models.name(), &calibration, *seconds, rate, &path))?;
+    let without = about_none(&models, &scorers, &traffic, &calibration, rate)?;
+    output::write(&(report(&models.name(), &calibration, *seconds, rate, &path) + &without))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -151,6 +153,37 @@ fn least_score(model: &TrainedModel, rate: f64, windows: usize) -> Result<Option
         );
     }
     Ok(least_score)
+}
+
+/// Compares the calibration with none on the traffic that it was made from, for a model of the profile set with a recorded threshold.
+fn about_none(
+    models: &Ensemble,
+    scorers: &[Scorer],
+    traffic: &Traffic,
+    calibration: &Calibration,
+    rate: f64,
+) -> Result<String, EvaluateError> {
+    let ([model], [scorer], [profiled]) = (&models.models()[..], scorers, &traffic.profiled[..]) else {
+        return Ok(String::new());
+    };
+    let recorded = records::recorded_by(model, Threshold::FalsePositiveRate(rate))?;
+    let Some(own) = recorded.first() else { return Ok(String::new()) };
+    let without = car::alarms_without(scorer, &traffic.columns, own.value)?;
+    let is_alarm = |window: &&Profiled| calibration.car.deviations(window) > calibration.threshold;
+    let with = profiled.windows.iter().filter(is_alarm).count();
+    let count = profiled.windows.len();
+    let counted = format!(
+        "of these {count} attack-free windows, {with} are called attacks with this calibration and {without} without any"
+    );
+    Ok(match with > without {
+        true => format!(
+            "warning: {counted}: the model knows this car better; use it without a calibration (kdgat detect without --calibration)\n"
+        ),
+        false if with == without => {
+            format!("{counted}: on a car that the training has, use the model without a calibration\n")
+        }
+        false => format!("{counted}\n"),
+    })
 }
 
 /// Describes the calibration: its threshold and source, and a warning if there was little traffic.
@@ -213,6 +246,8 @@ struct Traffic {
     source: String,
     /// The car's profile and the windows under it, one entry for each model; empty for models of another feature set.
     profiled: Vec<ProfiledTraffic>,
+    /// The windows themselves, for models of the profile set.
+    columns: Columns,
 }
 
 impl Traffic {
@@ -225,7 +260,7 @@ impl Traffic {
         let (mut windows, mut logs) = (vec![Vec::new(); scorers.len()], Vec::new());
         let mut columns = Columns::new(features);
         let mut has_more = false;
-        for log in &args.benign {
+        for (number, log) in args.benign.iter().enumerate() {
             if duration.is_full() || interrupt::requested() {
                 eprintln!("{}: not read; {:.1} s of traffic were read before it", log.display(), duration.seconds());
                 continue;
@@ -233,8 +268,9 @@ impl Traffic {
             let mut stream = FrameStream::open(log, &args.log.options())?;
             if features.needs_history() {
                 let begin = columns.num_graphs();
+                let (cut, number) = (Cut { window, stride }, number as u32);
                 has_more |=
-                    detect::collect_windows(&mut columns, MOST_WINDOWS, window, stride, &mut stream, &mut duration)?;
+                    detect::collect_windows(&mut columns, MOST_WINDOWS, cut, number, &mut stream, &mut duration)?;
                 let attacks: Vec<bool> = columns.labels[begin..].iter().map(|label| *label != 0).collect();
                 expect_attack_free(log, &attacks)?;
             } else {
@@ -257,7 +293,7 @@ impl Traffic {
                 profiled.push(of_model);
             }
         }
-        Ok(Self { windows, seconds: duration.seconds(), source: logs.join(", "), profiled })
+        Ok(Self { windows, seconds: duration.seconds(), source: logs.join(", "), profiled, columns })
     }
 }
 

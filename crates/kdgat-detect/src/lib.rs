@@ -303,7 +303,7 @@ pub fn profiled(
     Ok((scored, attacks))
 }
 
-/// Appends the windows of a stream to `columns`, at most `most` in all, to learn a car's profile from; returns true if there were more.
+/// Appends the windows of a stream, which is log number `log`, to `columns`, at most `most` in all, to learn a car's profile from; returns true if there were more.
 /// Counts the duration like [`profiled`].
 ///
 /// # Errors
@@ -311,16 +311,16 @@ pub fn profiled(
 pub fn collect_windows(
     columns: &mut Columns,
     most: usize,
-    window: usize,
-    stride: usize,
+    cut: Cut,
+    log: u32,
     stream: &mut FrameStream,
     duration: &mut Duration,
 ) -> Result<bool, EvaluateError> {
     let mut has_more = false;
-    each_window(GraphStream::new(columns.features, window, stride), stream, duration, |mut window| {
+    each_window(GraphStream::new(columns.features, cut.window, cut.stride), stream, duration, |mut window| {
         has_more = columns.num_graphs() >= most;
         if !has_more {
-            window.append_to(0, columns);
+            window.append_to(log, columns);
         }
         Ok(())
     })?;

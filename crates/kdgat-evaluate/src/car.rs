@@ -7,7 +7,8 @@
 //! Some seconds of traffic say when frames come, and little about what their bytes never do: drive off, and each byte may have a value that it
 //! never had. How much was not seen is estimated by leaving out a fifth (as Good 1953 leaves out one observation): while more of the windows
 //! than the false-positive rate allows have bytes that the other fifths never had, a classifier judges by a profile
-//! [without bytes](CarProfile::without_bytes).
+//! [without bytes](CarProfile::without_bytes). Relations between signals have to hold in the fifth that they were not learned from
+//! ([`CarProfile::keep_borne_out`]).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use super::scores::{Profiled, ScoreKind, Scorer};
 use super::threshold;
 use kdgat_can::synthetic::SyntheticKind;
 use kdgat_graph::assemble::Assembler;
-use kdgat_graph::profile::{ProfileLearner, fold_parts};
+use kdgat_graph::profile::{ProfileLearner, USUALLY_BROKEN, fold_parts};
 use kdgat_graph::{AssembleOptions, CarProfile, Columns, Store};
 use kdgat_train::memory::{Meter, by_halves, retry_on_oom};
 
@@ -72,8 +73,12 @@ pub fn profile_windows(scorer: &Scorer, windows: &Columns, rule: Rule) -> Result
         learner
     };
     let learned: Vec<ProfileLearner> = parts.iter().map(learn).collect();
-    let judging: Vec<CarProfile> =
+    let mut judging: Vec<CarProfile> =
         (0..parts.len()).map(|part| ProfileLearner::judging(&learned, part).profile()).collect();
+    let mut profile = ProfileLearner::merged(&learned, None).profile();
+    profile.keep_borne_out(&mut judging, windows, &parts, |counts| {
+        counts.windows > 0 && threshold::is_chance(counts.broken, counts.windows, USUALLY_BROKEN)
+    });
     let keeps_bytes =
         scorer.kind() != ScoreKind::AttackProbability || knows_bytes(windows, &parts, &judging, rule.rate);
     let of_car = |profile: &CarProfile| if keeps_bytes { profile.clone() } else { profile.without_bytes() };
@@ -94,8 +99,7 @@ pub fn profile_windows(scorer: &Scorer, windows: &Columns, rule: Rule) -> Result
         }
         attacked.push(AttackedWindows { kind, windows: of_kind });
     }
-    let profile = of_car(&ProfileLearner::merged(&learned, None).profile());
-    Ok(ProfiledTraffic { profile, windows: scored, attacked })
+    Ok(ProfiledTraffic { profile: of_car(&profile), windows: scored, attacked })
 }
 
 /// True if no more windows than chance allows have bytes that the other parts of the traffic never had.
@@ -105,6 +109,17 @@ fn knows_bytes(windows: &Columns, parts: &[Range<usize>], judging: &[CarProfile]
     };
     let unusual = judging.iter().zip(parts).map(unusual).sum();
     threshold::is_chance(unusual, windows.num_graphs(), rate)
+}
+
+/// Scores attack-free windows as the model sees them without a calibration, and counts those above a threshold on its score.
+///
+/// # Errors
+/// Fails on errors of libtorch.
+pub fn alarms_without(scorer: &Scorer, windows: &Columns, threshold: f64) -> Result<usize, EvaluateError> {
+    let Some(own) = scorer.assemble_options().profile else { return Ok(0) };
+    let all: Vec<usize> = (0..windows.num_graphs()).collect();
+    let scored = Judge { scorer, assembler: Assembler::default() }.score(windows, &all, own)?;
+    Ok(scored.iter().filter(|window| scorer.kind().score(window.raw) > threshold).count())
 }
 
 /// Scores windows that are in memory.

@@ -7,6 +7,7 @@
 
 mod culprits;
 pub mod deviations;
+mod evidence;
 mod learner;
 mod relation_learner;
 pub mod relations;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use culprits::Culprit;
 pub use deviations::DEVIATIONS;
+pub use evidence::{Comparisons, USUALLY_BROKEN};
 pub use learner::ProfileLearner;
 pub use relations::{Partner, Relation, SignalRange};
 pub use signals::Place;

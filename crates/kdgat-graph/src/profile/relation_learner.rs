@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kdgat_base::random::mix;
 
+use super::evidence::USUALLY_BROKEN;
 use super::relations::{Partner, Relation, SignalRange};
 use super::signals::{Place, WindowSignals};
 use crate::GraphView;
@@ -34,7 +35,7 @@ const PARTNERS: usize = 2;
 /// Most signals of an ID, those with the closest relations.
 const SIGNALS: usize = 8;
 /// Quantile of the residuals of the sample that is called usual.
-const USUAL: f64 = 0.999;
+const USUAL: f64 = 1.0 - USUALLY_BROKEN;
 
 /// A window of the sample: the signals of its IDs, ascending.
 type Nodes = Vec<(u32, WindowSignals)>;
