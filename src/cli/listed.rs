@@ -26,7 +26,7 @@ const COMMANDS: &[(&str, Listed)] = &[
     ("fusion", Listed::Training(Stage::Fusion)),
     ("evaluate", Listed::Reading(&[reads::EVALUATE, reads::EVALUATE_DIVIDED])),
     ("export", Listed::Reading(&[reads::EXPORT, reads::EXPORT_EXAMPLES])),
-    ("data simulate", Listed::Reading(&[reads::SIMULATE, reads::SIMULATE_CITATIONS])),
+    ("data simulate", Listed::Reading(&[reads::SIMULATE, reads::SIMULATE_DRIVE, reads::SIMULATE_CITATIONS])),
     ("data build", Listed::Reading(&[reads::BUILD, reads::BUILD_NODES])),
     ("data merge", Listed::Reading(&[reads::MERGE])),
     ("data check", Listed::Reading(&[reads::CHECK])),

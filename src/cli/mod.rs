@@ -29,6 +29,7 @@ mod reference;
 mod report;
 mod settings;
 mod simulate;
+mod simulate_drive;
 mod sweep;
 mod teachers;
 mod time_span;

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::output;
 use super::settings::Settings;
+use super::simulate_drive::{self, DriveArgs};
 use crate::can::{SimulationOptions, simulate as simulate_traffic};
 use crate::config::{Config, reads};
 use crate::interrupt;
@@ -22,7 +23,7 @@ const COLUMNS: usize = 128;
 /// Arguments of `kdgat data simulate`.
 #[derive(Args, Debug)]
 pub struct SimulateArgs {
-    /// Folder to create; for `--kind citations`, the store to create (NAME.kdgat-nodes) or the folder for `citations.kdgat-nodes`
+    /// Folder to create; for `--kind drive`, the log to create (NAME.log, NAME.csv, or these with .gz); for `--kind citations`, the store to create (NAME.kdgat-nodes) or the folder for `citations.kdgat-nodes`
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
     /// Kind of data
@@ -41,6 +42,8 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "N")]
     pub columns: Option<usize>,
     #[command(flatten)]
+    pub drive: DriveArgs,
+    #[command(flatten)]
     pub settings: Settings,
 }
 
@@ -49,6 +52,8 @@ pub struct SimulateArgs {
 pub enum Kind {
     /// Logs of a CAN bus with labelled attacks
     Can,
+    /// One drive of any length through states of the car: parked, idling, in town, on the motorway
+    Drive,
     /// One large graph of papers that cite each other
     Citations,
 }
@@ -57,21 +62,14 @@ pub enum Kind {
 pub fn run(args: &SimulateArgs) -> Result<ExitCode> {
     match args.kind {
         Kind::Can => traffic(args),
+        Kind::Drive => drive(args),
         Kind::Citations => citations(args),
     }
 }
 
 fn traffic(args: &SimulateArgs) -> Result<ExitCode> {
-    let given = [
-        ("--nodes", args.nodes.is_some()),
-        ("--edges", args.edges.is_some()),
-        ("--classes", args.classes.is_some()),
-        ("--columns", args.columns.is_some()),
-    ];
-    if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
-        let text = format!("{flag} is for a graph of citations: add --kind citations or drop it");
-        return Err(StageError::Input(text).into());
-    }
+    refuse_citations(args)?;
+    refuse_drive(args)?;
     let config = args.settings.load_reading(&reads::SIMULATE)?.config;
     let options = SimulationOptions { seed: config.training.seed, ..SimulationOptions::default() };
     simulate_traffic(&options, &args.path)?;
@@ -79,7 +77,39 @@ fn traffic(args: &SimulateArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn drive(args: &SimulateArgs) -> Result<ExitCode> {
+    refuse_citations(args)?;
+    let config = args.settings.load_reading(&reads::SIMULATE_DRIVE)?.config;
+    simulate_drive::run(&args.drive, &args.path, config.training.seed)
+}
+
+/// Refuses flags of a graph of citations.
+fn refuse_citations(args: &SimulateArgs) -> Result<(), StageError> {
+    let given = [
+        ("--nodes", args.nodes.is_some()),
+        ("--edges", args.edges.is_some()),
+        ("--classes", args.classes.is_some()),
+        ("--columns", args.columns.is_some()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((flag, _)) => {
+            let text = format!("{flag} is for a graph of citations: add --kind citations or drop it");
+            Err(StageError::Input(text))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses flags of a drive.
+fn refuse_drive(args: &SimulateArgs) -> Result<(), StageError> {
+    match args.drive.given() {
+        Some(flag) => Err(StageError::Input(format!("{flag} is for one drive: add --kind drive or drop it"))),
+        None => Ok(()),
+    }
+}
+
 fn citations(args: &SimulateArgs) -> Result<ExitCode> {
+    refuse_drive(args)?;
     let config: Config = args.settings.load_reading(&reads::SIMULATE_CITATIONS)?.config;
     let options = CitationOptions {
         // clap requires both numbers.

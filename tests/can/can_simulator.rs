@@ -6,8 +6,8 @@ use std::path::Path;
 
 use kdgat::can::formats::can_train_and_test;
 use kdgat::can::simulator::{
-    AttackKind, Drive, DrivePlan, Intensity, SIMULATION_VERSION, SimulationOptions, SimulationRecord, ensure_simulated,
-    simulate, simulate_drive,
+    AttackKind, Drive, DrivePlan, DrivingState, Intensity, RoutePlan, RouteRecord, SIMULATION_VERSION,
+    SimulationOptions, SimulationRecord, ensure_simulated, simulate, simulate_drive, simulate_route,
 };
 use kdgat::can::{CanError, Dataset, Frame, Role, open_log};
 
@@ -237,4 +237,119 @@ fn what_a_killed_simulation_left_is_removed_by_the_next_one() {
     let (young, _) = left(".simulating-young", 1);
     simulate(&options, &folder.path().join("sim")).unwrap();
     assert_eq!([dead, alive, young].map(|path| path.exists()), [false, true, true]);
+}
+
+/// A drive through states, and what it consists of.
+fn route(states: &[DrivingState], seconds: f64, attacks: &[(AttackKind, Intensity)]) -> (Vec<Frame>, RouteRecord) {
+    let plan = RoutePlan {
+        seed: 3,
+        number: 2,
+        begins_at_seconds: 0,
+        seconds,
+        states: states.to_vec(),
+        attacks: attacks.to_vec(),
+        attack_every_seconds: 20.0,
+    };
+    let mut frames = Vec::new();
+    let record = simulate_route(&plan, |frame| {
+        frames.push(*frame);
+        Ok::<(), ()>(())
+    });
+    (frames, record.unwrap())
+}
+
+/// Mean gap of an ID in seconds, the largest value of its bytes 0 and 1 as a word, and how often one payload follows another one.
+fn behaviour(frames: &[Frame], can_id: u32) -> (f64, u16, usize) {
+    let own: Vec<&Frame> = frames.iter().filter(|frame| frame.can_id == can_id).collect();
+    let gap = (own[own.len() - 1].timestamp - own[0].timestamp) / (own.len() - 1) as f64;
+    let word = own.iter().map(|frame| u16::from_be_bytes([frame.payload[0], frame.payload[1]])).max().unwrap();
+    (gap, word, own.windows(2).filter(|pair| pair[0].payload != pair[1].payload).count())
+}
+
+#[test]
+fn states_differ_in_gaps_and_bytes() {
+    let of = |state: DrivingState| route(&[state], 90.0, &[]).0;
+    let [parked, idling, town, motorway] = DrivingState::ALL.map(of);
+    // Engine speed (4 a revolution) in 0A0, speed (100 a km/h) in 0D1.
+    let (gap, engine, _) = behaviour(&parked, 0x0A0);
+    assert!((gap - 0.05).abs() < 0.002 && engine == 0, "{gap} s, {engine}");
+    let (gap, engine, _) = behaviour(&idling, 0x0A0);
+    assert!((gap - 0.01).abs() < 0.0005 && (2_800..4_000).contains(&engine), "{gap} s, {engine}");
+    let speed = |frames: &[Frame]| f64::from(behaviour(frames, 0x0D1).1) / 100.0;
+    assert_eq!(speed(&parked), 0.0);
+    assert!(speed(&idling) < 1.0 && (30.0..80.0).contains(&speed(&town)), "{} {}", speed(&idling), speed(&town));
+    assert!((95.0..160.0).contains(&speed(&motorway)), "{}", speed(&motorway));
+    // Counters go on, whatever the rate.
+    let counters: Vec<u8> =
+        parked.iter().filter(|frame| frame.can_id == 0x0A0).map(|frame| frame.payload[6] & 15).collect();
+    assert!(counters.windows(2).all(|pair| pair[1] == (pair[0] + 1) % 16));
+}
+
+#[test]
+fn a_route_follows_its_states_and_labels_its_attacks() {
+    use AttackKind::*;
+    let (frames, record) =
+        route(&DrivingState::ROUND_TRIP, 400.0, &[(Spoofing, Intensity::High), (Replay, Intensity::High)]);
+    assert_eq!(record.frames, frames.len() as u64);
+    assert_eq!(record.attack_frames, frames.iter().filter(|frame| frame.attack).count() as u64);
+    let states: Vec<DrivingState> = record.stays.iter().map(|stay| stay.state).collect();
+    assert_eq!(states[..3], [DrivingState::Parked, DrivingState::Idling, DrivingState::Town]);
+    assert!(record.stays.windows(2).all(|pair| pair[0].end_nanoseconds == pair[1].start_nanoseconds));
+    // A pause of 10 to 30 s, and attacks of at most 2.5 s.
+    assert!((12..40).contains(&record.episodes.len()), "{}", record.episodes.len());
+    for frame in frames.iter().filter(|frame| frame.attack) {
+        let during = |start: u64, end: u64| (start as f64 / 1e9..end as f64 / 1e9 + 0.02).contains(&frame.timestamp);
+        assert!(record.episodes.iter().any(|episode| during(episode.start_nanoseconds, episode.end_nanoseconds)));
+    }
+    // The attacks are over the same drive: without them, the other frames have the same times and bytes at the beginning.
+    let (calm, _) = route(&DrivingState::ROUND_TRIP, 400.0, &[]);
+    let before = record.episodes[0].start_nanoseconds as f64 / 1e9;
+    let until = |frames: &[Frame]| frames.iter().take_while(|frame| frame.timestamp < before).count();
+    assert!(until(&calm) == until(&frames) && calm[..until(&calm)] == frames[..until(&calm)]);
+}
+
+#[test]
+fn a_drive_is_written_as_a_log_of_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_kdgat"))
+            .args(["data", "simulate", "--kind", "drive"])
+            .args(arguments)
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let hours = ["--hours", "0.02", "--attacks", "flooding", "--attack-every", "10"];
+    let with = |name: &'static str| [&hours[..], &[name]].concat();
+    let mut logs = Vec::new();
+    for name in ["a.log", "a.csv.gz"] {
+        let (code, told, errors) = run(&with(name));
+        assert_eq!(code, Some(0), "{errors}");
+        assert!(told.starts_with("simulated drive 1 with seed 42: ") && told.contains("attack at "), "{told}");
+        let mut reader = open_log(&folder.path().join(name), None).unwrap();
+        let mut frames = Vec::new();
+        while reader.read_block(4096, &mut frames).unwrap() > 0 {}
+        logs.push(frames);
+    }
+    let [candump, rows] = &logs[..] else { unreachable!() };
+    assert!(!candump.is_empty() && candump.len() == rows.len());
+    let same = |(one, other): (&Frame, &Frame)| {
+        (one.can_id, one.payload, one.payload_length) == (other.can_id, other.payload, other.payload_length)
+            && (one.timestamp - other.timestamp).abs() < 1e-6
+    };
+    assert!(candump.iter().zip(rows).all(same));
+    assert!(rows.iter().any(|frame| frame.attack) && candump.iter().all(|frame| !frame.attack));
+    for (arguments, expected) in [
+        (&with("a.log")[..], "a.log exists already"),
+        (&with("a.txt"), "expected a name that ends in .log"),
+        (&["--hours", "0", "b.log"], "--hours 0: expected more than 0 hours"),
+        (&["--hours", "1", "--attack-every", "9", "b.log"], "--attack-every 9 needs --attacks"),
+        (&["--hours", "1", "--drive", "0", "b.log"], "--drive 0: expected a whole number from 1"),
+        (&["--hours", "1", "--nodes", "5", "b.log"], "--nodes is for a graph of citations"),
+    ] {
+        let (code, _, errors) = run(arguments);
+        assert!(code == Some(2) && errors.contains(expected), "{arguments:?}: {code:?} {errors}");
+    }
 }

@@ -261,6 +261,7 @@ fn the_last_of_repeated_flags_counts() {
 fn every_name_is_a_field_or_a_section() {
     let all = [
         reads::SIMULATE,
+        reads::SIMULATE_DRIVE,
         reads::SIMULATE_CITATIONS,
         reads::BUILD,
         reads::BUILD_NODES,

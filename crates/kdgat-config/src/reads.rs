@@ -23,6 +23,8 @@ pub struct Reads {
 
 /// `kdgat data simulate`: a simulated car.
 pub const SIMULATE: Reads = Reads { command: "data simulate", sections: &[], fields: &["seed"] };
+/// `kdgat data simulate --kind drive`: one drive.
+pub const SIMULATE_DRIVE: Reads = Reads { command: "data simulate --kind drive", sections: &[], fields: &["seed"] };
 /// `kdgat data simulate --kind citations`: one large citation graph.
 pub const SIMULATE_CITATIONS: Reads = Reads {
     command: "data simulate --kind citations",

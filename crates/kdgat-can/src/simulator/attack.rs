@@ -183,7 +183,10 @@ impl Episode {
     fn replay(&self, random: Stream, history: &[Frame], began_nanoseconds: &[u64]) -> Vec<Injection> {
         let length = self.end_nanoseconds - self.start_nanoseconds;
         let latest = self.start_nanoseconds.saturating_sub(length + 2_000 * MILLISECOND);
-        let from = random.below(u64::MAX, latest as usize + 1) as u64;
+        // A drive on a route does not remember its beginning.
+        let earliest =
+            began_nanoseconds.first().map_or(0, |first| if *first > 1_000 * MILLISECOND { *first } else { 0 });
+        let from = earliest + random.below(u64::MAX, latest.saturating_sub(earliest) as usize + 1) as u64;
         let recorded = history.iter().zip(began_nanoseconds);
         let wanted = recorded.filter(|(frame, began)| {
             (from..from + length).contains(*began) && !frame.attack && self.target_ids.contains(&frame.can_id)

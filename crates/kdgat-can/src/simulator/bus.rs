@@ -96,8 +96,11 @@ impl Message {
     pub fn encode(&self, state: &State, index: u64, noise: Stream) -> [u8; PAYLOAD_BYTES] {
         let mut payload = self.constant;
         for (position, field) in self.fields.iter().enumerate() {
-            let error = if field.noise > 0.0 { field.noise * noise.bell(index * 8 + position as u64) } else { 0.0 };
-            let raw = state.signal(field.signal) * field.scale + field.offset + error;
+            let value = state.signal(field.signal);
+            let rests = state.is_parked() && value == 0.0;
+            let error =
+                if field.noise > 0.0 && !rests { field.noise * noise.bell(index * 8 + position as u64) } else { 0.0 };
+            let raw = value * field.scale + field.offset + error;
             // The cast to an integer saturates, as a sensor does.
             if field.wide {
                 payload[field.byte..field.byte + 2].copy_from_slice(&(raw as u16).to_be_bytes());

@@ -6,15 +6,18 @@
 use std::collections::VecDeque;
 
 use super::attack::{AttackKind, Episode, Injection, Intensity, Verdict};
-use super::bus::{Message, Sending};
+use super::bus::{ControlUnit, Message, Sending};
 use super::messages::MESSAGES;
 use super::random::{Purpose, Stream};
+use super::route::{Route, RoutePlan};
 use super::vehicle::{State, Vehicle};
 use super::wire::{BIT_NANOSECONDS, frame_bits};
 use crate::frame::{Frame, PAYLOAD_BYTES};
 
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
+/// Shortest and longest pause between two attacks of a drive without a route, in seconds.
+const PAUSE_SECONDS: [f64; 2] = [1.5, 3.5];
 /// Frames in one burst of a sporadic message.
 const BURST_FRAMES: u64 = 3;
 /// Time between the frames of a burst, in nanoseconds.
@@ -43,9 +46,14 @@ pub struct Drive {
     pub episodes: Vec<Episode>,
 }
 
+/// Frames that an attacker of a drive on a route remembers, about a minute: older ones are forgotten.
+const REMEMBERED: usize = 70_000;
+/// Of the control units of the engine and the transmission, one frame in so many is sent while the car is parked.
+const PARKED_RATE: u64 = 5;
+
 /// Simulates a drive; the same plan gives the same drive.
 pub fn simulate_drive(plan: &DrivePlan) -> Drive {
-    Simulation::new(plan).run(plan)
+    Simulation::new(plan).run(plan.frames)
 }
 
 /// A frame in a mailbox, waiting for the bus.
@@ -56,7 +64,8 @@ struct Waiting {
     attack: bool,
 }
 
-struct Simulation {
+pub(super) struct Simulation {
+    begins_at_seconds: u64,
     drive: Stream,
     schedule: Vec<Schedule>,
     mailboxes: Vec<Option<Waiting>>,
@@ -64,13 +73,18 @@ struct Simulation {
     attacker: Attacker,
     /// Suppressed frames for which no other frame has been labelled yet.
     missing: u64,
+    /// The frames so far; on a route only the latest ones.
     frames: Vec<Frame>,
     began_nanoseconds: Vec<u64>,
+    /// Number of `frames` that were handed out.
+    taken: usize,
 }
 
 struct Attacker {
     random: Stream,
     attacks: Vec<(AttackKind, Intensity)>,
+    /// Shortest and longest pause between two episodes, in seconds.
+    pause_seconds: [f64; 2],
     /// Past, current and next episodes; only the last one is in effect.
     episodes: Vec<Episode>,
     begun: bool,
@@ -81,37 +95,58 @@ struct Attacker {
 
 impl Simulation {
     fn new(plan: &DrivePlan) -> Simulation {
-        let car = Stream::new(plan.seed);
-        let drive = car.child(plan.number);
+        let drive = Stream::new(plan.seed).child(plan.number);
+        let mut simulation =
+            Self::of(plan.seed, plan.begins_at_seconds, plan.attacks.clone(), drive, Vehicle::new(drive));
+        simulation.frames.reserve(plan.frames as usize);
+        simulation.began_nanoseconds.reserve(plan.frames as usize);
+        simulation
+    }
+
+    /// A drive through the states of a route.
+    pub(super) fn on_route(plan: &RoutePlan, route: Route) -> Simulation {
+        let drive = Stream::new(plan.seed).child(plan.number);
+        let vehicle = Vehicle::on_route(drive, route);
+        let mut simulation = Self::of(plan.seed, plan.begins_at_seconds, plan.attacks.clone(), drive, vehicle);
+        simulation.attacker.pause_seconds = [0.5, 1.5].map(|share| share * plan.attack_every_seconds);
+        simulation
+    }
+
+    fn of(
+        seed: u64,
+        begins_at_seconds: u64,
+        attacks: Vec<(AttackKind, Intensity)>,
+        drive: Stream,
+        vehicle: Vehicle,
+    ) -> Simulation {
+        let car = Stream::new(seed);
         let attacker = Attacker {
             random: drive.purpose(Purpose::AttackSchedule),
-            attacks: plan.attacks.clone(),
+            attacks,
+            pause_seconds: PAUSE_SECONDS,
             episodes: vec![],
             begun: false,
             frozen: None,
             planned: VecDeque::new(),
         };
         Simulation {
+            begins_at_seconds,
             drive,
             schedule: MESSAGES.iter().map(|message| Schedule::new(message, car, drive)).collect(),
             mailboxes: vec![None; MESSAGES.len()],
-            vehicle: Vehicle::new(drive),
+            vehicle,
             attacker,
             missing: 0,
-            frames: Vec::with_capacity(plan.frames as usize),
-            began_nanoseconds: Vec::with_capacity(plan.frames as usize),
+            frames: Vec::new(),
+            began_nanoseconds: Vec::new(),
+            taken: 0,
         }
     }
 
-    fn run(mut self, plan: &DrivePlan) -> Drive {
+    fn run(mut self, frames: u64) -> Drive {
         let mut now = 0;
-        while (self.frames.len() as u64) < plan.frames {
-            self.attacker.advance(now, &mut self.vehicle, &self.frames, &self.began_nanoseconds);
-            self.release_until(now);
-            now = match self.arbitrate(now) {
-                Some((can_id, waiting, length)) => self.send(now, plan, can_id, waiting, length),
-                None => self.next_event(now),
-            };
+        while (self.frames.len() as u64) < frames {
+            now = self.advance(now);
         }
         let end = now;
         let mut episodes = self.attacker.episodes;
@@ -119,13 +154,52 @@ impl Simulation {
         Drive { frames: self.frames, episodes }
     }
 
+    /// Sends the next frame at time `now`, if one waits. Returns the time of the next step.
+    pub(super) fn advance(&mut self, now: u64) -> u64 {
+        self.attacker.advance(now, &mut self.vehicle, &self.frames, &self.began_nanoseconds);
+        self.release_until(now);
+        match self.arbitrate(now) {
+            Some((can_id, waiting, length)) => self.send(now, can_id, waiting, length),
+            None => self.next_event(now),
+        }
+    }
+
+    /// The frames that were sent since the last call.
+    pub(super) fn take_new(&mut self) -> &[Frame] {
+        let new = self.taken..self.frames.len();
+        self.taken = new.end;
+        &self.frames[new]
+    }
+
+    /// Forgets old frames that were handed out.
+    pub(super) fn forget(&mut self) {
+        if self.taken >= 2 * REMEMBERED {
+            let old = self.taken - REMEMBERED;
+            self.frames.drain(..old);
+            self.began_nanoseconds.drain(..old);
+            self.taken -= old;
+        }
+    }
+
+    /// Number of frames in memory.
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// The attacks, and the route if there is one.
+    pub(super) fn into_parts(self) -> (Vec<Episode>, Option<Route>) {
+        (self.attacker.episodes, self.vehicle.into_route())
+    }
+
     /// Puts every frame that its sender releases by `now` into its mailbox.
     fn release_until(&mut self, now: u64) {
         while let Some((number, at)) = self.earliest_release().filter(|(_, at)| *at <= now) {
-            let (message, index) = (&MESSAGES[number], self.schedule[number].index);
-            self.schedule[number].advance();
-            let noise = self.drive.purpose(Purpose::Noise).child(number as u64);
+            let message = &MESSAGES[number];
             let state = self.vehicle.at(at);
+            let is_sent = self.schedule[number].advance(state.is_parked() && rests_when_parked(message));
+            let Some(index) = is_sent else { continue };
+            let noise = self.drive.purpose(Purpose::Noise).child(number as u64);
             let payload = message.encode(state, index, noise);
             let verdict = self.attacker.judge(message, index, at, state, noise);
             match verdict {
@@ -155,10 +229,10 @@ impl Simulation {
     }
 
     /// Sends a frame and returns when the bus is free again.
-    fn send(&mut self, now: u64, plan: &DrivePlan, can_id: u32, waiting: Waiting, length: u8) -> u64 {
+    fn send(&mut self, now: u64, can_id: u32, waiting: Waiting, length: u8) -> u64 {
         let Waiting { payload, index, attack } = waiting;
         let free = now + u64::from(frame_bits(can_id, &payload, length)) * BIT_NANOSECONDS;
-        let microseconds = plan.begins_at_seconds * 1_000_000 + free / 1_000;
+        let microseconds = self.begins_at_seconds * 1_000_000 + free / 1_000;
         // A suppressed frame leaves nothing to label, so the next regular frame gets its label.
         let stands_for_missing = !attack && self.missing > 0;
         self.missing -= u64::from(stands_for_missing);
@@ -213,7 +287,8 @@ impl Attacker {
                 let after = last.map_or(2 * SECOND, |episode| episode.end_nanoseconds);
                 let number = self.episodes.len() as u64;
                 let random = self.random.child(u64::MAX - number);
-                let start = after + (random.between(0, 1.5, 3.5) * SECOND as f64) as u64;
+                let [shortest, longest] = self.pause_seconds;
+                let start = after + (random.between(0, shortest, longest) * SECOND as f64) as u64;
                 let end = start + (random.between(1, 1.0, 2.5) * SECOND as f64) as u64;
                 let (kind, intensity) = self.attacks[number as usize % self.attacks.len()];
                 self.episodes.push(Episode::new(kind, intensity, (start, end), random.child(2)));
@@ -240,6 +315,11 @@ impl Attacker {
     }
 }
 
+/// True for a periodic message of a control unit that sends less while the car is parked.
+fn rests_when_parked(message: &Message) -> bool {
+    message.period_milliseconds().is_some() && matches!(message.sender, ControlUnit::Engine | ControlUnit::Transmission)
+}
+
 /// Release times of the frames of one message.
 struct Schedule {
     sending: Sending,
@@ -249,6 +329,8 @@ struct Schedule {
     /// Beginning of the current burst of a sporadic message.
     burst_nanoseconds: u64,
     index: u64,
+    /// Number of frames sent so far, which counters count.
+    sent: u64,
     release_nanoseconds: u64,
 }
 
@@ -271,15 +353,21 @@ impl Schedule {
             period_nanoseconds,
             burst_nanoseconds: 0,
             index: 0,
+            sent: 0,
             release_nanoseconds: 0,
         };
         schedule.plan();
         schedule
     }
 
-    fn advance(&mut self) {
+    /// Plans the next release. Returns the number of the frame that is sent now; `None` if the sender rests and leaves this release out.
+    fn advance(&mut self, rests: bool) -> Option<u64> {
+        let is_sent = !rests || self.index.is_multiple_of(PARKED_RATE);
+        let number = self.sent;
+        self.sent += u64::from(is_sent);
         self.index += 1;
         self.plan();
+        is_sent.then_some(number)
     }
 
     fn plan(&mut self) {

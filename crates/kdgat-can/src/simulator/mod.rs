@@ -9,6 +9,8 @@ mod drive;
 mod folder;
 mod messages;
 pub(crate) mod random;
+mod route;
+mod route_log;
 mod vehicle;
 pub(crate) mod wire;
 
@@ -20,12 +22,14 @@ use super::error::CanError;
 pub use attack::{AttackKind, Episode, Intensity};
 pub use drive::{Drive, DrivePlan, simulate_drive};
 pub use folder::{RECORD_NAME, SimulatedFile, SimulationRecord};
+pub use route::{DrivingState, RoutePlan, RouteRecord, Stay, simulate_route};
+pub use route_log::write_route;
 
 /// Version of the simulated traffic: raised whenever the same options give other frames.
 pub const SIMULATION_VERSION: u32 = 1;
 
 /// Start of the first drive in Unix seconds; each drive begins an hour after the previous one.
-const FIRST_DRIVE_SECONDS: u64 = 1_700_000_000;
+pub const FIRST_DRIVE_SECONDS: u64 = 1_700_000_000;
 /// Smallest number of frames of a drive: the first attack begins after at most six seconds.
 const LEAST_FRAMES: u64 = 10_000;
 

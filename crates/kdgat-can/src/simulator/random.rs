@@ -28,6 +28,8 @@ pub enum Purpose {
     AttackSchedule,
     /// Sensor noise in spoofed frames.
     AttackFrames,
+    /// Length of the stays in a state.
+    Route,
 }
 
 /// A source of random values, addressed by index.

@@ -5,6 +5,7 @@
 //! divisions are used, so that every machine computes the same bits.
 
 use super::random::{Purpose, Stream};
+use super::route::{DrivingState, Route};
 
 /// Time step of the physics in seconds.
 const STEP_SECONDS: f64 = 0.01;
@@ -17,6 +18,15 @@ const UPSHIFT_KMH: [f64; 5] = [16.0, 32.0, 50.0, 72.0, 98.0];
 /// Engine revolutions per minute for each km/h, by gear.
 const RPM_PER_KMH: [f64; 6] = [115.0, 68.0, 46.0, 34.0, 27.0, 22.0];
 const IDLE_RPM: f64 = 780.0;
+/// Speed below which a car stands, km/h.
+const STANDING_KMH: f64 = 0.3;
+/// Voltage of the battery while the engine is off.
+const PARKED_VOLTS: f64 = 12.4;
+/// Share of the difference to the outside temperature by which a parked car cools down in a second.
+const COOLING_PER_SECOND: f64 = 0.000_5;
+/// A parked car is filled up below this level of the tank, in percent, and to this one.
+const LEAST_FUEL: f64 = 20.0;
+const FILLED: f64 = 95.0;
 
 /// A quantity that messages carry. Units are those of [`State`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,9 +130,15 @@ pub struct State {
     wiper: f64,
     tire_pressure: f64,
     seconds: f64,
+    parked: bool,
 }
 
 impl State {
+    /// True while the engine is off.
+    pub fn is_parked(&self) -> bool {
+        self.parked
+    }
+
     /// The value of a signal.
     pub fn signal(&self, signal: Signal) -> f64 {
         // Positive steering turns left: the outer wheels and the front wheels travel further.
@@ -166,6 +182,9 @@ impl State {
     }
 
     fn fuel_rate(&self) -> f64 {
+        if self.parked {
+            return 0.0;
+        }
         0.6 + self.engine_speed * self.torque.max(0.0) * 0.000_03
     }
 }
@@ -181,6 +200,9 @@ pub struct Vehicle {
     /// Time at which the driver picks the next target speed, in seconds.
     next_wish_seconds: f64,
     wishes: u64,
+    /// The states of the drive, and the current one; `None` for a drive on any road.
+    route: Option<Route>,
+    doing: Option<DrivingState>,
 }
 
 impl Vehicle {
@@ -212,9 +234,34 @@ impl Vehicle {
             wiper: 0.0,
             tire_pressure: environment.between(6, 2.2, 2.5),
             seconds: environment.between(7, 0.0, 3600.0),
+            parked: false,
         };
         let road = drive.purpose(Purpose::Road);
-        Vehicle { state, steps: 0, driver, road, target_speed: speed, next_wish_seconds: 0.0, wishes: 0 }
+        Vehicle {
+            state,
+            steps: 0,
+            driver,
+            road,
+            target_speed: speed,
+            next_wish_seconds: 0.0,
+            wishes: 0,
+            route: None,
+            doing: None,
+        }
+    }
+
+    /// A car that stands, and drives through the states of a route.
+    pub fn on_route(drive: Stream, mut route: Route) -> Vehicle {
+        let doing = route.at(0);
+        let mut vehicle = Vehicle { route: Some(route), doing: Some(doing), target_speed: 0.0, ..Vehicle::new(drive) };
+        (vehicle.state.speed, vehicle.state.gear) = (0.0, 1);
+        vehicle.state.parked = doing == DrivingState::Parked;
+        vehicle
+    }
+
+    /// The route, if the drive has one.
+    pub fn into_route(self) -> Option<Route> {
+        self.route
     }
 
     /// Advances the car to time `nanoseconds` of the drive, which must not decrease, and returns its state.
@@ -227,17 +274,44 @@ impl Vehicle {
     }
 
     fn step(&mut self, now: f64) {
+        if let Some(route) = &mut self.route {
+            let doing = Some(route.at(self.steps * STEP_NANOSECONDS));
+            if doing != self.doing {
+                (self.doing, self.next_wish_seconds) = (doing, now);
+            }
+            self.state.parked = doing == Some(DrivingState::Parked) && self.state.speed < STANDING_KMH;
+        }
+        if self.state.parked {
+            return self.rest();
+        }
         self.drive(now);
         self.accelerate();
         self.turn(now);
         self.warm_up(now);
     }
 
+    /// Updates a car whose engine is off.
+    fn rest(&mut self) {
+        let state = &mut self.state;
+        (state.speed, state.acceleration, state.engine_speed, state.torque) = (0.0, 0.0, 0.0, 0.0);
+        (state.pedal, state.brake, state.gear, state.shifting_seconds) = (0.0, 0.0, 1, 0.0);
+        (state.steering_rate, state.turn_signal, state.wiper) = (0.0, 0.0, 0.0);
+        state.battery = PARKED_VOLTS;
+        let cooled = COOLING_PER_SECOND * STEP_SECONDS;
+        state.coolant += (state.outside - state.coolant) * cooled;
+        state.oil += (state.outside - state.oil) * cooled;
+        if state.fuel < LEAST_FUEL {
+            state.fuel = FILLED;
+        }
+        state.seconds += STEP_SECONDS;
+    }
+
     /// Updates the driver's target speed, and pedal and brake towards it.
     fn drive(&mut self, now: f64) {
         if now >= self.next_wish_seconds {
             self.wishes += 1;
-            self.target_speed = TARGET_SPEEDS_KMH[self.driver.below(2 * self.wishes, TARGET_SPEEDS_KMH.len())];
+            let speeds = self.doing.map_or(&TARGET_SPEEDS_KMH[..], DrivingState::target_speeds_kmh);
+            self.target_speed = speeds[self.driver.below(2 * self.wishes, speeds.len())];
             self.next_wish_seconds = now + self.driver.between(2 * self.wishes + 1, 5.0, 14.0);
         }
         let state = &mut self.state;
@@ -305,7 +379,7 @@ impl Vehicle {
         state.coolant += ((91.0 - state.coolant) * 0.006 * heat + 0.02 * self.road.child(5).curve(now)) * STEP_SECONDS;
         state.oil += (state.coolant + 4.0 - state.oil) * 0.004 * STEP_SECONDS;
         state.battery = 13.9 + 0.15 * self.road.child(6).curve(now / 3.0) - 0.2 * f64::from(state.headlights);
-        state.fuel -= state.fuel_rate() * STEP_SECONDS / 3600.0 * 2.0;
+        state.fuel = (state.fuel - state.fuel_rate() * STEP_SECONDS / 3600.0 * 2.0).max(0.0);
         state.seconds += STEP_SECONDS;
     }
 }
