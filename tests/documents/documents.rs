@@ -34,16 +34,31 @@ fn the_tutorial_on_nodes() {
     follow("docs/tutorial-nodes.md", &[]);
 }
 
+/// True if detectors can be compiled on this machine; says so otherwise.
+fn can_compile(page: &str) -> bool {
+    let works =
+        |program: &str| Command::new(program).arg("--version").output().is_ok_and(|found| found.status.success());
+    let can = cfg!(target_os = "linux") && works("cc") && works("make");
+    if !can {
+        println!("skipped: {page} needs Linux, a C compiler `cc`, and make");
+    }
+    can
+}
+
 /// Compiles an exported detector with the machine's compiler.
 #[test]
 fn the_page_on_detection_in_the_car() {
-    let works =
-        |program: &str| Command::new(program).arg("--version").output().is_ok_and(|found| found.status.success());
-    if !cfg!(target_os = "linux") || !works("cc") || !works("make") {
-        println!("skipped: docs/car.md needs Linux, a C compiler `cc`, and make");
-        return;
+    if can_compile("docs/car.md") {
+        follow("docs/car.md", &[]);
     }
-    follow("docs/car.md", &[]);
+}
+
+/// From two drives of a simulated car to alarms of the exported program, and to another car.
+#[test]
+fn the_tutorial_on_drives() {
+    if can_compile("docs/tutorial-drives.md") {
+        follow("docs/tutorial-drives.md", &[]);
+    }
 }
 
 /// Trains for minutes, on data outside the repository.

@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 /* Most windows that a calibration uses; those after them are ignored. A kdgat_calibration needs 40 to 110 bytes for each (more with
- * the rich features; with the profile set 56 bytes for each frame, since it learns the car's profile at the end). */
+ * the rich features; with the profile set 64 bytes for each frame, since it learns the car's profile at the end). */
 #ifndef KDGAT_CALIBRATION_WINDOWS
 #define KDGAT_CALIBRATION_WINDOWS 1200u
 #endif
