@@ -342,7 +342,7 @@ fn a_drive_is_written_as_a_log_of_its_name() {
     assert!(candump.iter().zip(rows).all(same));
     assert!(rows.iter().any(|frame| frame.attack) && candump.iter().all(|frame| !frame.attack));
     for (arguments, expected) in [
-        (&with("a.log")[..], "a.log exists already"),
+        (&with("a.log")[..], "a.log: exists already"),
         (&with("a.txt"), "expected a name that ends in .log"),
         (&["--hours", "0", "b.log"], "--hours 0: expected more than 0 hours"),
         (&["--hours", "1", "--attack-every", "9", "b.log"], "--attack-every 9 needs --attacks"),
