@@ -56,6 +56,7 @@ pub fn architecture(model: &str, size: &str, vocabulary_size: i64) -> Result<Arc
             virtual_node: false,
             dropout: 0.1,
             target_scales: Vec::new(),
+            space: None,
             input: Default::default(),
         })
     };

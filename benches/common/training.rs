@@ -131,6 +131,7 @@ impl Training {
                     alpha,
                     teacher_scales: Vec::new(),
                     hints: None,
+                    vectors: None,
                     embedding: None,
                 });
                 Box::new(GraphObjective::new(model, Task::Classification, link, distillation))

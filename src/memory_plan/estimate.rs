@@ -15,7 +15,7 @@ use crate::nn::gat::CLASSES;
 use crate::nn::parameters::{Init, Role};
 use crate::nn::{
     Architecture, Gat, GatConfig, Gnn, GnnConfig, GnnKind, GraphVgae, GraphVgaeConfig, InputConfig, ModelError,
-    NodeGnn, Scope, TensorSource, Vgae, VgaeConfig, vgae,
+    NodeGnn, Scope, SpaceConfig, TensorSource, Vgae, VgaeConfig, vgae,
 };
 
 const F32: f64 = 4.0;
@@ -169,7 +169,10 @@ pub(super) fn targets_per_node(teacher: &Architecture, nodes_per_graph: f64, com
             (latent + config.input.node_features()) as f64
         }
         Architecture::Gat(_) => CLASSES as f64 / nodes_per_graph.max(1.0),
-        Architecture::Graph(config) => config.outputs as f64 / nodes_per_row(config, nodes_per_graph),
+        Architecture::Graph(config) => {
+            let forces = if config.gives_forces() { 3.0 } else { 0.0 };
+            config.outputs as f64 / nodes_per_row(config.level, nodes_per_graph) + forces
+        }
         Architecture::Nodes(config) => config.outputs as f64,
         Architecture::GraphVgae(config) => {
             let latent = if compared.latents { config.latent() } else { 0 };
@@ -196,13 +199,17 @@ fn hidden_per_node(architecture: &Architecture, nodes_per_graph: f64) -> f64 {
     match architecture {
         Architecture::Vgae(_) | Architecture::Nodes(_) | Architecture::GraphVgae(_) => hidden_columns(architecture),
         Architecture::Gat(_) => hidden_columns(architecture) / nodes_per_graph.max(1.0),
-        Architecture::Graph(config) => hidden_columns(architecture) / nodes_per_row(config, nodes_per_graph),
+        Architecture::Graph(config) => {
+            // The vectors of a PaiNN have three times the columns.
+            let vectors = if config.kind == GnnKind::PaiNN { 3.0 } else { 0.0 };
+            hidden_columns(architecture) * (1.0 + vectors) / nodes_per_row(config.hidden_level(), nodes_per_graph)
+        }
     }
 }
 
 /// Nodes for each row that a graph network's head reads.
-fn nodes_per_row(config: &GnnConfig, nodes_per_graph: f64) -> f64 {
-    match config.level {
+fn nodes_per_row(level: Level, nodes_per_graph: f64) -> f64 {
+    match level {
         Level::Graph => nodes_per_graph.max(1.0),
         Level::Node => 1.0,
     }
@@ -384,10 +391,13 @@ fn gat_activations(config: &GatConfig, circumstances: &Circumstances) -> Linear 
 /// A layer stores its sums, the values before and after each of up to two normalisations, and the input of each linear layer; the
 /// backward adds the gradients of one layer. Where sums over neighbours are composed of torch's operations, each edge has a row.
 fn graph_activations(config: &GnnConfig, circumstances: &Circumstances) -> Linear {
+    if let Some(space) = &config.space {
+        return space_activations(config, space);
+    }
     let (width, layers) = (config.width() as f64, config.layers as f64);
     let mut stored = if config.kind == GnnKind::Gin { 6.0 } else { 5.0 };
     let nodes_per_graph = circumstances.nodes_per_graph.max(1.0);
-    let head = 4.0 * width * layers / nodes_per_row(config, nodes_per_graph);
+    let head = 4.0 * width * layers / nodes_per_row(config.level, nodes_per_graph);
     let mut of_virtual_nodes = 0.0;
     if config.virtual_node {
         // The input with the rows of the virtual nodes.
@@ -406,6 +416,16 @@ fn graph_activations(config: &GnnConfig, circumstances: &Circumstances) -> Linea
         (false, _) => 2.0 * widest,
     };
     Linear { fixed: 0.0, per_node: F32 * values, per_edge: F32 * per_edge }
+}
+
+/// Of each interaction: of a pair, the filters of a PaiNN, or the layers of a SchNet's filter network; of a node, scalars, vectors and their
+/// products. With forces, the first backward keeps as much again for the second. Pairs are counted as edges.
+fn space_activations(config: &GnnConfig, space: &SpaceConfig) -> Linear {
+    let [of_pair, of_node] = if config.kind == GnnKind::PaiNN { [3.0, 24.0] } else { [5.0, 8.0] };
+    let passes = if space.forces { 3.0 } else { 1.0 };
+    let width = passes * F32 * (config.width() * config.layers) as f64;
+    let basis = passes * F32 * 6.0 * space.radial_functions as f64;
+    Linear { fixed: 0.0, per_node: of_node * width, per_edge: of_pair * width + basis }
 }
 
 /// The encoder's, and of each node the latent and the decoded features; of each edge, if edges are decoded, the drawn pair, its indices, and the

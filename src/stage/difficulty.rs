@@ -217,12 +217,12 @@ pub fn score_graphs(
     let found = found.filter(|(scores, _)| scores.graphs == training);
     let (task, scales) = (student.task, student.model.config().target_scales.clone());
     let chunk = config.curriculum.difficulty_chunk.min(epochs.graphs.batch_graphs.max(1));
-    let scorer = |output_scales, edge_features| TaskScorer {
+    let scorer = |output_scales, needs| TaskScorer {
         store: Arc::clone(&data.store),
         task,
         scales: scales.clone(),
         output_scales,
-        edge_features,
+        needs,
         chunk,
         device: data.device,
     };
@@ -233,7 +233,7 @@ pub fn score_graphs(
         DifficultyOf::Student => {
             let mut of_student = StudentLoss {
                 network: handle(student, tensors, training::attention_kernel(config))?,
-                scorer: scorer(scales.clone(), student.model.config().edge_features > 0),
+                scorer: scorer(scales.clone(), Architecture::Graph(student.model.config().clone()).needs()),
                 training,
                 update_epochs: config.curriculum.difficulty_cache_update as u64,
                 period: 0,
@@ -250,12 +250,12 @@ pub fn score_graphs(
                 (Some((scores, _)), _) => scores,
                 (None, Some(DifficultyModel(model))) => {
                     let scales = scales_of(&model.architecture);
-                    let scorer = scorer(scales, model.architecture.reads_edge_features());
+                    let scorer = scorer(scales, model.architecture.needs());
                     of_model(config, scorer, model, &training)?
                 }
                 (None, None) => {
                     let scales = student.distillation.as_ref().map(|found| found.teacher_scales.clone());
-                    let scorer = scorer(scales.unwrap_or_default(), run.teacher_reads_edge_features());
+                    let scorer = scorer(scales.unwrap_or_default(), run.needs_of_teachers());
                     of_teacher(config, scorer, &mut student.teacher, &training)?
                 }
             };

@@ -17,7 +17,7 @@ use crate::distill::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights}
 use crate::graph::Loader;
 use crate::memory::probe::Probe;
 use crate::nn::parameters::Role;
-use crate::nn::{Architecture, FreshParameters, Gnn, GnnConfig, Scope};
+use crate::nn::{Architecture, BatchNeeds, FreshParameters, Gnn, GnnConfig, Scope};
 use crate::train::fit::FitOptions;
 use crate::train::trainable::Trainable;
 
@@ -68,9 +68,10 @@ impl FreshStudent {
         };
         objective.teacher = link;
         let vocabulary = Arc::new(data.store.vocabulary().clone());
-        let edge_features = architecture.edge_features > 0 || teacher.is_some_and(|teacher| teacher.edge_features > 0);
+        let networks = teacher.into_iter().chain([architecture]).cloned().map(Architecture::Graph);
+        let needs = BatchNeeds::of_all(networks.map(|network| network.needs()));
         let (training_loader, validation_loader) =
-            training::loaders(config, &data.store, &vocabulary, edge_features, data.device, 0);
+            training::loaders(config, &data.store, &vocabulary, needs, data.device, 0);
         Ok(Self {
             objective,
             trainable: Trainable::new(parameters.into_tensors(), data.device)?,

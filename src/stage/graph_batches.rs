@@ -15,7 +15,7 @@ use crate::distill::objective::Student;
 use crate::graph::{ForeignCounts, Level};
 use crate::memory;
 use crate::memory::limits::host_limit;
-use crate::nn::{Architecture, GnnConfig};
+use crate::nn::{Architecture, BatchNeeds, GnnConfig};
 use crate::train::fit::FitOptions;
 use crate::train::panel::MemoryPlan;
 use crate::train::trainable::Trainable;
@@ -34,10 +34,10 @@ pub fn prepare(
 ) -> Result<Prepared, StageError> {
     let config = run.config;
     let vocabulary = Arc::new(data.store.vocabulary().clone());
-    let edge_features = run.teacher_reads_edge_features() || architecture.reads_edge_features();
+    let needs = BatchNeeds::of_all([run.needs_of_teachers(), architecture.needs()]);
     let views = config::views(config, run.stage);
     let (training_loader, validation_loader) =
-        training::loaders(config, &data.store, &vocabulary, edge_features, data.device, views);
+        training::loaders(config, &data.store, &vocabulary, needs, data.device, views);
     let mut options = run.fit_options(student);
     if let (Some(true), Some(obstacle)) = (config.training.cuda_graphs, student.capture_obstacle()) {
         return Err(StageError::Input(format!("--cuda-graphs: {obstacle}; use --cuda-graphs false")));

@@ -19,6 +19,7 @@ use crate::distill::foreign::ForeignTargets;
 use crate::distill::frozen::{self, TeacherVocabulary};
 use crate::distill::objective::TeacherLink;
 use crate::distill::{Precision, TeacherError};
+use crate::graph::Store;
 use crate::memory::Meter;
 use crate::memory::budget::{
     BATCH_DATA, Component, Linear, MemoryBudget, Moment, OTHER, Shape, TEACHER_WEIGHTS, gibibytes,
@@ -136,8 +137,8 @@ impl<'a> Question<'a> {
     }
 }
 
-/// Bytes of the cached targets of one graph; 0 without a teacher that computes.
-pub fn record_bytes(config: &Config, teacher: Option<&GnnConfig>) -> Result<f64, StageError> {
+/// Bytes of the cached targets of one graph of mean size; 0 without a teacher that computes.
+pub fn record_bytes(config: &Config, store: &Store, teacher: Option<&GnnConfig>) -> Result<f64, StageError> {
     let Some(teacher) = teacher else { return Ok(0.0) };
     let architecture = Architecture::Graph(teacher.clone());
     let model =
@@ -146,8 +147,15 @@ pub fn record_bytes(config: &Config, teacher: Option<&GnnConfig>) -> Result<f64,
         CachePrecision::F32 => Precision::F32,
         CachePrecision::F16 => Precision::F16,
     };
-    // Targets of graph networks are per graph, so the number of nodes does not count.
-    let layout = RecordLayout::new(model.map_err(TeacherError::from)?.target_layout(), precision, &[1]);
+    let layout = model.map_err(TeacherError::from)?.target_layout();
+    // Forces and rows of nodes have a row for each node.
+    let mut nodes = 0.0;
+    if layout.values_per_node() > 0 {
+        for graph in 0..store.num_graphs() {
+            nodes += store.try_graph(graph)?.num_nodes() as f64 / store.num_graphs() as f64;
+        }
+    }
+    let layout = RecordLayout::new(layout, precision, &[nodes.ceil() as u32]);
     Ok(layout.record_bytes(0).map_err(TeacherError::from)? as f64)
 }
 
@@ -300,7 +308,7 @@ impl<'a> Forecaster<'a> {
             always: fresh.always_bytes(question.options),
             measured: Vec::new(),
             validation: None,
-            record_bytes: record_bytes(question.config, question.teacher)?,
+            record_bytes: record_bytes(question.config, &question.data.store, question.teacher)?,
         };
         forecaster.measure_training(&mut fresh)?;
         forecaster.measure_validation(&mut fresh)?;

@@ -50,7 +50,8 @@ pub fn plan_graphs(config: &Config) -> Result<String, StageError> {
     };
     let of_teacher = teacher.as_ref().map(|teacher| &teacher.architecture);
     let graphs = opened.graphs()?;
-    let target_bytes = record_bytes(config, of_teacher)? * (graphs.training.len() + graphs.validation.len()) as f64;
+    let target_bytes =
+        record_bytes(config, &data.store, of_teacher)? * (graphs.training.len() + graphs.validation.len()) as f64;
     let targets = match of_teacher {
         Some(_) => CachedTargets::planned(config, target_bytes),
         None => CachedTargets::NONE,

@@ -53,7 +53,8 @@ pub fn difficulty_model(
 
 /// The command that trains a teacher on the configured dataset of graphs and fold.
 fn graph_teacher_command(config: &Config) -> String {
-    format!("kdgat train --preset gin,teacher{}{}", data_flag(config), fold_flag(config))
+    let model = if config.model.model.is_in_space() { "painn" } else { "gin" };
+    format!("kdgat train --preset {model},teacher{}{}", data_flag(config), fold_flag(config))
 }
 
 /// The `--fold` flag of the configured fold; empty for the first.
@@ -85,13 +86,16 @@ fn expect_fitting(
     let columns = |config: &GnnConfig| {
         let (nodes, edges) = (config.node_features, config.edge_features);
         let of = config.level.units();
-        format!("{nodes} node features, {edges} edge features and {} outputs of {of}", config.outputs)
+        let kinds = config.space.as_ref().map_or(String::new(), |space| format!(", {} kinds of nodes", space.kinds));
+        format!("{nodes} node features, {edges} edge features{kinds} and {} outputs of {of}", config.outputs)
     };
     let is_alike =
         |config: &GnnConfig| (config.node_features, config.outputs, config.target_scales.is_empty(), config.level);
+    let kinds = |config: &GnnConfig| config.space.as_ref().map(|space| space.kinds);
+    let knows_other_kinds = kinds(architecture).zip(kinds(student)).is_some_and(|(own, others)| own != others);
     let edges = data.store.features().edge_features() as i64;
     let reads_others = architecture.edge_features != 0 && architecture.edge_features != edges;
-    if reads_others || is_alike(architecture) != is_alike(student) {
+    if reads_others || knows_other_kinds || is_alike(architecture) != is_alike(student) {
         return Err(StageError::Input(format!(
             "the {name} {path} has {}, the data {}; train a teacher on this data with {command}",
             columns(architecture),

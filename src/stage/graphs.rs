@@ -10,16 +10,17 @@ use super::run::{Prepared, Run};
 use super::setup::{self, Data, Origin};
 use super::workload::{NewStudent, TeacherSource, Workload};
 use super::{StageError, foreign, graph_batches, graph_teacher, teacher, training};
-use crate::config::{self, Config, ModelKind, PoolingChoice, Stage, TargetReference};
+use crate::config::{self, Config, ModelKind, PoolingChoice, RadialBasisChoice, Stage, TargetReference};
 use crate::distill::TargetName;
 use crate::distill::foreign::ForeignTargets;
-use crate::distill::hints::Hints;
-use crate::distill::objective::{GraphDistillation, GraphObjective, TeacherLink};
-use crate::graph::dataset::{FoldOptions, GraphSplit};
+use crate::distill::hints::{Hints, VectorHints};
+use crate::distill::objective::{ForceWeights, GraphDistillation, GraphObjective, TeacherLink};
+use crate::graph::dataset::{FoldOptions, GraphSplit, Kinds};
 use crate::graph::{GraphSize, Level, Schema, Store, Task};
 use crate::nn::parameters::NamedTensor;
 use crate::nn::{
-    Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, ModelError, Scope, TargetScale, target_scale,
+    Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, ModelError, RadialBasis, Scope, SpaceConfig,
+    TargetScale, target_scale,
 };
 use crate::train::trainable::Trainable;
 
@@ -170,7 +171,9 @@ pub(super) fn new_student(
         (None, None) => None,
     };
     let task = schema(&data.store)?.task;
-    Ok(NewStudent { parameters, student: GraphObjective::new(model, task, TeacherLink::none(), distillation) })
+    let weights = ForceWeights { energies: config.graphs.energy_weight, forces: config.graphs.force_weight };
+    let student = GraphObjective::new(model, task, TeacherLink::none(), distillation).with_force_weights(weights);
+    Ok(NewStudent { parameters, student })
 }
 
 /// The division of graphs, for a run's `config.json`.
@@ -262,6 +265,8 @@ fn gnn_config(
         ModelKind::Sage => GnnKind::Sage,
         ModelKind::Gat => GnnKind::Gat,
         ModelKind::Mlp => GnnKind::Mlp,
+        ModelKind::SchNet => GnnKind::SchNet,
+        ModelKind::PaiNN => GnnKind::PaiNN,
         ModelKind::Appnp => {
             return Err(StageError::Input(
                 "appnp classifies the nodes of one large graph, and the data are many graphs; use --preset gin,teacher or another model".into(),
@@ -271,6 +276,7 @@ fn gnn_config(
         ModelKind::Gin | ModelKind::Vgae | ModelKind::Dqn => GnnKind::Gin,
     };
     expect_edges(config, &data.store, kind)?;
+    let outputs = foreign::output_names(schema).len() as i64;
     Ok(GnnConfig {
         kind,
         node_features: schema.node_columns() as i64,
@@ -281,12 +287,13 @@ fn gnn_config(
         hidden: model.hidden.first().copied().unwrap_or(0) as i64,
         layers: model.layers as i64,
         heads: if kind == GnnKind::Gat { model.heads as i64 } else { 1 },
-        outputs: foreign::output_names(schema).len() as i64,
+        outputs,
         embedding_columns: foreign.and_then(|targets| targets.columns(TargetName::Embedding)).unwrap_or(0) as i64,
         level: schema.level,
         pooling: training::pooling(config),
         virtual_node: config.graphs.virtual_node,
         dropout: model.dropout,
+        space: kind.is_in_space().then(|| space_config(config, schema, outputs)).transpose()?,
         target_scales: match (schema.task, config.graphs.target_reference) {
             (Task::Regression, _) if schema.level == Level::Node => {
                 target_scale::of_nodes(&data.store, &split.training)?
@@ -299,6 +306,34 @@ fn gnn_config(
         },
         input: InputConfig::default(),
     })
+}
+
+/// The cutoff and radial basis of a network in space, and the forces that it learns if the data have any.
+fn space_config(config: &Config, schema: &Schema, outputs: i64) -> Result<SpaceConfig, StageError> {
+    let (options, model) = (&config.graphs, config.model.model);
+    let Some(space) = &schema.space else {
+        return Err(StageError::Input(format!(
+            "a {model} reads positions of nodes, and the data have none: name the columns of positions of tables (docs/graphs.md), or use \
+             another model, such as --preset gin,teacher"
+        )));
+    };
+    if let Some(reason) = &space.unfit {
+        return Err(StageError::Input(format!("a {model} cannot be trained on these positions: {reason}")));
+    }
+    let forces = space.forces && options.force_weight > 0.0;
+    if forces && (outputs != 1 || schema.task != Task::Regression || schema.level == Level::Node) {
+        return Err(StageError::Input(format!(
+            "forces are the gradient of one value of a graph, and the data have {outputs} outputs of {}; use --force-weight 0",
+            schema.level.units()
+        )));
+    }
+    let basis = match options.radial_basis {
+        RadialBasisChoice::Gaussian => RadialBasis::Gaussian,
+        RadialBasisChoice::Bessel => RadialBasis::Bessel,
+    };
+    let (kinds, radial_functions) = (space.kinds.count() as i64, options.radial_functions as i64);
+    let features = space.kinds != Kinds::Elements && schema.node_columns() > 0;
+    Ok(SpaceConfig { cutoff: options.cutoff, kinds, features, basis, radial_functions, forces })
 }
 
 fn distillation(
@@ -318,9 +353,22 @@ fn distillation(
     let options = &config.distillation;
     let loss = training::logit_loss(config);
     let columns = [student.pooled_columns(), architecture.pooled_columns()];
+    if options.kd_hint_weight > 0.0 && student.hidden_level() != architecture.hidden_level() {
+        return Err(StageError::Input(format!(
+            "kd_hint_weight: the {} compares rows of {}, its teacher, a {}, has rows of {}; drop --kd-hint-weight",
+            student.kind.as_str(),
+            student.hidden_level().units(),
+            architecture.kind.as_str(),
+            architecture.hidden_level().units()
+        )));
+    }
     let hints = Hints::new(Scope::root(parameters), columns, options.kd_hint_weight)?;
+    let vectors = match [student.kind, architecture.kind] {
+        [GnnKind::PaiNN, GnnKind::PaiNN] => VectorHints::new(Scope::root(parameters), columns, options.kd_hint_weight)?,
+        _ => None,
+    };
     let teacher_scales = architecture.target_scales.clone();
-    Ok(GraphDistillation { loss, alpha: training::alpha(config), teacher_scales, hints, embedding: None })
+    Ok(GraphDistillation { loss, alpha: training::alpha(config), teacher_scales, hints, vectors, embedding: None })
 }
 
 /// Distillation of the outputs in a file. Its values are in the units of the targets.
@@ -330,6 +378,7 @@ fn foreign_distillation(config: &Config, targets: &ForeignTargets, student: &Gnn
         alpha: training::alpha(config),
         teacher_scales: vec![TargetScale::of_units(); student.target_scales.len()],
         hints: None,
+        vectors: None,
         embedding: targets.columns(TargetName::Embedding).map(|_| foreign::embedding_loss(config)),
     }
 }

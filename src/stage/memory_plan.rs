@@ -39,9 +39,12 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         ModelKind::Gat => Stage::Classifier,
         ModelKind::Dqn => return Err(no_plan()),
         // The error names what --data must be.
-        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp if size.is_none() => {
+        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp | ModelKind::SchNet | ModelKind::PaiNN
+            if size.is_none() =>
+        {
             return super::plan_graphs(config);
         }
+        ModelKind::SchNet | ModelKind::PaiNN => return Err(no_plan_of_graphs()),
         ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp => Stage::Train,
         ModelKind::Appnp => return Err(no_plan_of_graphs()),
     };
@@ -217,8 +220,8 @@ fn no_plan() -> StageError {
 }
 
 fn no_plan_of_graphs() -> StageError {
-    let text = "appnp is for the nodes of one large graph (--data, or --nodes with --columns); for many graphs use --preset gin,student or \
-                another model";
+    let text = "appnp is for the nodes of one large graph (--data, or --nodes with --columns), and schnet and painn are for graphs with \
+                positions, whose pairs are counted in the data (--data); for many graphs use --preset gin,student or another model";
     StageError::Input(text.into())
 }
 
@@ -253,7 +256,7 @@ fn assumed(config: &Config) -> Result<Architecture, StageError> {
         ModelKind::Sage => assumed_graph_network(config, GnnKind::Sage),
         ModelKind::Mlp => assumed_graph_network(config, GnnKind::Mlp),
         ModelKind::Dqn => return Err(no_plan()),
-        ModelKind::Appnp => return Err(no_plan_of_graphs()),
+        ModelKind::Appnp | ModelKind::SchNet | ModelKind::PaiNN => return Err(no_plan_of_graphs()),
     })
 }
 
@@ -273,6 +276,7 @@ fn assumed_graph_network(config: &Config, kind: GnnKind) -> Architecture {
         virtual_node: config.graphs.virtual_node,
         dropout: config.model.dropout,
         target_scales: Vec::new(),
+        space: None,
         input: InputConfig::default(),
     })
 }

@@ -18,7 +18,7 @@ use crate::distill::objective::Student;
 use crate::distill::registry::Registry;
 use crate::graph::{Loader, Vocabulary};
 use crate::memory::{Meter, retry_on_oom};
-use crate::nn::{Architecture, ModelDescription};
+use crate::nn::{Architecture, BatchNeeds, ModelDescription};
 use crate::train::checkpoint;
 use crate::train::console::{Console, Heading};
 use crate::train::fit::{BEST, BatchPlan, Ending, Fit, FitOptions, LAST, fit};
@@ -155,9 +155,9 @@ impl<'a> Run<'a> {
         &self.directory
     }
 
-    /// True if the run has a teacher that reads edge features.
-    pub fn teacher_reads_edge_features(&self) -> bool {
-        self.teachers.iter().any(Architecture::reads_edge_features)
+    /// Parts of a batch that the run's teachers read.
+    pub fn needs_of_teachers(&self) -> BatchNeeds {
+        BatchNeeds::of_all(self.teachers.iter().map(Architecture::needs))
     }
 
     /// Shows a line to the user and writes it to the run's log.

@@ -23,7 +23,7 @@ use crate::distill::planner::format_bytes;
 use crate::graph::{Loader, Split};
 use crate::interrupt;
 use crate::memory::{Meter, retry_on_oom};
-use crate::nn::Architecture;
+use crate::nn::{Architecture, BatchNeeds};
 use crate::torch::device::Uploader;
 use crate::train::fit::FitError;
 use crate::train::objective::TargetSource;
@@ -64,24 +64,22 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
         _ if config.data_kind == DataKind::Graphs => return Err(cached_in_training()),
         ModelKind::Vgae => Stage::Autoencoder,
         ModelKind::Gat => Stage::Classifier,
-        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp | ModelKind::Appnp => {
-            return Err(cached_in_training());
-        }
         ModelKind::Dqn => {
             let text = "an agent of `kdgat fusion` has no targets to cache; use --preset vgae,student or gat,student";
             return Err(StageError::Input(text.into()));
         }
+        _ => return Err(cached_in_training()),
     };
     let data = setup::open(config)?;
     let wanted = Wanted::new(&data, stage, config::views(config, stage))?;
     let found = teacher::find(config, stage, &data)?;
     let Some(found) = found else { return Err(StageError::Input("no teacher is configured".into())) };
-    let edge_features = found.architectures().iter().any(Architecture::reads_edge_features);
+    let needs = BatchNeeds::of_all(found.architectures().iter().map(Architecture::needs));
     let batch_graphs = config.training.batch_size.min(BATCH_GRAPHS);
     let usage = wanted.teacher_use(batch_graphs);
     let path = announce_size(config, &found, &data, &wanted, &usage)?;
     let link = teacher::start(config, Some(found), &data, usage)?;
-    let (summary, interrupted) = fill(config, &data, link, &wanted, batch_graphs, edge_features)?;
+    let (summary, interrupted) = fill(config, &data, link, &wanted, batch_graphs, needs)?;
     let cache = summary.cache.unwrap_or_default();
     if !interrupted && cache.filled_graphs < cache.used_graphs {
         return Err(refuse_full_disk(&path, cache.filled_graphs, cache.used_graphs));
@@ -238,12 +236,11 @@ fn fill(
     link: TeacherLink,
     wanted: &Wanted,
     batch_graphs: usize,
-    edge_features: bool,
+    needs: BatchNeeds,
 ) -> Result<(Summary, bool), StageError> {
     let total = wanted.count() as u64;
     let vocabulary = Arc::new(data.store.vocabulary().clone());
-    let (in_views, whole) =
-        training::loaders(config, &data.store, &vocabulary, edge_features, data.device, wanted.views);
+    let (in_views, whole) = training::loaders(config, &data.store, &vocabulary, needs, data.device, wanted.views);
     let uploader = Uploader::new(data.device).map_err(FitError::from)?;
     let progress = Progress::new(total, "graphs");
     let mut requests = Requests { device: data.device, uploader, link, waiting: VecDeque::new(), progress };

@@ -16,7 +16,9 @@ use crate::graph::{Batch, NodeScaling, Store};
 use crate::nn::attention::Backend;
 use crate::nn::graph_vgae::{features, graph_errors};
 use crate::nn::layers::Mode;
-use crate::nn::{EdgeDraw, GivenTensors, GraphVgae, GraphVgaeConfig, GraphVgaeOutput, ModelError, Scope, weights};
+use crate::nn::{
+    Architecture, EdgeDraw, GivenTensors, GraphVgae, GraphVgaeConfig, GraphVgaeOutput, ModelError, Scope, weights,
+};
 
 /// Names of the terms of the error, in the order of [`Errors`].
 const TERMS: [&str; 4] = ["error", "features MSE", "categories CE", "edges BCE"];
@@ -152,10 +154,8 @@ impl Test<'_> {
         &self,
         forward: &dyn Fn(&Batch) -> Result<GraphVgaeOutput, ModelError>,
     ) -> Result<Vec<Errors>, StageError> {
-        let edge_attributes = self.architecture.encoder.edge_features > 0;
-        rows_of_graphs(self.store, self.graphs, edge_attributes, self.device, &mut |batch| {
-            self.errors_of_batch(batch, forward)
-        })
+        let needs = Architecture::GraphVgae(self.architecture.clone()).needs();
+        rows_of_graphs(self.store, self.graphs, needs, self.device, &mut |batch| self.errors_of_batch(batch, forward))
     }
 
     fn errors_of_batch(

@@ -25,8 +25,9 @@ use crate::graph::dataset::{self, FoldOptions, GraphSplit};
 use crate::graph::{AssembleOptions, Batch, Level, Loader, LoaderOptions, Schema, Store, StoreError, Task, Vocabulary};
 use crate::memory::{Meter, by_halves};
 use crate::nn::layers::Mode;
+use crate::nn::space::SpaceAnswer;
 use crate::nn::target_scale;
-use crate::nn::{Architecture, GivenTensors, Gnn, GnnConfig, ModelError, Scope, weights};
+use crate::nn::{Architecture, BatchNeeds, GivenTensors, Gnn, GnnConfig, ModelError, Scope, weights};
 
 /// Graphs per batch.
 const BATCH_GRAPHS: usize = 512;
@@ -207,9 +208,10 @@ impl TestSet for TestGraphs<'_> {
         let mut given = GivenTensors::new(tensors);
         let network = Gnn::new(Scope::root(&mut given), architecture, kernel)?;
         given.check_all_used(|_| false)?;
-        let Answers { outputs, embedding } = answers(&network, &self.schema, &self.store, &split.test, self.device)?;
+        let found = answers(&network, &self.schema, &self.store, &split.test, self.device)?;
         let Truth { targets, pointers, places } = self.truth(&split.test)?;
-        let (mut more, mut more_of_chance) = (Vec::new(), Vec::new());
+        let (mut more, mut more_of_chance) = (found.force_metrics(), Vec::new());
+        let Answers { outputs, embedding, .. } = found;
         if let Some(embedding) = embedding
             && let Some(taught) = self.taught_embedding(model, recorded, &split.test, embedding.size()[1])?
         {
@@ -368,6 +370,24 @@ struct Answers {
     outputs: Vec<Vec<f64>>,
     /// `[num_graphs, embedding_columns]`, in host memory; `None` for a model without embedding.
     embedding: Option<Tensor>,
+    /// Errors of the components of all forces, in the units of the data; empty for a model without forces.
+    force_errors: Vec<f32>,
+}
+
+impl Answers {
+    /// Mean absolute error and root mean squared error of the components of forces, for a model that gives forces.
+    fn force_metrics(&self) -> Vec<Metric> {
+        let errors = || self.force_errors.iter().map(|&error| f64::from(error));
+        let count = self.force_errors.len() as f64;
+        let metric = |name: &str, value: f64| Metric { name: name.to_owned(), value, interval: None };
+        match self.force_errors.is_empty() {
+            true => Vec::new(),
+            false => vec![
+                metric("forces MAE", errors().map(f64::abs).sum::<f64>() / count),
+                metric("forces RMSE", (errors().map(|error| error * error).sum::<f64>() / count).sqrt()),
+            ],
+        }
+    }
 }
 
 /// Computes rows of each of these graphs, in order, without gradients. `work` gets batches on the device, smaller ones if memory runs out.
@@ -377,11 +397,13 @@ struct Answers {
 pub(super) fn rows_of_graphs<T>(
     store: &Arc<Store>,
     graphs: &[u64],
-    edge_attributes: bool,
+    needs: BatchNeeds,
     device: Device,
     work: &mut dyn FnMut(&Batch) -> Result<Vec<T>, EvaluateError>,
 ) -> Result<Vec<T>, StageError> {
-    let assemble = AssembleOptions { edge_attributes, ..AssembleOptions::new(Arc::new(Vocabulary::from_ids([]))) };
+    let BatchNeeds { edge_features: edge_attributes, space } = needs;
+    let vocabulary = Arc::new(Vocabulary::from_ids([]));
+    let assemble = AssembleOptions { edge_attributes, space, ..AssembleOptions::new(vocabulary) };
     let loader = Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: 2 });
     let batches = graphs.chunks(BATCH_GRAPHS).map(<[u64]>::to_vec).collect();
     let mut all = Vec::with_capacity(graphs.len());
@@ -400,13 +422,13 @@ fn answers(
     graphs: &[u64],
     device: Device,
 ) -> Result<Answers, StageError> {
-    let edge_attributes = network.config().edge_features > 0;
-    let all: Vec<RowAnswer> = rows_of_graphs(store, graphs, edge_attributes, device, &mut |batch| {
-        answers_of_batch(network, schema.task, batch)
-    })?;
+    let needs = Architecture::Graph(network.config().clone()).needs();
+    let all: Vec<RowAnswer> =
+        rows_of_graphs(store, graphs, needs, device, &mut |batch| answers_of_batch(network, schema.task, batch))?;
     let embeddings: Vec<&Tensor> = all.iter().filter_map(|row| row.embedding.as_ref()).collect();
     let embedding = if embeddings.is_empty() { None } else { Some(Tensor::f_stack(&embeddings, 0)?) };
-    Ok(Answers { outputs: all.into_iter().map(|row| row.outputs).collect(), embedding })
+    let force_errors = all.iter().flat_map(|row| row.force_errors.iter().copied()).collect();
+    Ok(Answers { outputs: all.into_iter().map(|row| row.outputs).collect(), embedding, force_errors })
 }
 
 /// A model's answer for a graph, or for a node with targets.
@@ -415,25 +437,71 @@ struct RowAnswer {
     outputs: Vec<f64>,
     /// `[embedding_columns]`
     embedding: Option<Tensor>,
+    /// Errors of the components of the forces on a graph's nodes; empty for a model without forces.
+    force_errors: Vec<f32>,
+}
+
+/// The answers of a network in space. Its forces need gradients by positions, none by weights.
+fn answers_in_space(
+    network: &Gnn,
+    task: Task,
+    batch: &Batch,
+    answer: SpaceAnswer,
+) -> Result<Vec<RowAnswer>, EvaluateError> {
+    let scales = &network.config().target_scales;
+    let outputs = match &batch.node_targets {
+        Some(targets) => answer.outputs.f_index_select(0, &targets.nodes)?,
+        None => answer.outputs,
+    };
+    let mut rows = row_answers(&in_task_units(network, task, batch, &outputs)?)?;
+    let truth = batch.space.as_ref().and_then(|space| space.forces.as_ref());
+    if let (Some(forces), Some(truth)) = (answer.forces, truth) {
+        let scale = scales.first().map_or(1.0, |scale| scale.deviation);
+        let errors: Vec<f32> = weights::floats(&forces.f_mul_scalar(scale)?.f_sub(truth)?)?;
+        let pointers: Vec<i64> = Vec::try_from(&batch.node_pointers).map_err(ModelError::from)?;
+        for (row, nodes) in rows.iter_mut().zip(pointers.windows(2)) {
+            row.force_errors = errors[3 * nodes[0] as usize..3 * nodes[1] as usize].to_vec();
+        }
+    }
+    Ok(rows)
+}
+
+/// Answers without an embedding, one for each row of `[rows, outputs]`.
+fn row_answers(outputs: &Tensor) -> Result<Vec<RowAnswer>, EvaluateError> {
+    let columns = outputs.size()[1].max(1) as usize;
+    let values: Vec<f32> = weights::floats(outputs)?;
+    let answer = |row: &[f32]| RowAnswer {
+        outputs: row.iter().map(|&value| f64::from(value)).collect(),
+        embedding: None,
+        force_errors: Vec::new(),
+    };
+    Ok(values.chunks_exact(columns).map(answer).collect())
 }
 
 fn answers_of_batch(network: &Gnn, task: Task, batch: &Batch) -> Result<Vec<RowAnswer>, EvaluateError> {
+    if let Some(answer) = network.in_space(batch, Mode::Evaluation) {
+        return answers_in_space(network, task, batch, answer?);
+    }
     let mut pooled = network.embed(batch, Mode::Evaluation)?;
     if let Some(targets) = &batch.node_targets {
         pooled = pooled.f_index_select(0, &targets.nodes)?;
     }
-    let outputs = network.classify(&pooled, Mode::Evaluation)?.f_to_kind(Kind::Double)?;
-    let outputs = match task {
+    let outputs = network.classify(&pooled, Mode::Evaluation)?;
+    let mut rows = row_answers(&in_task_units(network, task, batch, &outputs)?)?;
+    if let Some(embedding) = network.embedding(&pooled)?.map(|rows| rows.f_to_device(Device::Cpu)).transpose()? {
+        for (row, graph) in rows.iter_mut().zip(0..) {
+            row.embedding = Some(embedding.f_get(graph)?);
+        }
+    }
+    Ok(rows)
+}
+
+/// Probabilities, or values in the units of the targets, from a network's outputs, `[rows, outputs]`, f64.
+fn in_task_units(network: &Gnn, task: Task, batch: &Batch, outputs: &Tensor) -> Result<Tensor, EvaluateError> {
+    let outputs = outputs.f_to_kind(Kind::Double)?;
+    Ok(match task {
         Task::Classification => outputs.f_softmax(-1, Kind::Double)?,
         Task::MultiLabel => outputs.f_sigmoid()?,
         Task::Regression => target_scale::in_units(&outputs, &network.config().target_scales, batch)?,
-    };
-    let embedding = network.embedding(&pooled)?.map(|rows| rows.f_to_device(Device::Cpu)).transpose()?;
-    let columns = outputs.size()[1].max(1) as usize;
-    let values: Vec<f32> = weights::floats(&outputs)?;
-    let answer = |(graph, row): (i64, &[f32])| {
-        let embedding = embedding.as_ref().map(|rows| rows.f_get(graph)).transpose()?;
-        Ok(RowAnswer { outputs: row.iter().map(|&value| f64::from(value)).collect(), embedding })
-    };
-    (0..).zip(values.chunks_exact(columns)).map(answer).collect()
+    })
 }

@@ -20,7 +20,7 @@ use crate::graph::{
 };
 use crate::memory;
 use crate::nn::attention::Backend;
-use crate::nn::{DatasetIdentity, IdHash, InputConfig, Pooling};
+use crate::nn::{BatchNeeds, DatasetIdentity, IdHash, InputConfig, Pooling};
 use crate::torch::device;
 use crate::train::fit::FitOptions;
 use crate::train::optimizer::AdamOptions;
@@ -127,9 +127,10 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
 }
 
 /// True if no libtorch operation runs on all nodes or edges of a batch. GATv2 and rich features use libtorch operations to scale
-/// edges and nodes, and so does the distillation of hidden layers.
+/// edges and nodes, and so do the distillation of hidden layers and networks in space.
 fn uses_own_threads(config: &Config) -> bool {
     config.model.conv == Convolution::Gat
+        && !config.model.model.is_in_space()
         && setup::feature_set(config) != FeatureSet::Rich
         && config.distillation.kd_hint_weight == 0.0
 }
@@ -159,7 +160,7 @@ pub fn loaders(
     config: &Config,
     store: &Arc<Store>,
     vocabulary: &Arc<Vocabulary>,
-    edge_attributes: bool,
+    needs: BatchNeeds,
     device: Device,
     views: u64,
 ) -> (Loader, Loader) {
@@ -171,11 +172,11 @@ pub fn loaders(
         let assemble = AssembleOptions {
             vocabulary: Arc::clone(vocabulary),
             unknown_drop,
-            edge_attributes,
+            edge_attributes: needs.edge_features,
             hashed_ids,
             profile,
             short_profiles: false,
-            space: None,
+            space: needs.space,
         };
         let options = LoaderOptions {
             assemble,

@@ -77,6 +77,7 @@ fn architecture(store: &Store, graphs: &[u64], kind: GnnKind, pooling: Pooling) 
         embedding_columns: 0,
         pooling,
         dropout: 0.2,
+        space: None,
         target_scales: match schema.task {
             Task::Regression => target_scale::with_linear_part(store, graphs).unwrap(),
             _ => Vec::new(),
@@ -91,7 +92,7 @@ fn scorer(store: &Arc<Store>, config: &GnnConfig, chunk: usize) -> TaskScorer {
         task: store.schema().unwrap().task,
         scales: config.target_scales.clone(),
         output_scales: config.target_scales.clone(),
-        edge_features: config.edge_features > 0,
+        needs: Architecture::Graph(config.clone()).needs(),
         chunk,
         device: Device::Cpu,
     }

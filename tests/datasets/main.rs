@@ -7,3 +7,4 @@ mod graph_datasets;
 mod graph_learning;
 mod graph_odd_sources;
 mod graph_sources;
+mod space_training;

@@ -121,6 +121,7 @@ impl Network {
             virtual_node: self.virtual_node,
             dropout: 0.0,
             target_scales: if self.task == Task::Regression { vec![scale; TARGETS] } else { Vec::new() },
+            space: None,
             input: InputConfig::default(),
         }
     }
@@ -134,6 +135,7 @@ impl Network {
             alpha: Alpha::constant(0.7),
             teacher_scales: taught_by.target_scales.clone(),
             hints: None,
+            vectors: None,
             embedding: None,
         });
         let link = TeacherLink::new(is_taught.then(|| teacher(&Architecture::Graph(taught_by), device)), 1);

@@ -108,6 +108,7 @@ fn graph_networks_equal_pytorch_geometric() {
             virtual_node: name.starts_with("virtual_"),
             dropout: 0.0,
             target_scales: Vec::new(),
+            space: None,
             input: InputConfig::default(),
         };
         let of = |part: &str, tensor: &str| &reference[&format!("{name}.{part}.{tensor}")];

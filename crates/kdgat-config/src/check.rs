@@ -54,8 +54,7 @@ impl Stage {
 
     /// True if the stage trains this architecture.
     pub fn trains(self, model: ModelKind) -> bool {
-        use ModelKind::{Appnp, Gat, Gcn, Gin, Mlp, Sage};
-        model == self.model() || (self == Stage::Train && matches!(model, Gin | Gcn | Sage | Gat | Mlp | Appnp))
+        model == self.model() || (self == Stage::Train && !matches!(model, ModelKind::Vgae | ModelKind::Dqn))
     }
 }
 
@@ -107,8 +106,26 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         &format!("model gat has one hidden width, hidden has {}", model.hidden.len()),
         "use --preset gat,student (or another size), or --hidden with one number",
     );
-    let of_graphs =
-        matches!(model.model, ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp | ModelKind::Appnp);
+    let of_graphs = !matches!(model.model, ModelKind::Vgae | ModelKind::Gat | ModelKind::Dqn);
+    let in_space = model.model.is_in_space();
+    refuse(
+        in_space && !matches!(config.graphs.pooling, PoolingChoice::Sum | PoolingChoice::Mean),
+        &format!(
+            "a {} has outputs of each node, which pooling = \"{}\" cannot put together",
+            model.model, config.graphs.pooling
+        ),
+        "use --pooling sum or mean",
+    );
+    refuse(
+        in_space && config.graphs.energy_weight == 0.0 && config.graphs.force_weight == 0.0,
+        "energy_weight and force_weight are both 0, so nothing would be learned",
+        "raise one of them",
+    );
+    refuse(
+        in_space && config.data_kind == DataKind::OneGraph,
+        &format!("a {} reads positions, and the nodes of one large graph have none", model.model),
+        "use --preset sage,student or another model",
+    );
     refuse(
         of_graphs && model.hidden.len() != 1,
         &format!("model {} has one hidden width, hidden has {}", model.model, model.hidden.len()),

@@ -35,3 +35,10 @@ pub fn draws_views(config: &Config, stage: Stage) -> bool {
 pub fn views(config: &Config, stage: Stage) -> u64 {
     if config.distillation.use_kd && draws_views(config, stage) { config.distillation.kd_views as u64 } else { 0 }
 }
+
+impl ModelKind {
+    /// True for a network that reads positions of nodes.
+    pub fn is_in_space(self) -> bool {
+        matches!(self, Self::SchNet | Self::PaiNN)
+    }
+}

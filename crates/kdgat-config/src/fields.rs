@@ -278,6 +278,16 @@ config_fields! {
         /// Part of regression targets that is fitted to the training graphs before training. `linear` needs 10 training graphs for each node
         /// feature, and at most 512 features; otherwise it is the mean.
         target_reference: TargetReference = TargetReference::Linear;
+        /// Largest distance of two nodes that exchange messages in a schnet or painn, in the data's unit of length.
+        cutoff: f64 = 5.0, Above(0.0);
+        /// Functions of the distance of two nodes, from which a schnet or painn makes its filters.
+        radial_basis: RadialBasisChoice = RadialBasisChoice::Gaussian;
+        /// Number of these functions.
+        radial_functions: usize = 20, Between(2.0, 1000.0);
+        /// Weight of the energies in the loss of a schnet or painn on data with forces; both are standardised by the deviation of the energies.
+        energy_weight: f64 = 0.01, AtLeast(0.0);
+        /// Weight of the forces. 0: the energies alone are learned, and no forces are predicted.
+        force_weight: f64 = 0.99, AtLeast(0.0);
         /// Number of folds that the graphs are divided into if the dataset does not say which graphs are for testing; one fold is the test
         /// set. Folds have the classes in equal shares and do not depend on the seed.
         folds: usize = 10, Between(2.0, 1e6);

@@ -29,9 +29,11 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("gpu-8gb", include_str!("../../../presets/gpu-8gb.toml")),
     ("gpu-80gb", include_str!("../../../presets/gpu-80gb.toml")),
     ("mlp", include_str!("../../../presets/mlp.toml")),
+    ("painn", include_str!("../../../presets/painn.toml")),
     ("profile", include_str!("../../../presets/profile.toml")),
     ("quick", include_str!("../../../presets/quick.toml")),
     ("sage", include_str!("../../../presets/sage.toml")),
+    ("schnet", include_str!("../../../presets/schnet.toml")),
     ("vgae", include_str!("../../../presets/vgae.toml")),
 ];
 

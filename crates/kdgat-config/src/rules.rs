@@ -149,6 +149,9 @@ const GRAPH_FIELDS: &[&str] = &["edge_features", "folds", "fold", "folds_file"];
 /// Fields of an autoencoder of such graphs.
 const GRAPH_AUTOENCODER_FIELDS: &[&str] = &["encoder", "decode_edges", "train_classes"];
 
+/// Fields of networks in space.
+const SPACE_FIELDS: &[&str] = &["cutoff", "radial_basis", "radial_functions", "energy_weight", "force_weight"];
+
 /// Fields of one large graph and of models of its nodes.
 const NODE_FIELDS: &[&str] = &[
     "undirected",
@@ -224,6 +227,9 @@ pub fn may_read(stage: Stage, field: &Field) -> bool {
         configs[1].data_kind = DataKind::Graphs;
     }
     if stage == Stage::Train {
+        let mut in_space = configs[0].clone();
+        in_space.model.model = ModelKind::PaiNN;
+        configs.push(in_space);
         let sources = [DifficultySource::Student, DifficultySource::Auto];
         for ((config, model), source) in configs.iter_mut().zip([ModelKind::Gat, ModelKind::Gin]).zip(sources) {
             config.model.model = model;
@@ -297,6 +303,18 @@ const RULES: &[Rule] = &[
         is_read: |_, stage| stage == Stage::Train,
         because: "only `kdgat train` reads it",
         remedy: "use `kdgat train` or drop it",
+    },
+    Rule {
+        fields: SPACE_FIELDS,
+        is_read: |config, stage| stage == Stage::Train && config.model.model.is_in_space(),
+        because: "only a schnet or painn reads it",
+        remedy: "use --preset schnet,student or painn,teacher, or drop it",
+    },
+    Rule {
+        fields: &["virtual_node", "dropout"],
+        is_read: |config, _| !config.model.model.is_in_space(),
+        because: "schnet and painn have neither dropout nor a virtual node",
+        remedy: "drop it",
     },
     Rule {
         fields: GRAPH_FIELDS,

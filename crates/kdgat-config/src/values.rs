@@ -330,6 +330,10 @@ choices! {
         Mlp = "mlp",
         /// Multilayer perceptron whose outputs are propagated, for one large graph (`kdgat train`; Gasteiger et al. 2019)
         Appnp = "appnp",
+        /// Continuous-filter convolutions of nodes with positions (`kdgat train`; Schütt et al. 2018)
+        SchNet = "schnet",
+        /// Messages of scalars and vectors of nodes with positions (`kdgat train`; Schütt et al. 2021)
+        PaiNN = "painn",
     }
     /// The division of a graph's nodes.
     NodeSplitChoice {
@@ -388,6 +392,13 @@ choices! {
         Max = "max",
         /// Their mean, weighted by attention (Li et al. 2016)
         Attention = "attention",
+    }
+    /// Functions of the distance of two nodes.
+    RadialBasisChoice {
+        /// Gaussians at equal distances from each other
+        Gaussian = "gaussian",
+        /// Bessel functions (Klicpera et al. 2020)
+        Bessel = "bessel",
     }
     /// The layers of the encoder of an autoencoder of graphs.
     EncoderChoice {

@@ -10,7 +10,7 @@ use kdgat_distill::objective::TeacherLink;
 use kdgat_graph::{AssembleOptions, Batch, Loader, LoaderOptions, Store, Task};
 use kdgat_nn::layers::Mode;
 use kdgat_nn::target_scale::summed_features;
-use kdgat_nn::{Gnn, TargetScale, weights};
+use kdgat_nn::{BatchNeeds, Gnn, TargetScale, weights};
 use kdgat_torch::{autocast::widened, device};
 use kdgat_train::interrupt;
 use kdgat_train::memory::{self, Activity, Meter, by_halves, retry_on_oom};
@@ -39,8 +39,8 @@ pub struct TaskScorer {
     pub scales: Vec<TargetScale>,
     /// Scales of the outputs, for regression.
     pub output_scales: Vec<TargetScale>,
-    /// True if the network or teacher reads edge features.
-    pub edge_features: bool,
+    /// Parts of a batch that the network or teacher reads.
+    pub needs: BatchNeeds,
     /// Graphs per batch; batches of more than 16,384 nodes have fewer.
     pub chunk: usize,
     /// Device of the network or of the teacher's outputs.
@@ -91,11 +91,11 @@ impl TaskScorer {
         let assemble = AssembleOptions {
             vocabulary: Arc::new(self.store.vocabulary().clone()),
             unknown_drop: None,
-            edge_attributes: self.edge_features,
+            edge_attributes: self.needs.edge_features,
             hashed_ids: false,
             profile: None,
             short_profiles: false,
-            space: None,
+            space: self.needs.space,
         };
         let options = LoaderOptions { assemble, workers: 1, prefetch_batches: CHUNKS_AHEAD };
         Loader::start(Arc::clone(&self.store), options)

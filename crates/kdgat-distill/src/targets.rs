@@ -25,6 +25,10 @@ pub enum TargetName {
     HiddenNodes,
     /// From a file: an embedding of each graph, `[num_graphs, any width]`.
     Embedding,
+    /// Network in space: forces, on the scale of its outputs, `[num_nodes, 3]`.
+    Forces,
+    /// Network in space, for hints: the vectors of a PaiNN, `[num_nodes, 3 * hidden]`.
+    Vectors,
     /// GAT, for hints: the pooled outputs of all attention layers, `[num_graphs, hidden * heads * layers]`.
     HiddenGraphs,
 }
@@ -38,6 +42,8 @@ impl TargetName {
             Self::Logits => "logits",
             Self::NodeLogits => "logits of nodes",
             Self::Embedding => "embedding",
+            Self::Forces => "forces",
+            Self::Vectors => "vectors of nodes",
             Self::HiddenNodes => "hidden layer of nodes",
             Self::HiddenGraphs => "hidden layer of graphs",
         }
@@ -46,7 +52,12 @@ impl TargetName {
     /// Row unit of the target.
     pub fn per(self) -> Per {
         match self {
-            Self::Latent | Self::Reconstruction | Self::NodeLogits | Self::HiddenNodes => Per::Node,
+            Self::Latent
+            | Self::Reconstruction
+            | Self::NodeLogits
+            | Self::HiddenNodes
+            | Self::Forces
+            | Self::Vectors => Per::Node,
             Self::Logits | Self::Embedding | Self::HiddenGraphs => Per::Graph,
         }
     }
@@ -101,7 +112,7 @@ impl TargetLayout {
         Self(vec![TargetSpec { name: TargetName::NodeLogits, per: Per::Node, columns: outputs }])
     }
 
-    /// Appends a hidden layer of width `columns`.
+    /// Appends a hidden layer, or another target, of width `columns`.
     pub fn with_hidden(mut self, name: TargetName, columns: usize) -> Self {
         self.0.push(TargetSpec { name, per: name.per(), columns });
         self

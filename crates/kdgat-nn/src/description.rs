@@ -1,6 +1,6 @@
 //! Description of a model, saved with its weights in every checkpoint and registered teacher.
 
-use kdgat_graph::{EdgeScaling, ForeignIds, Vocabulary};
+use kdgat_graph::{EdgeScaling, ForeignIds, SpaceOptions, Vocabulary};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -89,6 +89,16 @@ impl Architecture {
         }
     }
 
+    /// What a batch must have for the model.
+    pub fn needs(&self) -> BatchNeeds {
+        let space = match self {
+            Self::Graph(config) => config.space.as_ref(),
+            _ => None,
+        };
+        let space = space.map(|space| SpaceOptions { cutoff: space.cutoff });
+        BatchNeeds { edge_features: self.reads_edge_features(), space }
+    }
+
     /// The model's node input.
     pub fn input(&self) -> &InputConfig {
         match self {
@@ -154,6 +164,27 @@ impl Architecture {
         };
         // Numbers and lists of numbers always convert to JSON.
         fields.unwrap_or(Value::Null)
+    }
+}
+
+/// Parts of a batch that only some models read.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct BatchNeeds {
+    /// Features of edges.
+    pub edge_features: bool,
+    /// Positions of nodes, and pairs of near nodes.
+    pub space: Option<SpaceOptions>,
+}
+
+impl BatchNeeds {
+    /// The needs of several models of one batch. Pairs reach as far as the largest cutoff: a network with a smaller one gives messages
+    /// beyond it no weight.
+    pub fn of_all(models: impl IntoIterator<Item = Self>) -> Self {
+        let farther = |one: SpaceOptions, other: SpaceOptions| if other.cutoff > one.cutoff { other } else { one };
+        models.into_iter().fold(Self::default(), |one, other| Self {
+            edge_features: one.edge_features || other.edge_features,
+            space: one.space.into_iter().chain(other.space).reduce(farther),
+        })
     }
 }
 

@@ -57,6 +57,9 @@ pub enum ModelError {
     /// A model that reads edge features got a batch without edge features.
     #[error("the model reads edge features, but the batch has none; assemble batches with edge_attributes")]
     NoEdgeFeatures,
+    /// A network in space got a batch without positions of nodes.
+    #[error("the model reads positions of nodes, but the batch has none; use data whose nodes have positions")]
+    NoPositions,
     /// A batch has a different feature set than the model.
     #[error(
         "the model reads the node features of the set '{expected}', the graphs have {found}; use --features {expected}"

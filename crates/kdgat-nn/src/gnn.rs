@@ -1,5 +1,6 @@
 //! Graph networks for graphs of any kind: GIN (Xu et al. 2019), with edge features GIN-E (Hu et al. 2020), GCN (Kipf & Welling 2017),
 //! GraphSAGE with the mean aggregator (Hamilton et al. 2017), GAT, and an MLP on node features and degrees, which sends no messages.
+//! SchNet and PaiNN, for nodes with positions, have a body of their own: [`SpaceNetwork`].
 //!
 //! Node features → layers, each with batch norm, ReLU and dropout, and optionally a [virtual node](super::virtual_node) →
 //! [pooling](super::Pooling) of each graph's nodes of every layer's output, concatenated → head of two linear layers → one number for each
@@ -16,12 +17,24 @@ use super::gnn_layer::degrees;
 pub use super::gnn_layer::{GnnLayer, LayerRows};
 use super::layers::{Linear, Mode, relu_dropout};
 use super::parameters::Scope;
+use super::space::{SpaceAnswer, SpaceNetwork};
 
 /// A graph network.
 #[derive(Debug)]
 pub struct Gnn {
     config: GnnConfig,
     kernel: Backend,
+    body: Body,
+}
+
+#[derive(Debug)]
+enum Body {
+    Layers(LayeredGnn),
+    Space(Box<SpaceNetwork>),
+}
+
+#[derive(Debug)]
+struct LayeredGnn {
     layers: Vec<GnnLayer>,
     head: GnnHead,
     embedding: Option<Linear>,
@@ -31,6 +44,10 @@ impl Gnn {
     /// Builds the model from the tensors of `scope`.
     pub fn new(mut scope: Scope, config: &GnnConfig, kernel: Backend) -> Result<Self, ModelError> {
         config.check()?;
+        if config.kind.is_in_space() {
+            let body = Body::Space(Box::new(SpaceNetwork::new(&mut scope, config, kernel)?));
+            return Ok(Self { config: config.clone(), kernel, body });
+        }
         let layers =
             (0..config.layers).map(|index| GnnLayer::new(&mut scope, config, index)).collect::<Result<_, _>>()?;
         let head = GnnHead::new(&mut scope, config)?;
@@ -38,7 +55,7 @@ impl Gnn {
             0 => None,
             columns => Some(Linear::new(scope.sub("embedding"), config.pooled_columns(), columns)?),
         };
-        Ok(Self { config: config.clone(), kernel, layers, head, embedding })
+        Ok(Self { config: config.clone(), kernel, body: Body::Layers(LayeredGnn { layers, head, embedding }) })
     }
 
     /// The model's architecture.
@@ -46,12 +63,33 @@ impl Gnn {
         &self.config
     }
 
+    /// The outputs, rows and forces of a network in space; `None` for other kinds.
+    pub fn in_space(&self, batch: &Batch, mode: Mode) -> Option<Result<SpaceAnswer, ModelError>> {
+        match &self.body {
+            Body::Space(network) => Some(network.forward(batch, mode)),
+            Body::Layers(_) => None,
+        }
+    }
+
+    /// The layers and the head of a network that is not in space.
+    fn layered(&self) -> Result<&LayeredGnn, ModelError> {
+        match &self.body {
+            Body::Layers(layered) => Ok(layered),
+            Body::Space(_) => Err(ModelError::Architecture {
+                field: "kind",
+                found: self.config.kind.as_str().to_owned(),
+                expected: "a network in space has no pooled rows; its nodes' rows come with its outputs",
+            }),
+        }
+    }
+
     /// Rows that the head reads: pooled rows of each graph, `[num_graphs, width * layers]`, or for outputs of nodes those of each node,
     /// `[num_nodes, width * layers]`.
     pub fn embed(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
+        let layers = &self.layered()?.layers;
         let mut rows = LayerRows { nodes: node_input(&self.config, batch)?, virtual_nodes: None };
-        let mut pooled = Vec::with_capacity(self.layers.len());
-        for layer in &self.layers {
+        let mut pooled = Vec::with_capacity(layers.len());
+        for layer in layers {
             rows = layer.forward(rows, batch, &self.config, self.kernel, mode)?;
             pooled.push(layer.readout(&rows.nodes, batch, &self.config, self.kernel)?);
         }
@@ -60,17 +98,20 @@ impl Gnn {
 
     /// Outputs for rows of [`Gnn::embed`], all or some: `[rows, width * layers]` → `[rows, outputs]`.
     pub fn classify(&self, pooled: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
-        self.head.forward(pooled, self.config.dropout, self.kernel, mode)
+        self.layered()?.head.forward(pooled, self.config.dropout, self.kernel, mode)
     }
 
     /// Embeddings for pooled rows, `[num_graphs, embedding_columns]`; `None` for a model without embedding.
     pub fn embedding(&self, pooled: &Tensor) -> Result<Option<Tensor>, ModelError> {
-        self.embedding.as_ref().map(|layer| layer.forward(pooled, self.kernel)).transpose()
+        self.layered()?.embedding.as_ref().map(|layer| layer.forward(pooled, self.kernel)).transpose()
     }
 
     /// Outputs of each graph or node, `[num_graphs or num_nodes, outputs]`: logits, or standardised values.
     pub fn forward(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
-        self.classify(&self.embed(batch, mode)?, mode)
+        match self.in_space(batch, mode) {
+            Some(answer) => Ok(answer?.outputs),
+            None => self.classify(&self.embed(batch, mode)?, mode),
+        }
     }
 }
 
@@ -203,7 +244,7 @@ mod tests {
             GnnKind::Gin => Pooling::Sum,
             GnnKind::Gcn => Pooling::Mean,
             GnnKind::Sage => Pooling::Max,
-            GnnKind::Gat | GnnKind::Mlp => Pooling::Attention,
+            _ => Pooling::Attention,
         };
         GnnConfig {
             kind,
@@ -219,6 +260,7 @@ mod tests {
             virtual_node,
             dropout: 0.0,
             target_scales: Vec::new(),
+            space: None,
             input: InputConfig::default(),
         }
     }

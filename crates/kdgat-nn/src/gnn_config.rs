@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::description::expect_sizes;
 use super::graph_pooling::Pooling;
+use super::space::SpaceConfig;
 use super::target_scale::TargetScale;
 use super::{InputConfig, ModelError};
 
@@ -22,6 +23,10 @@ pub enum GnnKind {
     Gat,
     /// Multilayer perceptron on each node, without messages.
     Mlp,
+    /// SchNet, for nodes with positions.
+    SchNet,
+    /// PaiNN, for nodes with positions.
+    PaiNN,
 }
 
 impl GnnKind {
@@ -33,7 +38,14 @@ impl GnnKind {
             Self::Sage => "sage",
             Self::Gat => "gat",
             Self::Mlp => "mlp",
+            Self::SchNet => "schnet",
+            Self::PaiNN => "painn",
         }
+    }
+
+    /// True if the layers read positions of nodes.
+    pub fn is_in_space(self) -> bool {
+        matches!(self, Self::SchNet | Self::PaiNN)
     }
 }
 
@@ -71,6 +83,9 @@ pub struct GnnConfig {
     /// Scales of regression targets, one for each output; empty for other tasks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub target_scales: Vec<TargetScale>,
+    /// Cutoff and radial basis of a network in space; `None` for the other kinds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<SpaceConfig>,
     /// The node input of CAN models, which is not used here.
     #[serde(skip)]
     pub input: InputConfig,
@@ -88,7 +103,20 @@ impl GnnConfig {
 
     /// Columns of the row that the head reads: a graph's pooled row, or a node's.
     pub fn pooled_columns(&self) -> i64 {
-        self.width() * self.layers
+        match self.kind.is_in_space() {
+            true => self.hidden,
+            false => self.width() * self.layers,
+        }
+    }
+
+    /// Owner of the rows that the head reads.
+    pub fn hidden_level(&self) -> Level {
+        if self.kind.is_in_space() { Level::Node } else { self.level }
+    }
+
+    /// True if the network gives forces.
+    pub fn gives_forces(&self) -> bool {
+        self.space.as_ref().is_some_and(|space| space.forces)
     }
 
     /// Columns of the input of layer `index`.
@@ -102,8 +130,10 @@ impl GnnConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), ModelError> {
+        // A network in space reads kinds and positions instead.
+        let features = if self.kind.is_in_space() { self.node_features.max(1) } else { self.node_features };
         expect_sizes(&[
-            ("node_features", self.node_features),
+            ("node_features", features),
             ("hidden", self.hidden),
             ("layers", self.layers),
             ("heads", self.heads),
@@ -121,6 +151,7 @@ impl GnnConfig {
                 format!("node with {} columns of an embedding and {:?} pooling", self.embedding_columns, self.pooling);
             return refuse("level", found, "must be graph for an embedding or attention pooling of graphs");
         }
+        self.check_space()?;
         if self.virtual_node && self.kind == GnnKind::Mlp {
             return refuse("virtual_node", "true".to_owned(), "must be false for an mlp, which sends no messages");
         }
@@ -144,6 +175,35 @@ impl GnnConfig {
                 found,
                 "one finite mean and positive deviation for each output, with a weight for each node feature or none",
             );
+        }
+        Ok(())
+    }
+
+    fn check_space(&self) -> Result<(), ModelError> {
+        let refuse =
+            |field, found: &str, expected| Err(ModelError::Architecture { field, found: found.to_owned(), expected });
+        let Some(space) = &self.space else {
+            return match self.kind.is_in_space() {
+                true => refuse("space", "none", "the cutoff and the radial basis of schnet or painn"),
+                false => Ok(()),
+            };
+        };
+        if !self.kind.is_in_space() {
+            return refuse("space", self.kind.as_str(), "only schnet and painn read positions");
+        }
+        space.check()?;
+        if self.virtual_node || self.embedding_columns > 0 {
+            return refuse(
+                "virtual_node",
+                self.kind.as_str(),
+                "schnet and painn have no virtual node and no embedding",
+            );
+        }
+        if !matches!(self.pooling, Pooling::Sum | Pooling::Mean) {
+            return refuse("pooling", self.kind.as_str(), "must be sum or mean for schnet and painn");
+        }
+        if space.forces && (self.outputs != 1 || self.level == Level::Node) {
+            return refuse("forces", "true", "forces are the gradient of one output of graphs");
         }
         Ok(())
     }

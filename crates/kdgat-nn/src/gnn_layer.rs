@@ -80,6 +80,10 @@ impl GnnLayer {
             },
             GnnKind::Gat => GnnConv::Gat(GatConv::new(conv, input, config.hidden, config.heads)?),
             GnnKind::Mlp => GnnConv::Mlp(Linear::new(conv.sub("lin"), input, width)?),
+            GnnKind::SchNet | GnnKind::PaiNN => {
+                let (found, expected) = (config.kind.as_str().to_owned(), "its layers are those of a network in space");
+                return Err(ModelError::Architecture { field: "kind", found, expected });
+            }
         };
         let norm = BatchNorm::new(scope.sub("norms").sub(index).sub("module"), width)?;
         let pool = GraphPool::new(scope.sub("pools").sub(index), config.pooling, width)?;
@@ -98,6 +102,7 @@ impl GnnLayer {
             GnnKind::Sage => &["lin_l.weight", "lin_l.bias", "lin_r.weight"],
             GnnKind::Gat => GatConv::TENSORS,
             GnnKind::Mlp => &["lin.weight", "lin.bias"],
+            GnnKind::SchNet | GnnKind::PaiNN => &[],
         };
         let mut names: Vec<String> = conv.iter().map(|name| format!("convs.{index}.{name}")).collect();
         if config.edge_features > 0 {

@@ -43,6 +43,7 @@ impl GraphVgaeConfig {
             virtual_node: false,
             dropout: 0.0,
             target_scales: Vec::new(),
+            space: None,
             input: InputConfig::default(),
         };
         Self { encoder, categories: Vec::new(), scaling, decodes_edges: false, classes: Vec::new() }

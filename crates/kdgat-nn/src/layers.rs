@@ -31,7 +31,7 @@ pub fn matmul_transposed(x: &Tensor, weight: &Tensor, kernel: Backend) -> Result
     if fused::linear::applies(kernel, x, weight)? {
         return Ok(fused::linear::linear(x, weight, None)?);
     }
-    with_rows(x, LEAST_ROWS.max(x.size()[0]), |x| Ok(x.f_matmul(&weight.f_transpose(0, 1)?)?))
+    with_enough_rows(x, |x| Ok(x.f_matmul(&weight.f_transpose(0, 1)?)?))
 }
 
 /// The logistic function of each element of `[rows, columns]`. In evaluation, an element's value does not depend on its
@@ -47,6 +47,15 @@ pub fn sigmoid(x: &Tensor, kernel: Backend, mode: Mode) -> Result<Tensor, ModelE
             with_rows(x, rows, |x| Ok(x.f_sigmoid()?))
         }
     }
+}
+
+/// Applies `function` to `x`, or to `x` padded with zero rows if it has so few that a matrix product would compute its rows in another way
+/// than among more.
+pub(crate) fn with_enough_rows(
+    x: &Tensor,
+    function: impl Fn(&Tensor) -> Result<Tensor, ModelError>,
+) -> Result<Tensor, ModelError> {
+    with_rows(x, LEAST_ROWS.max(x.size()[0]), function)
 }
 
 /// Applies `function` to `x` padded with zero rows up to `rows`, and removes the padding from the result.
@@ -108,7 +117,7 @@ impl Linear {
         if fused::linear::applies(kernel, x, &self.weight)? {
             return Ok(fused::linear::linear(x, &self.weight, Some(&self.bias))?);
         }
-        with_rows(x, LEAST_ROWS.max(x.size()[0]), |x| Ok(x.f_linear(&self.weight, Some(&self.bias))?))
+        with_enough_rows(x, |x| Ok(x.f_linear(&self.weight, Some(&self.bias))?))
     }
 }
 

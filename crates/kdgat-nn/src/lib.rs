@@ -35,6 +35,7 @@ pub mod q_network;
 mod recompute;
 mod segments;
 pub mod shared_statistics;
+pub mod space;
 pub mod target_scale;
 #[cfg(test)]
 mod test_graphs;
@@ -46,7 +47,7 @@ pub mod weights;
 
 pub use class_loss::ClassLoss;
 pub use conv::{Conv, EdgeInput};
-pub use description::{Architecture, DatasetIdentity, ModelDescription};
+pub use description::{Architecture, BatchNeeds, DatasetIdentity, ModelDescription};
 pub use error::ModelError;
 pub use gat::{Gat, GatConfig};
 pub use gat_conv::GatConv;
@@ -63,5 +64,6 @@ pub use node_layer::{LayerEdges, LayerInput, NodeLayer};
 pub use non_edges::EdgeDraw;
 pub use parameters::{FreshParameters, GivenTensors, Scope, TensorSource};
 pub use q_network::{QNetwork, QNetworkConfig};
+pub use space::{RadialBasis, SpaceConfig};
 pub use target_scale::TargetScale;
 pub use vgae::{Vgae, VgaeConfig, VgaeOutput};

@@ -21,6 +21,10 @@ pub trait Function: Send + 'static {
     /// The name shown in errors and profiles.
     const NAME: &'static CStr;
 
+    /// True if the backward consists of recorded operations: then gradients of its gradients exist, as forces need them in training. Its
+    /// operations are recorded only while such a graph is made.
+    const TWICE: bool = false;
+
     /// Computes the outputs without recording. Nobody may write to an output that shares storage with an input.
     ///
     /// `recorded` is true if a backward may follow; otherwise `saved` may stay empty.
@@ -58,7 +62,8 @@ pub fn apply<F: Function>(mut function: F, inputs: &[&Tensor]) -> Result<Vec<Ten
         let output_pointers = ffi::pointers(&outputs.iter().collect::<Vec<_>>());
         let saved_pointers = ffi::pointers(&saved.iter().collect::<Vec<_>>());
         let state = Box::into_raw(Box::new(function));
-        let callbacks = Callbacks { backward: backward::<F>, drop: drop_state::<F>, name: F::NAME.as_ptr() };
+        let name = F::NAME.as_ptr();
+        let callbacks = Callbacks { backward: backward::<F>, drop: drop_state::<F>, name, twice: F::TWICE };
         // SAFETY: all pointers outlive the call; the callee takes `state` and frees it by `drop_state`.
         unsafe {
             ffi::check(kdgat_autograd_attach(
@@ -94,11 +99,35 @@ pub fn gradients(
     inputs: &[&Tensor],
     keep_graph: bool,
 ) -> Result<Vec<Option<Tensor>>, TchError> {
+    let graph = Graph { keep: keep_graph, create: false };
+    of_inputs(outputs, output_gradients, inputs, graph)
+}
+
+/// Like [`gradients`], of scalars, but records the backward, too, so that a loss of the gradients can be differentiated.
+pub fn recorded_gradients(outputs: &[&Tensor], inputs: &[&Tensor]) -> Result<Vec<Option<Tensor>>, TchError> {
+    of_inputs(outputs, &vec![None; outputs.len()], inputs, Graph { keep: true, create: true })
+}
+
+/// The fate of the graph in a backward.
+#[derive(Clone, Copy)]
+struct Graph {
+    /// True if another backward may follow.
+    keep: bool,
+    /// True to record the backward itself.
+    create: bool,
+}
+
+fn of_inputs(
+    outputs: &[&Tensor],
+    output_gradients: &[Option<&Tensor>],
+    inputs: &[&Tensor],
+    graph: Graph,
+) -> Result<Vec<Option<Tensor>>, TchError> {
     if inputs.is_empty() {
         return Ok(Vec::new());
     }
     let mut results = vec![ptr::null_mut(); inputs.len()];
-    run_engine(outputs, output_gradients, inputs, keep_graph, &mut results)?;
+    run_engine(outputs, output_gradients, inputs, graph, &mut results)?;
     // SAFETY: the call above has filled `results` with null or tensors that are now ours.
     Ok(results.into_iter().map(|pointer| unsafe { ffi::from_raw(pointer) }).collect())
 }
@@ -132,14 +161,14 @@ pub fn backward_from(
     output_gradients: &[Option<&Tensor>],
     keep_graph: bool,
 ) -> Result<(), TchError> {
-    run_engine(outputs, output_gradients, &[], keep_graph, &mut [])
+    run_engine(outputs, output_gradients, &[], Graph { keep: keep_graph, create: false }, &mut [])
 }
 
 fn run_engine(
     outputs: &[&Tensor],
     output_gradients: &[Option<&Tensor>],
     inputs: &[&Tensor],
-    keep_graph: bool,
+    graph: Graph,
     results: &mut [*mut C_tensor],
 ) -> Result<(), TchError> {
     if outputs.len() != output_gradients.len() {
@@ -161,7 +190,8 @@ fn run_engine(
             output_pointers.len(),
             input_pointers.as_ptr(),
             input_pointers.len(),
-            keep_graph,
+            graph.keep,
+            graph.create,
             results.as_mut_ptr(),
         ))
     }
@@ -185,6 +215,7 @@ struct Callbacks {
     backward: unsafe extern "C" fn(*const c_void, *const BackwardCall) -> *mut c_char,
     drop: unsafe extern "C" fn(*mut c_void),
     name: *const c_char,
+    twice: bool,
 }
 
 unsafe extern "C" fn backward<F: Function>(state: *const c_void, call: *const BackwardCall) -> *mut c_char {
@@ -202,7 +233,7 @@ unsafe extern "C" fn backward<F: Function>(state: *const c_void, call: *const Ba
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let saved: Vec<Tensor> = saved.into_iter().map(Option::unwrap_or_default).collect();
         let needed: Vec<bool> = needed.iter().map(|&needed| needed != 0).collect();
-        let _unrecorded = tch::no_grad_guard();
+        let _unrecorded = (!F::TWICE).then(tch::no_grad_guard);
         function.backward(saved, gradients, &needed)
     }));
     match outcome {
@@ -259,6 +290,7 @@ unsafe extern "C" {
         inputs: *const *const C_tensor,
         num_inputs: usize,
         keep_graph: bool,
+        create_graph: bool,
         results: *mut *mut C_tensor,
     ) -> *mut c_char;
     fn kdgat_autograd_consume(

@@ -131,6 +131,7 @@ mod tests {
                 virtual_node,
                 dropout: 0.0,
                 target_scales: Vec::new(),
+                space: None,
                 input: InputConfig::default(),
             };
             let mut parameters = FreshParameters::new(3, Device::Cpu);

@@ -10,6 +10,7 @@ mod graph_vgae;
 mod loaded;
 mod node_targets;
 mod nodes;
+mod space;
 mod vgae;
 mod weight_file;
 
@@ -25,6 +26,7 @@ use kdgat_torch::device::Uploader;
 use parking_lot::Mutex;
 use tch::{Device, Kind, TchError, Tensor};
 
+use self::space::probe_space;
 use super::model::{FrozenModel, ModelError, WeightViews};
 use super::registry::{Registered, RegistryError, TeacherConfig};
 use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights, WeightsError};
@@ -36,6 +38,7 @@ pub use graph_vgae::FrozenGraphVgae;
 pub use loaded::LoadedModel;
 pub use node_targets::{TargetChanges, TargetSmoothing};
 pub use nodes::{ActivationPlace, CachedNodes, FrozenNodes, NodeTeacher, outputs_of_all_nodes, targets_of_all_nodes};
+pub use space::FrozenSpace;
 pub use vgae::FrozenVgae;
 pub use weight_file::{NoModel, TEACHER_WEIGHTS, weight_file};
 
@@ -247,6 +250,7 @@ pub fn model(
     Ok(match architecture {
         Architecture::Vgae(config) => Box::new(FrozenVgae::new(config, vocabulary, kernel, asked)),
         Architecture::Gat(config) => Box::new(FrozenGat::new(config, vocabulary, kernel, asked)),
+        Architecture::Graph(config) if config.kind.is_in_space() => Box::new(FrozenSpace::new(config, kernel, asked)),
         Architecture::Graph(config) => Box::new(FrozenGraph::new(config, kernel, asked)),
         Architecture::GraphVgae(config) => Box::new(FrozenGraphVgae::new(config, kernel, asked)),
         Architecture::Nodes(_) => {
@@ -302,10 +306,12 @@ pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherErro
         Architecture::GraphVgae(config) => Some(&config.encoder),
         _ => None,
     };
-    if let Some(GnnConfig { node_features, edge_features, .. }) = of_graphs {
+    if let Some(GnnConfig { node_features, edge_features, space, .. }) = of_graphs {
         let filled = |size: [i64; 2]| Tensor::f_full(size, 0.5, (Kind::Float, Device::Cpu)).map_err(ModelError::from);
         batch.continuous = filled([batch.num_nodes(), *node_features])?;
         batch.edge_attributes = Some(filled([batch.adjacency.num_edges(), *edge_features])?);
+        let positions = space.as_ref().map(|space| probe_space(space.cutoff));
+        batch.space = positions.transpose().map_err(ModelError::from)?.map(Box::new);
     }
     let own = Vocabulary::from_ids(config.vocabulary.iter().copied());
     let vocabulary = TeacherVocabulary::new(&architecture, own.clone(), &own);

@@ -2,6 +2,14 @@
 //!
 //! Losses are means over rows: over the graphs of a batch or, for targets of nodes, over the nodes that have targets. Distillation
 //! compares these nodes only.
+//!
+//! A network in space that gives forces learns them, too: each task and distillation loss of values is then
+//!
+//! ```text
+//! w_E·(squared distance of outputs) + w_F·(mean squared distance of forces, over nodes and axes)
+//! ```
+//!
+//! with forces on the scale of the standardised outputs, whose gradient they are.
 
 use std::sync::Arc;
 
@@ -9,12 +17,13 @@ use tch::{Device, Kind, Tensor};
 
 use super::{Student, TeacherLink, absent, share, target};
 use crate::alpha::Alpha;
-use crate::hints::Hints;
+use crate::hints::{Hints, VectorHints};
 use crate::losses::{self, EmbeddingLoss, LogitLoss};
 use crate::{TargetName, TargetRows};
 use kdgat_graph::padding::Mask;
 use kdgat_graph::{Batch, Level, NodeTargets, Task};
 use kdgat_nn::layers::Mode;
+use kdgat_nn::space::SpaceAnswer;
 use kdgat_nn::target_scale::ScaleTensors;
 use kdgat_nn::{Gnn, ModelError, TargetScale, masked};
 use kdgat_torch::autocast::widened;
@@ -35,6 +44,31 @@ pub struct GraphObjective {
     known_nodes: Arc<Vec<u64>>,
     /// Scales of the student's and of the teacher's values, for regression; made by the first step.
     scales: Option<Scales>,
+    /// Weights of energies and forces, for a network that gives forces.
+    force_weights: ForceWeights,
+    /// The batch received last.
+    whole: Part,
+}
+
+/// Weights of the losses of energies and of forces.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ForceWeights {
+    /// w_E, of the outputs.
+    pub energies: f64,
+    /// w_F, of the forces.
+    pub forces: f64,
+}
+
+/// A network's answer for a batch.
+struct Answer {
+    /// Rows that hints compare: those that the head reads.
+    hidden: Tensor,
+    /// `[rows, outputs]`
+    outputs: Tensor,
+    /// `[num_nodes, 3, hidden]`: vectors of a PaiNN.
+    vectors: Option<Tensor>,
+    /// `[num_nodes, 3]`: forces on the scale of the outputs.
+    forces: Option<Tensor>,
 }
 
 /// Scales of values on the device of the batches.
@@ -56,6 +90,8 @@ pub struct GraphDistillation {
     pub teacher_scales: Vec<TargetScale>,
     /// The loss of a hidden layer, if hints are used.
     pub hints: Option<Hints>,
+    /// The loss of the vectors of nodes, beside hints, if student and teacher have any.
+    pub vectors: Option<VectorHints>,
     /// The loss of the embedding and its weight within the distillation, if the teacher's outputs have one.
     pub embedding: Option<(EmbeddingLoss, f64)>,
 }
@@ -66,6 +102,8 @@ struct Truth<'a> {
     labels: Tensor,
     /// `[rows, number of targets]`, on the scale of the outputs.
     values: Tensor,
+    /// `[num_nodes, 3]`: forces on the scale of the outputs, for a network that gives them.
+    forces: Option<Tensor>,
     /// The rows that are not padding; `None` for a batch without.
     real: Option<&'a Mask>,
 }
@@ -95,6 +133,8 @@ const OF_VALUES: [&[&str]; 2] = [
     &["task_loss", "kd_loss", "mean_absolute_error", "teacher_distance", "hint_kd"],
     &["task_loss", "kd_loss", "mean_absolute_error", "teacher_distance", "embedding_kd"],
 ];
+const WITH_FORCES: &[&str] =
+    &["task_loss", "kd_loss", "mean_absolute_error", "teacher_distance", "force_error", "hint_kd"];
 
 /// Names of all parts that a loss of any task may have.
 pub const ALL_PARTS: &[&str] = &[
@@ -105,6 +145,7 @@ pub const ALL_PARTS: &[&str] = &[
     "mean_absolute_error",
     "teacher_agreement",
     "teacher_distance",
+    "force_error",
     "hint_kd",
     "embedding_kd",
 ];
@@ -112,7 +153,84 @@ pub const ALL_PARTS: &[&str] = &[
 impl GraphObjective {
     /// A student in training; `distillation` is the loss that belongs to `teacher`.
     pub fn new(model: Gnn, task: Task, teacher: TeacherLink, distillation: Option<GraphDistillation>) -> Self {
-        Self { model, task, teacher, distillation, known_nodes: Arc::default(), scales: None }
+        let force_weights = ForceWeights { energies: 1.0, forces: 1.0 };
+        let whole = Part { graphs: 0..0, nodes: 0..0 };
+        Self { model, task, teacher, distillation, known_nodes: Arc::default(), scales: None, force_weights, whole }
+    }
+
+    /// Weighs energies and forces, which a network without forces ignores.
+    pub fn with_force_weights(self, force_weights: ForceWeights) -> Self {
+        Self { force_weights, ..self }
+    }
+
+    /// Share of a part in the nodes of the batch received last, relative to its share in the graphs: the factor of means over nodes among
+    /// losses that are weighted by graphs.
+    fn relative_nodes(&self, part: &Part) -> f64 {
+        let Part { graphs, nodes } = &self.whole;
+        let share = |own: f64, all: f64| own / all.max(1.0);
+        let of_nodes = share((part.nodes.end - part.nodes.start) as f64, (nodes.end - nodes.start) as f64);
+        of_nodes / share(part.graphs.len() as f64, graphs.len() as f64)
+    }
+
+    /// The network's answer: outputs of the rows that have targets, and what may be compared with a teacher.
+    fn answer(&self, batch: &Batch, mode: Mode) -> Result<Answer, ObjectiveError> {
+        let Some(answer) = self.model.in_space(batch, mode) else {
+            let hidden = self.with_targets(self.model.embed(batch, mode)?, batch)?;
+            let outputs = widened(&self.model.classify(&hidden, mode)?)?;
+            return Ok(Answer { hidden, outputs, vectors: None, forces: None });
+        };
+        let SpaceAnswer { outputs, nodes, vectors, forces } = answer?;
+        let (hidden, outputs) = (self.with_targets(nodes, batch)?, self.with_targets(outputs, batch)?);
+        Ok(Answer { hidden, outputs, vectors, forces })
+    }
+
+    /// A loss of outputs with that of forces, if the network gives any; those compared are on the same scale.
+    fn with_forces(
+        &self,
+        of_outputs: Tensor,
+        [mine, theirs]: [Option<&Tensor>; 2],
+        part: &Part,
+    ) -> Result<Tensor, ObjectiveError> {
+        let ForceWeights { energies, forces } = self.force_weights;
+        let Some(mine) = mine else { return Ok(of_outputs) };
+        let of_outputs = of_outputs.f_mul_scalar(energies)?;
+        let Some(theirs) = theirs else { return Ok(of_outputs) };
+        let distance =
+            masked::squared_distance(mine, theirs, None)?.f_mul_scalar(forces * self.relative_nodes(part))?;
+        Ok(of_outputs.f_add(&distance)?)
+    }
+
+    /// The targets of forces on the scale of the outputs, for a network that gives forces.
+    fn true_forces(&self, batch: &Batch) -> Result<Option<Tensor>, ObjectiveError> {
+        if !self.model.config().gives_forces() {
+            return Ok(None);
+        }
+        let forces = batch.space.as_ref().and_then(|space| space.forces.as_ref()).ok_or("the batch has no forces")?;
+        Ok(Some(match &self.scales {
+            Some(scales) => forces.f_div(&scales.own.deviations().f_to_kind(Kind::Float)?)?,
+            None => forces.shallow_clone(),
+        }))
+    }
+
+    /// A teacher's forces on the student's scale.
+    fn taught_forces(&self, forces: Tensor) -> Result<Tensor, ObjectiveError> {
+        Ok(match &self.scales {
+            Some(Scales { own, teacher: Some(teacher) }) => {
+                let ratio = teacher.deviations().f_div(own.deviations())?.f_to_kind(Kind::Float)?;
+                forces.f_mul(&ratio)?
+            }
+            _ => forces,
+        })
+    }
+
+    /// Mean absolute error of the forces over nodes and axes, in the units of the data.
+    fn force_error(&self, forces: &Tensor, truth: &Tensor, part: &Part) -> Result<Tensor, ObjectiveError> {
+        let errors = forces.detach().f_sub(truth)?.f_abs()?;
+        let errors = match &self.scales {
+            Some(scales) => errors.f_mul(&scales.own.deviations().f_to_kind(Kind::Float)?)?,
+            None => errors,
+        };
+        Ok(errors.f_mean(Kind::Float)?.f_mul_scalar(self.relative_nodes(part))?)
     }
 
     /// Number of rows of a part of the batch received last, over which its losses are means.
@@ -129,19 +247,28 @@ impl GraphObjective {
         &self,
         distillation: &GraphDistillation,
         targets: &TargetRows,
-        [pooled, outputs]: [&Tensor; 2],
-        (batch, truth): (&Batch, &Truth),
+        answer: &Answer,
+        (batch, truth, part): (&Batch, &Truth, &Part),
     ) -> Result<Taught, ObjectiveError> {
         let (mut kd, mut agreement, mut extra) = (None, None, None);
-        let [logits, hidden] = match self.model.config().level {
-            Level::Graph => [TargetName::Logits, TargetName::HiddenGraphs],
-            Level::Node => [TargetName::NodeLogits, TargetName::HiddenNodes],
+        let config = self.model.config();
+        let logits = match config.level {
+            Level::Graph => TargetName::Logits,
+            Level::Node => TargetName::NodeLogits,
         };
+        let hidden = match config.hidden_level() {
+            Level::Graph => TargetName::HiddenGraphs,
+            Level::Node => TargetName::HiddenNodes,
+        };
+        let Answer { hidden: pooled, outputs, .. } = answer;
         if let Some(taught) = targets.get(logits) {
             let taught = self.with_targets(taught.gathered()?, batch)?;
             let taught = self.on_own_scale(taught, batch)?;
             agreement = Some(self.agreement(outputs, &taught, truth.real)?);
-            kd = Some(self.kd_loss(distillation, outputs, &taught, truth)?);
+            let of_outputs = self.kd_loss(distillation, outputs, &taught, truth)?;
+            let forces =
+                targets.get(TargetName::Forces).map(|rows| self.taught_forces(rows.gathered()?)).transpose()?;
+            kd = Some(self.with_forces(of_outputs, [answer.forces.as_ref(), forces.as_ref()], part)?);
         }
         let mut add = |term: Tensor| -> Result<(), ObjectiveError> {
             kd = Some(match kd.take() {
@@ -152,9 +279,14 @@ impl GraphObjective {
         };
         if let Some(hints) = &distillation.hints {
             let hidden = self.with_targets(target(targets, hidden)?.gathered()?, batch)?;
-            let hint = hints.compare(pooled, &hidden, truth.real)?;
-            add(hint.weighted()?)?;
-            extra = Some(hint.distance);
+            let mut hint = hints.compare(pooled, &hidden, truth.real)?;
+            if let (Some(hints), Some(own)) = (&distillation.vectors, &answer.vectors) {
+                hint = hint.with(hints.compare(own, &target(targets, TargetName::Vectors)?.gathered()?)?)?;
+            }
+            // The rows of nodes among losses that are weighted by graphs.
+            let factor = if config.hidden_level() == config.level { 1.0 } else { self.relative_nodes(part) };
+            add(hint.weighted()?.f_mul_scalar(factor)?)?;
+            extra = Some(hint.distance.f_mul_scalar(factor)?);
         }
         if let Some((loss, weight)) = distillation.embedding {
             let taught = target(targets, TargetName::Embedding)?.gathered()?;
@@ -218,7 +350,7 @@ impl GraphObjective {
 
     /// Cross entropy, binary cross entropy of each label, or mean squared error of standardised values.
     fn task_loss(&self, outputs: &Tensor, truth: &Truth) -> Result<Tensor, ModelError> {
-        let Truth { labels, values, real } = truth;
+        let Truth { labels, values, real, .. } = truth;
         Ok(match self.task {
             Task::Classification => masked::cross_entropy(outputs, labels, *real)?,
             Task::MultiLabel => masked::binary_cross_entropy(outputs, values, *real)?,
@@ -243,7 +375,7 @@ impl GraphObjective {
 
     /// The reported figure: accuracy, share of right labels, or mean absolute error in the units of the targets, over all targets.
     fn figure(&self, outputs: &Tensor, truth: &Truth) -> Result<Tensor, ModelError> {
-        let Truth { labels, values, real } = truth;
+        let Truth { labels, values, real, .. } = truth;
         match self.task {
             Task::Classification => share(&outputs.f_argmax(-1, false)?.f_eq_tensor(labels)?, *real),
             Task::MultiLabel => share_of_all(&outputs.f_gt(0.0)?.f_eq_tensor(&values.f_gt(0.5)?)?, *real),
@@ -286,7 +418,10 @@ impl Objective for GraphObjective {
             Task::MultiLabel => OF_LABELS,
             Task::Regression => OF_VALUES,
         };
-        let [with_hint, with_embedding] = names;
+        let [with_hint, with_embedding] = match self.model.config().gives_forces() {
+            true => [WITH_FORCES, WITH_FORCES],
+            false => names,
+        };
         match &self.distillation {
             Some(GraphDistillation { embedding: Some(_), .. }) => with_embedding,
             Some(GraphDistillation { hints: Some(_), .. }) => with_hint,
@@ -314,29 +449,33 @@ impl Objective for GraphObjective {
 
     fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
         self.prepare_scales(batch.continuous.device())?;
-        let pooled = self.with_targets(self.model.embed(batch, mode)?, batch)?;
-        let outputs = widened(&self.model.classify(&pooled, mode)?)?;
+        let answer = self.answer(batch, mode)?;
         let real = batch.real.as_ref().map(|real| &real.graphs);
-        let truth = Truth { labels: self.labels(batch)?, values: self.truth(batch)?, real };
-        let task = self.task_loss(&outputs, &truth)?;
+        let (labels, values) = (self.labels(batch)?, self.truth(batch)?);
+        let truth = Truth { labels, values, forces: self.true_forces(batch)?, real };
+        let task = self.task_loss(&answer.outputs, &truth)?;
+        let task = self.with_forces(task, [answer.forces.as_ref(), truth.forces.as_ref()], part)?;
         self.teacher.read()?;
         let targets = self.teacher.rows_of(part)?;
-        let figure = self.figure(&outputs, &truth)?;
+        let figure = self.figure(&answer.outputs, &truth)?;
+        let forces = answer.forces.as_ref().zip(truth.forces.as_ref());
+        let of_forces = forces.map(|(forces, truth)| self.force_error(forces, truth, part)).transpose()?;
         let (Some(distillation), Some(targets)) = (&self.distillation, targets) else {
             let total = task.shallow_clone();
             let (kd, agreement) = (absent(&task), absent(&task));
-            return Ok(Losses { total, parts: vec![task, kd, figure, agreement] });
+            return Ok(Losses { total, parts: [task, kd, figure, agreement].into_iter().chain(of_forces).collect() });
         };
-        let Taught { kd, agreement, extra } =
-            self.taught(distillation, &targets, [&pooled, &outputs], (batch, &truth))?;
+        let Taught { kd, agreement, extra } = self.taught(distillation, &targets, &answer, (batch, &truth, part))?;
         let total = losses::total(&kd, &task, distillation.alpha.of(mode))?;
         let agreement = agreement.unwrap_or_else(|| absent(&task));
         let mut parts = vec![task, kd, figure, agreement];
+        parts.extend(of_forces);
         parts.extend(extra);
         Ok(Losses { total, parts })
     }
 
     fn start_batch(&mut self, batch: &Batch) {
+        self.whole = Part::whole(batch);
         self.known_nodes = batch.node_targets.as_ref().map(|targets| Arc::clone(&targets.pointers)).unwrap_or_default();
     }
 
@@ -374,6 +513,7 @@ impl Student for GraphObjective {
     fn capture_obstacle(&self) -> Option<&'static str> {
         let config = self.model.config();
         match config.level {
+            _ if config.kind.is_in_space() => Some("the number of pairs differs from batch to batch"),
             Level::Node => Some("the number of nodes with targets differs from batch to batch"),
             Level::Graph if config.embedding_columns > 0 => Some("losses of embeddings compare all rows of a batch"),
             Level::Graph => None,
@@ -433,6 +573,7 @@ mod tests {
                 pooling: Pooling::Sum,
                 virtual_node: true,
                 dropout: 0.0,
+                space: None,
                 target_scales: match task {
                     Task::Regression => vec![TargetScale { mean: 1.0, deviation: 2.0, weights: Vec::new() }],
                     _ => Vec::new(),

@@ -16,7 +16,7 @@ use kdgat_torch::rows::Rows;
 use kdgat_train::objective::{Objective, ObjectiveError};
 
 pub use gat::{GatDistillation, GatObjective, WITH_HINT as GAT_PARTS};
-pub use graph::{ALL_PARTS as GRAPH_PARTS, GraphDistillation, GraphObjective};
+pub use graph::{ALL_PARTS as GRAPH_PARTS, ForceWeights, GraphDistillation, GraphObjective};
 pub use graph_vgae::{GraphVgaeObjective, WITH_HINT as GRAPH_VGAE_PARTS};
 pub use nodes::{Consistency, IGNORED_LABEL, NodeDistillation, NodeObjective};
 pub use teacher_link::TeacherLink;

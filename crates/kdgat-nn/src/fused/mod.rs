@@ -23,6 +23,7 @@ pub mod math;
 pub mod neighbours;
 pub mod norm;
 mod norm_backward;
+pub mod pair_sums;
 pub mod pool;
 mod projection;
 pub mod score;

@@ -38,6 +38,8 @@ struct KdgatFunction {
   char* (*backward)(const void* state, const KdgatBackward* call);
   void (*drop)(void* state);
   const char* name;
+  // True if `backward` consists of recorded operations, so that gradients of gradients exist.
+  bool twice;
 };
 }
 
@@ -74,7 +76,7 @@ struct RustNode final : public Node {
   variable_list apply(variable_list&& gradients) override {
     std::lock_guard<std::mutex> lock(mutex_);
     TORCH_CHECK(
-        !c10::GradMode::is_enabled(),
+        function_.twice || !c10::GradMode::is_enabled(),
         name(), " cannot be differentiated twice: run backward with create_graph = false");
     TORCH_CHECK(
         state_ != nullptr,
@@ -227,17 +229,17 @@ char* kdgat_autograd_attach(
 // inputs, adds the gradients to the leaves' `.grad`.
 char* kdgat_autograd_gradients(
     at::Tensor* const* outputs, at::Tensor* const* output_gradients, size_t num_outputs,
-    at::Tensor* const* inputs, size_t num_inputs, bool keep_graph,
+    at::Tensor* const* inputs, size_t num_inputs, bool keep_graph, bool create_graph,
     at::Tensor** results) {
   return kdgat::guarded([&] {
     auto roots = gather(outputs, num_outputs);
     auto weights = gather(output_gradients, num_outputs);
     if (num_inputs == 0) {
-      torch::autograd::backward(roots, weights, keep_graph);
+      torch::autograd::backward(roots, weights, keep_graph, create_graph);
       return;
     }
     auto gradients = torch::autograd::grad(
-        roots, gather(inputs, num_inputs), weights, keep_graph, /*create_graph=*/false, /*allow_unused=*/true);
+        roots, gather(inputs, num_inputs), weights, keep_graph, create_graph, /*allow_unused=*/true);
     for (size_t i = 0; i < num_inputs; ++i) {
       results[i] = to_heap(gradients[i]);
     }

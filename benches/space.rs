@@ -1,0 +1,211 @@
+//! Training steps of networks in space, energies and forces, beside schnetpack's: the same molecules, in turn, in one run.
+//!
+//! 200 molecules of nine atoms whose pairs all exchange messages; a step computes energies, forces and the gradients of a loss of both.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use clap::Parser;
+use common::rows::Rows;
+use common::{Error, median};
+use kdgat::graph::edge_list::{EdgeList, from_edge_list};
+use kdgat::graph::{Batch, Level, Space};
+use kdgat::nn::attention::Backend;
+use kdgat::nn::layers::Mode;
+use kdgat::nn::parameters::NamedTensor;
+use kdgat::nn::{FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, RadialBasis, Scope, SpaceConfig};
+use tch::{Device, Kind, Tensor};
+
+const MOLECULES: usize = 200;
+const ATOMS: usize = 9;
+const COLUMNS: i64 = 128;
+const CUTOFF: f64 = 5.0;
+
+#[derive(Debug, Parser)]
+struct Options {
+    #[command(flatten)]
+    output: common::Output,
+    /// The Python program that runs schnetpack
+    #[arg(long)]
+    peer: Option<PathBuf>,
+    /// Python interpreter that runs it
+    #[arg(long, default_value = "python3")]
+    peer_python: PathBuf,
+    /// Threads of both programs
+    #[arg(long, default_value_t = 2)]
+    threads: i32,
+    /// Passed by cargo
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> Result<(), Error> {
+    // The allocator of the program: otherwise the C library maps new memory for large results in every step.
+    kdgat::torch::allocator::install()?;
+    let options = Options::parse();
+    tch::set_num_threads(options.threads);
+    let scratch = tempfile::tempdir()?;
+    let batch = molecules()?;
+    let path = scratch.path().join("molecules.safetensors");
+    write(&batch, &path)?;
+    let rounds = if options.output.quick { 5 } else { 15 };
+    let mut rows = Rows::new("space", options.output.json);
+    for kind in [GnnKind::PaiNN, GnnKind::SchNet] {
+        let mut peer = options.peer.as_ref().map(|program| Peer::start(&options, program, kind, &path)).transpose()?;
+        let model = Network::new(kind)?;
+        let (mut own, mut others) = (Vec::new(), Vec::new());
+        for round in 0..rounds + 2 {
+            let mine = model.step(&batch)?;
+            let theirs = peer.as_mut().map(Peer::step).transpose()?;
+            // The first rounds include memory allocation and cold caches.
+            if round >= 2 {
+                own.push(mine);
+                others.extend(theirs);
+            }
+        }
+        let ratios = own.iter().zip(&others).map(|(mine, theirs)| theirs / mine).collect();
+        let row = format!("{} of {COLUMNS} columns, {MOLECULES} molecules of {ATOMS} atoms", kind.as_str());
+        let of_peer = peer.is_some().then(|| ("schnetpack", median(others), median(ratios)));
+        rows.add(&row, ("energies, forces and gradients", "ms"), median(own), of_peer);
+    }
+    rows.finish(Device::Cpu, options.output.results.as_deref())
+}
+
+struct Network {
+    model: Gnn,
+    tensors: Vec<NamedTensor>,
+}
+
+impl Network {
+    fn new(kind: GnnKind) -> Result<Self, Error> {
+        let basis = RadialBasis::Gaussian;
+        let space =
+            SpaceConfig { cutoff: CUTOFF, kinds: 100, features: false, basis, radial_functions: 20, forces: true };
+        let config = GnnConfig {
+            kind,
+            node_features: 1,
+            edge_features: 0,
+            hidden: COLUMNS,
+            layers: 3,
+            heads: 1,
+            outputs: 1,
+            embedding_columns: 0,
+            level: Level::Graph,
+            pooling: Pooling::Sum,
+            virtual_node: false,
+            dropout: 0.0,
+            target_scales: Vec::new(),
+            space: Some(space),
+            input: InputConfig::default(),
+        };
+        let mut parameters = FreshParameters::new(1, Device::Cpu);
+        let model = Gnn::new(Scope::root(&mut parameters), &config, Backend::Auto)?;
+        Ok(Self { model, tensors: parameters.into_tensors() })
+    }
+
+    /// Milliseconds of a step.
+    fn step(&self, batch: &Batch) -> Result<f64, Error> {
+        let start = Instant::now();
+        let answer = self.model.in_space(batch, Mode::Training).ok_or("no network in space")??;
+        let forces = answer.forces.ok_or("no forces")?;
+        let loss = answer.outputs.f_square()?.f_mean(Kind::Float)?.f_add(&forces.f_square()?.f_mean(Kind::Float)?)?;
+        loss.f_backward()?;
+        for named in &self.tensors {
+            let _ = named.tensor.grad().f_zero_()?;
+        }
+        Ok(1e3 * start.elapsed().as_secs_f64())
+    }
+}
+
+/// Random molecules, with all pairs of atoms.
+fn molecules() -> Result<Batch, Error> {
+    let nodes = MOLECULES * ATOMS;
+    let (mut targets, mut sources) = (Vec::new(), Vec::new());
+    for target in 0..nodes {
+        let first = target / ATOMS * ATOMS;
+        for source in (first..first + ATOMS).filter(|&source| source != target) {
+            targets.push(target as i64);
+            sources.push(source as i64);
+        }
+    }
+    tch::manual_seed(0);
+    let pointers: Vec<i32> = (0..=nodes).map(|node| (node * (ATOMS - 1)) as i32).collect();
+    let space = Space {
+        positions: Tensor::f_randn([nodes as i64, 3], (Kind::Float, Device::Cpu))?,
+        kinds: Tensor::f_randint_low(1, 9, [nodes as i64], (Kind::Int64, Device::Cpu))?,
+        targets: Tensor::f_from_slice(&targets)?,
+        sources: Tensor::f_from_slice(&sources)?,
+        row_pointers: Tensor::f_from_slice(&pointers)?,
+        shifts: None,
+        forces: None,
+    };
+    let list = EdgeList {
+        id_index: &vec![0; nodes],
+        continuous: &vec![0.0; 10 * nodes],
+        sources: &[],
+        targets: &[],
+        edge_attributes: None,
+        node_pointers: &(0..=MOLECULES).map(|molecule| (molecule * ATOMS) as i64).collect::<Vec<_>>(),
+        labels: &[0; MOLECULES],
+        vocabulary_size: 1,
+    };
+    Ok(Batch { space: Some(Box::new(space)), ..from_edge_list(&list)? })
+}
+
+/// Writes the molecules for schnetpack.
+fn write(batch: &Batch, path: &std::path::Path) -> Result<(), Error> {
+    let space = batch.space.as_ref().ok_or("no positions")?;
+    let tensors = [
+        ("positions", &space.positions),
+        ("kinds", &space.kinds),
+        ("targets", &space.targets),
+        ("sources", &space.sources),
+        ("molecule", &batch.graph_of_node),
+    ];
+    Tensor::write_safetensors(&tensors, path)?;
+    Ok(())
+}
+
+/// schnetpack in a process of its own, which makes a step for each line that it reads.
+struct Peer {
+    process: Child,
+    requests: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    fn start(options: &Options, program: &PathBuf, kind: GnnKind, molecules: &PathBuf) -> Result<Self, Error> {
+        fs::metadata(program)?;
+        let mut process = Command::new(&options.peer_python)
+            .arg(program)
+            .args(["--model", kind.as_str(), "--threads", &options.threads.to_string(), "--molecules"])
+            .arg(molecules)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (requests, answers) = (process.stdin.take(), process.stdout.take());
+        let (requests, answers) = (requests.ok_or("no input")?, BufReader::new(answers.ok_or("no output")?));
+        Ok(Self { process, requests, answers })
+    }
+
+    /// Milliseconds of a step.
+    fn step(&mut self) -> Result<f64, Error> {
+        writeln!(self.requests, "step")?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        line.trim().parse().map_err(|_| format!("the peer answered '{}'", line.trim()).into())
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It ends with its input; an error of a process that has ended already does not matter.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

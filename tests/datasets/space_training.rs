@@ -1,0 +1,141 @@
+//! Networks in space from the command line: energies and forces of a teacher, its students, and their evaluation.
+
+use std::collections::HashMap;
+use std::f64::consts::PI;
+use std::fs;
+use std::path::Path;
+
+use support::cli::Workplace;
+
+/// A number from 0 to 1 that looks random.
+fn noise(index: usize) -> f64 {
+    let value = (index as f64 * 12.9898).sin() * 43_758.545;
+    value - value.floor()
+}
+
+/// Molecules of three or four atoms on a circle, moved at random, as extended XYZ: a spring between each two atoms has the energy
+/// k (d − 1.2)², with k = 3 between two of the same element and 1 otherwise.
+fn write_springs(path: &Path, molecules: usize, with_forces: bool) {
+    let mut text = String::new();
+    for molecule in 0..molecules {
+        let atoms = 3 + molecule % 2;
+        let elements: Vec<&str> = (0..atoms).map(|atom| ["C", "O"][(atom + molecule) % 2]).collect();
+        let place = |atom: usize, axis: usize| {
+            let angle = 2.0 * PI * atom as f64 / atoms as f64;
+            [angle.cos(), angle.sin(), 0.0][axis] + 0.6 * (noise(97 * molecule + 7 * atom + axis) - 0.5)
+        };
+        let (mut energy, mut forces) = (0.0, vec![[0.0; 3]; atoms]);
+        for one in 0..atoms {
+            for other in 0..one {
+                let vector = [0, 1, 2].map(|axis| place(other, axis) - place(one, axis));
+                let distance = vector.iter().map(|value| value * value).sum::<f64>().sqrt();
+                let stiffness = if elements[one] == elements[other] { 3.0 } else { 1.0 };
+                energy += stiffness * (distance - 1.2).powi(2);
+                for axis in 0..3 {
+                    let pull = 2.0 * stiffness * (distance - 1.2) * vector[axis] / distance;
+                    forces[one][axis] += pull;
+                    forces[other][axis] -= pull;
+                }
+            }
+        }
+        let columns = if with_forces { "species:S:1:pos:R:3:forces:R:3" } else { "species:S:1:pos:R:3" };
+        text += &format!("{atoms}\nProperties={columns} energy={energy:.6}\n");
+        for atom in 0..atoms {
+            let numbers: Vec<f64> = (0..3).map(|axis| place(atom, axis)).chain(forces[atom]).collect();
+            let count = if with_forces { 6 } else { 3 };
+            let cells: Vec<String> = numbers[..count].iter().map(|value| format!("{value:.6}")).collect();
+            text += &format!("{} {}\n", elements[atom], cells.join(" "));
+        }
+    }
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+const DATA: [&str; 6] = ["--data", "springs.xyz", "--device", "cpu", "--threads", "1"];
+const SMALL: [&str; 6] = ["--hidden", "16", "--layers", "2", "--radial-functions", "12"];
+
+fn with(place: &Workplace, arguments: &[&str]) -> String {
+    place.success(&[arguments, &DATA].concat())
+}
+
+/// Metrics of the evaluated models.
+fn metrics(place: &Workplace) -> HashMap<(String, String), f64> {
+    let rows: Vec<HashMap<String, String>> =
+        csv::Reader::from_path(place.path().join("runs/springs/evaluation/graph_metrics.csv"))
+            .unwrap()
+            .deserialize()
+            .map(Result::unwrap)
+            .collect();
+    let metric = |row: &HashMap<String, String>| {
+        ((row["model"].clone(), row["metric"].clone()), row["value"].parse().unwrap_or(f64::NAN))
+    };
+    rows.iter().map(metric).collect()
+}
+
+/// Columns of a run's metrics by epoch.
+fn column(place: &Workplace, run: &str, name: &str) -> Vec<f64> {
+    let path = place.path().join("runs/springs").join(run).join("metrics.csv");
+    let mut reader = csv::Reader::from_path(path).unwrap();
+    let at = reader.headers().unwrap().iter().position(|header| header == name).unwrap();
+    reader.records().map(|record| record.unwrap()[at].parse().unwrap_or(f64::NAN)).collect()
+}
+
+#[test]
+fn energies_and_forces_are_learned_taught_and_evaluated() {
+    let place = Workplace::new();
+    write_springs(&place.path().join("springs.xyz"), 120, true);
+    let epochs = ["--max-epochs", "30", "--lr", "0.005"];
+    with(&place, &[&["train", "--preset", "painn,teacher"], &SMALL[..], &epochs].concat());
+    let errors = column(&place, "painn_teacher_train/1", "val_force_error");
+    assert!(errors[29] < 0.5 * errors[0], "{errors:?}");
+
+    // The teacher's forces are cached, and a resumed run gives the losses of one that was not interrupted.
+    let student = ["train", "--preset", "schnet,student", "--hidden", "8", "--layers", "2", "--offload-teacher"];
+    let text = with(&place, &[&student[..], &["--max-epochs", "3"]].concat());
+    assert!(text.contains("of targets cached"), "{text}");
+    let painn = ["train", "--preset", "painn,student", "--hidden", "8", "--layers", "2", "--kd-hint-weight", "0.1"];
+    with(&place, &[&painn[..], &["--max-epochs", "2", "--cutoff", "3"]].concat());
+    let hints = column(&place, "painn_student_train_kd/1", "hint_kd");
+    assert!(hints.iter().all(|hint| *hint > 0.0), "{hints:?}");
+
+    with(&place, &["evaluate", "--resamples", "50"]);
+    let metrics = metrics(&place);
+    let of = |model: &str, metric: &str| metrics[&(model.to_owned(), metric.to_owned())];
+    let (teacher, student) = ("painn_teacher_train/1", "schnet_student_train_kd/1");
+    assert!(of(teacher, "forces MAE") < of(student, "forces MAE"), "{metrics:?}");
+    // The mean force of the data is 0, and so is that of a model that knows nothing; its error is about 1.
+    assert!(of(teacher, "forces MAE") < 0.5 && of(teacher, "energy R2") > 0.5, "{metrics:?}");
+}
+
+/// Without forces, and with a weight of 0 for them, the energies alone are learned.
+#[test]
+fn energies_alone_are_learned() {
+    let place = Workplace::new();
+    write_springs(&place.path().join("springs.xyz"), 60, false);
+    with(&place, &[&["train", "--preset", "schnet,teacher", "--max-epochs", "2"], &SMALL[..]].concat());
+    write_springs(&place.path().join("springs.xyz"), 60, true);
+    let alone =
+        ["train", "--preset", "painn,teacher", "--max-epochs", "2", "--force-weight", "0", "--radial-basis", "bessel"];
+    with(&place, &[&alone[..], &SMALL[..]].concat());
+    for run in ["schnet_teacher_train/1", "painn_teacher_train/1"] {
+        let text = fs::read_to_string(place.path().join("runs/springs").join(run).join("metrics.csv")).unwrap();
+        assert!(!text.contains("force_error"), "{run}: {text}");
+    }
+}
+
+#[test]
+fn what_cannot_be_trained_in_space_is_refused() {
+    let place = Workplace::new();
+    write_springs(&place.path().join("springs.xyz"), 20, true);
+    let refused = |arguments: &[&str], expected: &str| {
+        let said = place.refused(&[&["train", "--preset", "painn,teacher"], arguments, &DATA].concat());
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    };
+    refused(&["--dropout", "0.1"], "--dropout");
+    refused(&["--pooling", "max"], "pooling");
+    refused(&["--virtual-node", "true"], "virtual");
+    refused(&["--energy-weight", "0", "--force-weight", "0"], "energy_weight and force_weight are both 0");
+    refused(&["--cutoff", "0"], "cutoff");
+    let said = place.refused(&[&["train", "--preset", "gin,teacher", "--cutoff", "4"][..], &DATA].concat());
+    assert!(said.contains("only a schnet or painn reads it"), "{said}");
+}

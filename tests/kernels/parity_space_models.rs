@@ -1,0 +1,343 @@
+//! SchNet and PaiNN equal schnetpack: names of tensors, energies, forces, and gradients of a loss of both. Energies do not depend on the place
+//! of a molecule in space, nor on the order of its atoms; forces turn along.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use kdgat::graph::edge_list::{EdgeList, from_edge_list};
+use kdgat::graph::{Batch, Level, Space};
+use kdgat::nn::attention::Backend;
+use kdgat::nn::layers::Mode;
+use kdgat::nn::space::{SpaceAnswer, SpaceNetwork};
+use kdgat::nn::{
+    FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, RadialBasis, Scope, SpaceConfig,
+    parameters::NamedTensor,
+};
+use tch::{Device, Kind, Tensor};
+
+const TOLERANCE: f64 = 1e-5;
+const CUTOFF: f64 = 3.0;
+
+const MODELS: [(&str, GnnKind, RadialBasis, Pooling); 3] = [
+    ("painn", GnnKind::PaiNN, RadialBasis::Gaussian, Pooling::Sum),
+    ("schnet", GnnKind::SchNet, RadialBasis::Gaussian, Pooling::Sum),
+    ("bessel", GnnKind::PaiNN, RadialBasis::Bessel, Pooling::Mean),
+];
+
+fn reference() -> HashMap<String, Tensor> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parity/space_models.safetensors");
+    Tensor::read_safetensors(path).unwrap().into_iter().collect()
+}
+
+fn integers(tensor: &Tensor) -> Vec<i64> {
+    Vec::try_from(tensor).unwrap()
+}
+
+/// Molecules with these sizes, and their pairs.
+fn batch(sizes: &[usize], space: Space) -> Batch {
+    let nodes: usize = sizes.iter().sum();
+    let pointers: Vec<usize> = std::iter::once(0)
+        .chain(sizes.iter().scan(0, |end, size| {
+            *end += size;
+            Some(*end)
+        }))
+        .collect();
+    let list = EdgeList {
+        id_index: &vec![0; nodes],
+        continuous: &vec![0.0; 10 * nodes],
+        sources: &[],
+        targets: &[],
+        edge_attributes: None,
+        node_pointers: &pointers.iter().map(|&pointer| pointer as i64).collect::<Vec<_>>(),
+        labels: &vec![0; sizes.len()],
+        vocabulary_size: 1,
+    };
+    Batch { space: Some(Box::new(space)), ..from_edge_list(&list).unwrap() }
+}
+
+fn space(reference: &HashMap<String, Tensor>) -> Space {
+    let of = |name: &str| reference[name].shallow_clone();
+    let nodes = of("positions").size()[0];
+    let targets = integers(&of("targets"));
+    let pointers: Vec<i32> =
+        (0..=nodes).map(|node| targets.iter().filter(|&&target| target < node).count() as i32).collect();
+    Space {
+        positions: of("positions"),
+        kinds: of("kinds"),
+        targets: of("targets"),
+        sources: of("sources"),
+        row_pointers: Tensor::from_slice(&pointers),
+        shifts: Some(of("shifts")),
+        forces: None,
+    }
+}
+
+fn sizes(reference: &HashMap<String, Tensor>) -> Vec<usize> {
+    let molecules = integers(&reference["molecule"]);
+    (0..=molecules[molecules.len() - 1]).map(|own| molecules.iter().filter(|&&of| of == own).count()).collect()
+}
+
+fn config(kind: GnnKind, basis: RadialBasis, pooling: Pooling) -> GnnConfig {
+    GnnConfig {
+        kind,
+        node_features: 1,
+        edge_features: 0,
+        hidden: 8,
+        layers: 2,
+        heads: 1,
+        outputs: 1,
+        embedding_columns: 0,
+        level: Level::Graph,
+        pooling,
+        virtual_node: false,
+        dropout: 0.0,
+        target_scales: Vec::new(),
+        space: Some(SpaceConfig {
+            cutoff: CUTOFF,
+            kinds: 100,
+            features: false,
+            basis,
+            radial_functions: 5,
+            forces: true,
+        }),
+        input: InputConfig::default(),
+    }
+}
+
+fn model(config: &GnnConfig, kernel: Backend) -> (Gnn, Vec<NamedTensor>) {
+    let mut fresh = FreshParameters::new(4, Device::Cpu);
+    let model = Gnn::new(Scope::root(&mut fresh), config, kernel).unwrap();
+    (model, fresh.into_tensors())
+}
+
+fn answer(model: &Gnn, batch: &Batch, mode: Mode) -> SpaceAnswer {
+    model.in_space(batch, mode).unwrap().unwrap()
+}
+
+fn assert_close(what: &str, found: &Tensor, expected: &Tensor) {
+    let distance = (found - expected).abs().max().double_value(&[]);
+    let scale = expected.abs().max().double_value(&[]).max(1.0);
+    assert!(found.size() == expected.size() && distance <= TOLERANCE * scale, "{what}: {distance:e} of {scale}");
+}
+
+#[test]
+fn networks_in_space_equal_schnetpack() {
+    let reference = reference();
+    let batch = batch(&sizes(&reference), space(&reference));
+    for (name, kind, basis, pooling) in MODELS {
+        let config = config(kind, basis, pooling);
+        let of = |part: &str, tensor: &str| &reference[&format!("{name}.{part}.{tensor}")];
+        for kernel in [Backend::Fused, Backend::Composed] {
+            let (model, mut tensors) = model(&config, kernel);
+            let prefix = format!("{name}.state.");
+            let known = reference.keys().filter(|name| name.starts_with(&prefix)).count();
+            assert_eq!(tensors.len(), known, "{name} has other tensors than the reference");
+            for named in &mut tensors {
+                tch::no_grad(|| named.tensor.copy_(of("state", &named.name)));
+            }
+            let what = format!("{name}, {kernel:?}");
+            let [energies, forces] = ["energies", "forces"].map(|part| &reference[&format!("{name}.{part}")]);
+            let evaluated = tch::no_grad(|| answer(&model, &batch, Mode::Evaluation));
+            assert_close(&what, &evaluated.outputs.view(-1), energies);
+            assert_close(&format!("{what}, forces"), &evaluated.forces.unwrap(), forces);
+            let trained = answer(&model, &batch, Mode::Training);
+            assert_close(&what, &trained.outputs.detach().view(-1), energies);
+            let forces_in_training = trained.forces.unwrap();
+            assert_close(&format!("{what}, forces in training"), &forces_in_training.detach(), forces);
+            let loss = trained.outputs.square().mean(Kind::Float) + forces_in_training.square().mean(Kind::Float);
+            loss.backward();
+            for named in &tensors {
+                assert_close(&format!("{what}, {}", named.name), &named.tensor.grad(), of("gradient", &named.name));
+            }
+        }
+    }
+}
+
+/// The vectors of a PaiNN turn with the molecule, as the forces do, and mirrored molecules have the same energies.
+#[test]
+fn energies_do_not_depend_on_the_place_and_forces_turn_along() {
+    let reference = reference();
+    let sizes = sizes(&reference);
+    let at_rest = batch(&sizes, space(&reference));
+    let turn = {
+        let (sine, cosine) = 0.7_f32.sin_cos();
+        Tensor::from_slice(&[cosine, -sine, 0.0, sine, cosine, 0.0, 0.0, 0.0, 1.0]).view([3, 3])
+    };
+    let mirror = Tensor::from_slice(&[0.0_f32, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, -1.0]).view([3, 3]);
+    let still = Tensor::eye(3, (Kind::Float, Device::Cpu));
+    let both = turn.matmul(&mirror);
+    for (map, moved_by) in [(&turn, 0.0), (&mirror, 0.0), (&still, 7.5), (&both, -3.25)] {
+        let mapped = |rows: &Tensor| rows.matmul(&map.transpose(0, 1));
+        let mut moved = space(&reference);
+        moved.positions = mapped(&moved.positions) + moved_by;
+        moved.shifts = moved.shifts.map(|shifts| mapped(&shifts));
+        let moved = batch(&sizes, moved);
+        for (name, kind, basis, pooling) in MODELS {
+            let (model, _) = model(&config(kind, basis, pooling), Backend::Auto);
+            let [before, after] = [&at_rest, &moved].map(|batch| answer(&model, batch, Mode::Evaluation));
+            let what = format!("{name}, moved by {moved_by}");
+            assert_close(&what, &after.outputs, &before.outputs);
+            assert_close(&format!("{what}, forces"), &after.forces.unwrap(), &mapped(&before.forces.unwrap()));
+            if let (Some(before), Some(after)) = (before.vectors, after.vectors) {
+                let turned = Tensor::einsum("ab,nbf->naf", &[map, &before], None::<i64>);
+                assert_close(&format!("{what}, vectors"), &after, &turned);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_order_of_atoms_changes_nothing() {
+    let reference = reference();
+    let sizes = sizes(&reference);
+    let original = space(&reference);
+    // New number of each atom: those of a molecule in reverse order.
+    let mut first = 0;
+    let new: Vec<i64> = sizes
+        .iter()
+        .flat_map(|&size| {
+            first += size as i64;
+            let end = first;
+            (0..size as i64).map(move |atom| end - 1 - atom)
+        })
+        .collect();
+    let new = Tensor::from_slice(&new);
+    let renumbered = {
+        let (targets, sources) = (new.index_select(0, &original.targets), new.index_select(0, &original.sources));
+        // Reversing a permutation that is its own inverse.
+        let order = (&targets * 1000 + &sources).argsort(0, false);
+        let take = |tensor: &Tensor| tensor.index_select(0, &order);
+        let reversed = |tensor: &Tensor| tensor.index_select(0, &new);
+        let targets = take(&targets);
+        let numbers = integers(&targets);
+        let pointers: Vec<i32> =
+            (0..=new.size()[0]).map(|node| numbers.iter().filter(|&&target| target < node).count() as i32).collect();
+        Space {
+            positions: reversed(&original.positions),
+            kinds: reversed(&original.kinds),
+            sources: take(&sources),
+            targets,
+            row_pointers: Tensor::from_slice(&pointers),
+            shifts: original.shifts.as_ref().map(take),
+            forces: None,
+        }
+    };
+    let [before, after] = [original, renumbered].map(|space| batch(&sizes, space));
+    for (name, kind, basis, pooling) in MODELS {
+        let (model, _) = model(&config(kind, basis, pooling), Backend::Auto);
+        let [before, after] = [&before, &after].map(|batch| answer(&model, batch, Mode::Evaluation));
+        assert_close(name, &after.outputs, &before.outputs);
+        let forces = after.forces.unwrap().index_select(0, &new);
+        assert_close(&format!("{name}, forces"), &forces, &before.forces.unwrap());
+    }
+}
+
+/// Without a cell, a pair and its reverse share what depends on their distance; with one, each pair has its own. Energies, forces and gradients
+/// are the same.
+#[test]
+fn what_two_pairs_share_changes_nothing() {
+    let reference = reference();
+    let sizes = sizes(&reference);
+    let molecules = integers(&reference["molecule"]);
+    let (mut targets, mut sources) = (Vec::new(), Vec::new());
+    for (target, own) in molecules.iter().enumerate() {
+        for (source, other) in molecules.iter().enumerate() {
+            if own == other && source != target {
+                targets.push(target as i64);
+                sources.push(source as i64);
+            }
+        }
+    }
+    let all_pairs = |shifts: Option<Tensor>| {
+        let before = |node: usize| targets.iter().filter(|&&target| target < node as i64).count() as i32;
+        Space {
+            targets: Tensor::from_slice(&targets),
+            sources: Tensor::from_slice(&sources),
+            row_pointers: Tensor::from_slice(&(0..=molecules.len()).map(before).collect::<Vec<_>>()),
+            shifts,
+            ..space(&reference)
+        }
+    };
+    let zeros = Tensor::zeros([targets.len() as i64, 3], (Kind::Float, Device::Cpu));
+    for (name, kind, basis, pooling) in MODELS {
+        for kernel in [Backend::Fused, Backend::Composed] {
+            let [shared, own] = [None, Some(zeros.shallow_clone())].map(|shifts| {
+                let (model, tensors) = model(&config(kind, basis, pooling), kernel);
+                let answer = answer(&model, &batch(&sizes, all_pairs(shifts)), Mode::Training);
+                let forces = answer.forces.unwrap();
+                (answer.outputs.square().sum(Kind::Float) + forces.square().sum(Kind::Float)).backward();
+                let gradients: Vec<Tensor> = tensors.iter().map(|named| named.tensor.grad()).collect();
+                [answer.outputs.detach(), forces.detach()].into_iter().chain(gradients).collect::<Vec<_>>()
+            });
+            for (shared, own) in shared.iter().zip(&own) {
+                assert_close(&format!("{name}, {kernel:?}"), shared, own);
+            }
+        }
+    }
+}
+
+/// Forces are the differences of energies as an atom moves.
+#[test]
+fn forces_are_differences_of_energies() {
+    let reference = reference();
+    let sizes = sizes(&reference);
+    for (name, kind, basis, pooling) in MODELS {
+        let (model, _) = model(&config(kind, basis, pooling), Backend::Auto);
+        let forces = answer(&model, &batch(&sizes, space(&reference)), Mode::Evaluation).forces.unwrap();
+        for (atom, axis) in [(0, 0), (8, 1), (12, 2)] {
+            let energy_at = |offset: f64| {
+                let mut moved = space(&reference);
+                moved.positions = moved.positions.copy();
+                let mut coordinate = moved.positions.get(atom).get(axis);
+                let _ = coordinate.g_add_scalar_(offset);
+                answer(&model, &batch(&sizes, moved), Mode::Evaluation).outputs.sum(Kind::Double).double_value(&[])
+            };
+            let step = 5e-3;
+            let expected = -(energy_at(step) - energy_at(-step)) / (2.0 * step);
+            let found = forces.double_value(&[atom, axis]);
+            assert!((found - expected).abs() < 2e-3 * expected.abs().max(1.0), "{name}: {found} instead of {expected}");
+        }
+    }
+}
+
+#[test]
+fn every_tensor_is_named() {
+    for (_, kind, basis, pooling) in MODELS {
+        let config = config(kind, basis, pooling);
+        let mut found: Vec<String> = model(&config, Backend::Auto).1.into_iter().map(|named| named.name).collect();
+        let mut expected = SpaceNetwork::tensor_names(&config);
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn what_no_network_in_space_can_have_is_refused() {
+    let good = config(GnnKind::PaiNN, RadialBasis::Gaussian, Pooling::Sum);
+    let space = good.space.clone().unwrap();
+    let refused = |config: GnnConfig| {
+        let mut fresh = FreshParameters::new(4, Device::Cpu);
+        Gnn::new(Scope::root(&mut fresh), &config, Backend::Auto).unwrap_err().to_string()
+    };
+    for (config, expected) in [
+        (GnnConfig { space: None, ..good.clone() }, "space = none"),
+        (GnnConfig { kind: GnnKind::Gin, ..good.clone() }, "space = gin"),
+        (GnnConfig { pooling: Pooling::Max, ..good.clone() }, "pooling"),
+        (GnnConfig { outputs: 2, ..good.clone() }, "forces"),
+        (GnnConfig { space: Some(SpaceConfig { cutoff: -1.0, ..space.clone() }), ..good.clone() }, "cutoff = -1"),
+        (GnnConfig { space: Some(SpaceConfig { radial_functions: 1, ..space }), ..good }, "radial_functions = 1"),
+    ] {
+        let error = refused(config);
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn data_without_positions_are_refused() {
+    let reference = reference();
+    let (model, _) = model(&config(GnnKind::SchNet, RadialBasis::Gaussian, Pooling::Sum), Backend::Auto);
+    let batch = Batch { space: None, ..batch(&sizes(&reference), space(&reference)) };
+    let error = model.forward(&batch, Mode::Evaluation).unwrap_err().to_string();
+    assert!(error.contains("positions"), "{error}");
+}
