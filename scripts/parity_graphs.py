@@ -5,17 +5,16 @@
 Needs torch and torch_geometric (scripts/bench installs both into an environment of their own). See tests/data/README.md.
 """
 
-import json
-import struct
 import sys
 
-import numpy as np
 import torch
 from torch import nn
 from torch_geometric.nn import (
     MLP, AttentionalAggregation, BatchNorm, GATConv, GCNConv, GINConv, GINEConv, SAGEConv, global_add_pool, global_max_pool,
     global_mean_pool,
 )
+
+from safetensors_file import save
 
 FEATURES, EDGE_FEATURES, HIDDEN, LAYERS, OUTPUTS, HEADS = 5, 3, 8, 3, 4, 2
 POOLS = {"sum": global_add_pool, "mean": global_mean_pool, "max": global_max_pool}
@@ -86,20 +85,6 @@ def graphs():
     x = torch.randn(first, FEATURES, generator=generator)
     batch = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     return x, torch.tensor(edges).T.contiguous(), batch
-
-
-def save(path, tensors):
-    header, data, offset = {}, [], 0
-    for name, tensor in sorted(tensors.items()):
-        array = tensor.detach().contiguous().numpy()
-        kind = {np.dtype("float32"): "F32", np.dtype("int64"): "I64"}[array.dtype]
-        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}
-        data.append(array.tobytes())
-        offset += array.nbytes
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + b"".join(data))
 
 
 def main():

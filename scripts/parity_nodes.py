@@ -5,14 +5,13 @@
 Needs torch and torch_geometric (scripts/bench installs both into an environment of their own). See tests/data/README.md.
 """
 
-import json
-import struct
 import sys
 
-import numpy as np
 import torch
 from torch import nn
 from torch_geometric.nn import APPNP, BatchNorm, GATConv, GATv2Conv, GCNConv, SAGEConv
+
+from safetensors_file import save
 
 NODES, FEATURES, HIDDEN, LAYERS, OUTPUTS, HEADS = 30, 12, 8, 3, 4, 2
 STEPS, TELEPORT = 3, 0.2
@@ -106,20 +105,6 @@ def blocks(edge_index):
         found.insert(0, torch.tensor(edges).T.contiguous())
         sizes.insert(0, targets)
     return found, sizes, torch.tensor(nodes)
-
-
-def save(path, tensors):
-    header, data, offset = {}, [], 0
-    for name, tensor in sorted(tensors.items()):
-        array = tensor.detach().contiguous().numpy()
-        kind = {np.dtype("float32"): "F32", np.dtype("int64"): "I64"}[array.dtype]
-        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}
-        data.append(array.tobytes())
-        offset += array.nbytes
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + b"".join(data))
 
 
 def gradients(network, prefix, outputs):

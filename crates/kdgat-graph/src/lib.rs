@@ -25,6 +25,7 @@ pub mod moments;
 pub mod neighbourhood;
 pub mod node_scaling;
 pub mod padding;
+pub mod paths;
 pub mod profile;
 pub mod rich;
 pub mod shuffle;
