@@ -52,8 +52,8 @@ impl VectorHints {
         if weight == 0.0 {
             return Ok(None);
         }
-        let map =
-            scope.sub("vector_hint").parameter("weight", &[teacher, student], Init::Linear { fan_in: student })?;
+        let shape = [teacher, student];
+        let map = scope.sub("hint").sub("vectors").parameter("weight", &shape, Init::Linear { fan_in: student })?;
         Ok(Some(Self { map, weight }))
     }
 
