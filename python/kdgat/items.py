@@ -37,6 +37,8 @@ class Reading:
     mask: Source = None
     #: True if the teacher is given the batch as it is, by a function of the user.
     whole: bool = False
+    #: Inputs with a row for each item, as the first batch has them: a shared input may have as many rows as a later batch has items.
+    own: Dict[str, frozenset] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def items(self, batch: Any) -> "Items":
         """The items of a batch. Raises :class:`BatchError` if it has none."""
@@ -118,7 +120,13 @@ class TensorItems(Items):
             )
         self.count = next(iter(sizes.values()))
         # Of other sizes: inputs that all items share.
-        self._own = {name for name, size in sizes.items() if size == self.count}
+        found = frozenset(name for name, size in sizes.items() if size == self.count)
+        self._own = reading.own.setdefault("names", found)
+        for name in self._own - found:
+            raise BatchError(
+                f"input '{name}' has {sizes.get(name, 'no')} rows for {self.count} items, and in the first batch it had one for each; name "
+                "the teacher's inputs (inputs=…) without those that all items share"
+            )
         if reading.mask is not None:
             mask = torch.as_tensor(reading.part(batch, reading.mask)) != 0
             if mask.dim() != 2 or len(mask) != self.count:
@@ -165,7 +173,8 @@ class TensorItems(Items):
         at = torch.as_tensor(list(numbers), dtype=torch.int64)
 
         def chosen(name: Union[str, int], value: Any) -> Any:
-            if name not in self._own and not (_has_rows(value) and len(value) == self.count):
+            is_shared = name in self._parts and name not in self._own
+            if is_shared or not (_has_rows(value) and len(value) == self.count):
                 return value
             if isinstance(value, torch.Tensor):
                 return value.index_select(0, at.to(value.device))

@@ -131,6 +131,8 @@ class Behaviour(unittest.TestCase):
         self.assertEqual(teacher.summary().cached_hits, 64)
 
     def test_control_c_while_the_teacher_computes(self):
+        # Where tests run in the background, the shell has turned Ctrl-C off.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
         started = []
 
         def interrupt():

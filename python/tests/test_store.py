@@ -16,7 +16,7 @@ import torch
 
 import kdgat
 from kdgat.index import ENTRY, KEY, Index
-from kdgat.items import keys_of_ids
+from kdgat.items import BatchError, Reading, keys_of_ids
 from kdgat.rows import Encoding
 from kdgat.store import CacheError, Damaged, FolderStore
 
@@ -33,6 +33,23 @@ def items(numbers):
         logits = (numpy.arange(many * 6, dtype="<f4") + 1000 * number).reshape(many, 6)
         found.append([logits, numpy.full((1, 3), number % 7, "<f2")])
     return found
+
+
+class Shared(unittest.TestCase):
+    def test_an_input_that_all_items_share_stays_shared_in_a_smaller_batch(self):
+        reading, table = Reading(), torch.arange(3.0)
+        rows = torch.arange(7.0)
+        whole = reading.items({"rows": rows[:4], "table": table}).keys()
+        # The last batch has as many items as the table has rows.
+        last = reading.items({"rows": rows[1:4], "table": table})
+        self.assertTrue((last.keys() == whole[1:]).all())
+        self.assertTrue(torch.equal(last.select([0]).inputs()["table"], table))
+
+    def test_rows_of_items_that_become_a_shared_input_are_refused(self):
+        reading = Reading()
+        reading.items({"rows": torch.zeros(3, 2), "table": torch.zeros(3)})
+        with self.assertRaisesRegex(BatchError, "input 'table' has 3 rows for 4 items"):
+            reading.items({"rows": torch.zeros(4, 2), "table": torch.zeros(3)})
 
 
 class Folder(unittest.TestCase):
