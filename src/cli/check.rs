@@ -103,6 +103,9 @@ fn describe_graphs(summary: &Summary) -> String {
     if let (Some(schema), Some(space)) = (&schema.space, &summary.space) {
         text += &describe_space(schema, space);
     }
+    if let Some([least, mean, most]) = summary.paths {
+        text += &format!("paths          {least:.0} to {most:.0} of three edges a graph, {mean:.1} on average\n");
+    }
     text += &match summary.splits {
         Some([train, validation, test]) => {
             format!("split          {train} training, {validation} validation, {test} test\n")

@@ -24,7 +24,7 @@ pub fn graph_sizes(store: &Store, space: Option<&SpaceOptions>) -> Result<Vec<Gr
     let mut counter = PairCounter::default();
     let mut size = |graph| {
         let view = store.try_graph(graph)?;
-        let edges = match space {
+        let edges = match space.filter(|space| space.has_pairs()) {
             Some(space) => counter.count(graph, &view, space)?.pairs,
             None => view.num_edges() as u64,
         };
@@ -62,7 +62,12 @@ impl BatchBudget {
         store: &Store,
         space: Option<&SpaceOptions>,
     ) -> Result<Self, StoreError> {
-        Ok(Self { nodes, edges, sizes: graph_sizes(store, space)?.into(), counts_pairs: space.is_some() })
+        Ok(Self {
+            nodes,
+            edges,
+            sizes: graph_sizes(store, space)?.into(),
+            counts_pairs: space.is_some_and(SpaceOptions::has_pairs),
+        })
     }
 
     /// The plural of what `edges` counts: edges, or pairs of near nodes.

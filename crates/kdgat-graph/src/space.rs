@@ -20,11 +20,19 @@ pub(crate) use search::{NoPairs, PairSearch};
 /// Options of the pairs of nodes that a loader makes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SpaceOptions {
-    /// Largest distance of a pair, in the data's unit of length; positive.
+    /// Largest distance of a pair, in the data's unit of length: positive, or [`POSITIONS_ALONE`](Self::POSITIONS_ALONE).
     pub cutoff: f64,
 }
 
 impl SpaceOptions {
+    /// Instead of a cutoff: the batches have positions and no pairs.
+    pub const POSITIONS_ALONE: f64 = 0.0;
+
+    /// True if pairs are made.
+    pub fn has_pairs(&self) -> bool {
+        self.cutoff != Self::POSITIONS_ALONE
+    }
+
     /// Pairs up to this distance.
     ///
     /// # Errors

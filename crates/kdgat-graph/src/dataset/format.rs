@@ -4,7 +4,7 @@ use super::csv_dataset::{CsvDataset, META};
 use super::error::DatasetError;
 use super::settings::SETTINGS;
 use super::source_files::SourceFiles;
-use super::{molecules, table, table_file, tu, xyz};
+use super::{molecules, swc, table, table_file, tu, xyz};
 
 /// A dataset that was found.
 pub(super) struct Found {
@@ -23,6 +23,8 @@ pub(super) enum Format {
     Xyz,
     /// Arrays of conformations of molecules.
     Molecules,
+    /// Trees of points in space.
+    Swc,
 }
 
 /// True if files of these names belong to a dataset.
@@ -31,7 +33,7 @@ pub(super) fn is_any(names: &[String]) -> bool {
     has_tables(names)
         || has(SETTINGS)
         || has(META)
-        || names.iter().any(|name| xyz::is_xyz(name))
+        || names.iter().any(|name| xyz::is_xyz(name) || swc::is_swc(name))
         || !tu::names(names).is_empty()
 }
 
@@ -74,6 +76,9 @@ pub(super) fn found(files: &SourceFiles) -> Result<Vec<Found>, DatasetError> {
     let is_molecules = |name: &&String| files.path_of(name).is_some_and(|path| molecules::is_molecules(&path));
     if let Some(file) = names.iter().find(is_molecules) {
         add(Format::Molecules, format!("npz of molecules ({file})"));
+    }
+    if let Some(file) = names.iter().find(|name| swc::is_swc(name)) {
+        add(Format::Swc, format!("trees in SWC files ({file})"));
     }
     tu::names(names)
         .into_iter()

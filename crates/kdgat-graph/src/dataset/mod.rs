@@ -21,6 +21,8 @@ mod settings;
 mod source_files;
 mod space_set;
 mod summary;
+mod swc;
+mod swc_tree;
 mod table;
 mod table_file;
 mod targets;
@@ -49,8 +51,8 @@ use source_files::SourceFiles;
 /// File with the outputs of a teacher from elsewhere, in a dataset's folder. The dataset does not depend on it.
 pub const TARGETS: &str = "targets.safetensors";
 
-/// True if `path` is a dataset of graphs in a known format: a zip archive, an XYZ file, an npz file of molecules, or a folder with the files of one, also if some
-/// are missing.
+/// True if `path` is a dataset of graphs in a known format: a zip archive, an XYZ file, an npz file of molecules, or a folder with the files of
+/// one, also if some are missing.
 pub fn is_dataset(path: &Path) -> bool {
     let is_archive = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("zip"));
     let is_file = (is_archive || xyz::is_xyz(&path.to_string_lossy())) && path.is_file();
@@ -79,6 +81,7 @@ pub fn read(path: &Path) -> Result<GraphSet, DatasetError> {
                 Format::Table => table::read(&files)?,
                 Format::Xyz => xyz::read(&files)?,
                 Format::Molecules => molecules::read(&files)?,
+                Format::Swc => swc::read(&files)?,
             }
         }
         several => {
@@ -97,7 +100,7 @@ pub fn read(path: &Path) -> Result<GraphSet, DatasetError> {
 fn unknown(path: &Path, files: &SourceFiles) -> DatasetError {
     let detail = format!(
         "no dataset of graphs: it has neither graphs.csv (tables), nor NAME_graph_indicator.txt (TUDataset), nor *.xyz (extended XYZ), nor *.npz of \
-         molecules (rMD17), nor DGL's meta.yaml; its files: {}",
+         molecules (rMD17), nor folders of *.swc (trees), nor DGL's meta.yaml; its files: {}",
         files.names().join(", ")
     );
     let detail = explain(path).unwrap_or(detail);

@@ -193,6 +193,37 @@ impl Settings {
         }
     }
 
+    /// True if the types of points in SWC files are a feature: unless `kinds` is `none`.
+    ///
+    /// # Errors
+    /// Another value of `kinds`, or a setting that SWC files do not have.
+    pub fn reads_types(&self) -> Result<bool, DatasetError> {
+        let others = [
+            ("task", self.task.is_some()),
+            ("targets", self.targets.is_some()),
+            ("split", self.split.is_some()),
+            ("directed", self.directed.is_some()),
+            ("cutoff", self.cutoff.is_some()),
+            ("radial_basis", self.radial_basis.is_some()),
+            ("edges", self.edges.is_some()),
+            ("forces", self.forces.is_some()),
+        ];
+        if let Some((name, _)) = others.iter().find(|(_, is_set)| *is_set) {
+            let found = format!("`{name}` beside SWC files");
+            return Err(self
+                .line_of::<()>(None)
+                .error(found, "name, kinds, test_files and units alone: folders are the classes"));
+        }
+        match self.kinds.as_ref().map(|kinds| kinds.get_ref().as_str()) {
+            None | Some("type") => Ok(true),
+            Some("none") => Ok(false),
+            Some(other) => {
+                let found = format!("kinds = \"{other}\" beside SWC files");
+                Err(self.line_of(self.kinds.as_ref()).error(found, "type or none"))
+            }
+        }
+    }
+
     /// Refuses `test_files`, which tables do not have.
     ///
     /// # Errors

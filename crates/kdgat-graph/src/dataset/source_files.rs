@@ -12,7 +12,8 @@ use zip::ZipArchive;
 use zip::result::ZipError;
 
 use super::error::DatasetError;
-use super::{format, molecules, xyz};
+use super::settings::SETTINGS;
+use super::{format, molecules, swc, xyz};
 
 /// Largest size of an unpacked file of an archive, as a multiple of its packed size: real tables reach some hundred times.
 const MOST_INFLATION: u64 = 1000;
@@ -44,11 +45,14 @@ enum Content {
 }
 
 impl SourceFiles {
-    /// Lists the files of a folder or zip archive; folders within are not searched, except those of an archive, and `raw` if the folder
-    /// itself has no dataset. An XYZ file or an npz file of molecules is alone.
+    /// Lists the files of a folder or zip archive; folders within are not searched, except those of an archive, `raw` if the folder itself
+    /// has no dataset, and then also folders of trees, whose files are named with their folder. An XYZ file or an npz file of molecules is alone.
     pub fn open(root: &Path) -> Result<Self, DatasetError> {
         if root.is_dir() {
-            let (names, raw) = (names_in(root)?, root.join(RAW));
+            let (mut names, raw) = (names_in(root)?, root.join(RAW));
+            if names.iter().all(|name| name == SETTINGS || !format::is_read(name)) {
+                names.extend(trees_in_folders(root)?);
+            }
             if !format::is_any(&names) && raw.is_dir() {
                 let names = names_in(&raw)?;
                 if format::is_any(&names) {
@@ -65,7 +69,9 @@ impl SourceFiles {
         let mut members: Vec<String> =
             archive.file_names().filter(|name| !name.ends_with('/') && !is_hidden(name)).map(str::to_owned).collect();
         members.sort_unstable();
-        let names = members.iter().map(|member| base_name(member).to_owned()).collect();
+        let names =
+            members.iter().map(|member| if swc::is_swc(member) { with_folder(member) } else { base_name(member) });
+        let names = names.map(str::to_owned).collect();
         Ok(Self { root: root.to_owned(), content: Content::Archive(members), names })
     }
 
@@ -204,6 +210,29 @@ fn names_in(folder: &Path) -> Result<Vec<String>, DatasetError> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+/// Files of trees in the folders of a folder, ascending, with their folder's name.
+fn trees_in_folders(root: &Path) -> Result<Vec<String>, DatasetError> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(root).map_err(DatasetError::io(root))? {
+        let entry = entry.map_err(DatasetError::io(root))?;
+        let folder = entry.file_name().to_string_lossy().into_owned();
+        if entry.path().is_dir() && !is_hidden(&folder) {
+            let trees = names_in(&entry.path())?.into_iter().filter(|name| swc::is_swc(name));
+            names.extend(trees.map(|name| format!("{folder}/{name}")));
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// A member's name with the innermost of its folders.
+fn with_folder(member: &str) -> &str {
+    let name = base_name(member).len();
+    let folders = member[..member.len() - name].trim_end_matches('/');
+    let start = folders.rfind('/').map_or(0, |slash| slash + 1);
+    if folders.is_empty() { base_name(member) } else { &member[start..] }
 }
 
 /// True for a hidden file, or one in a hidden folder.

@@ -50,7 +50,9 @@ impl SpaceMaker {
         self.is_periodic |= cell.is_some();
         self.cells.extend(cell.map_or([0.0; 9], Cell::numbers));
         let placed = placed(positions, cell);
-        let mut misfit = self.overlap(positions, cell, graph);
+        // As they are stored: nodes that are apart in the source may meet far from the origin.
+        let stored: Vec<[f64; 3]> = placed.iter().map(|place| place.map(|value| f64::from(value as f32))).collect();
+        let mut misfit = self.overlap(&stored, cell, graph);
         let extent = placed.iter().flatten().fold(0.0_f64, |extent, value| extent.max(value.abs()));
         if extent > LARGEST_EXTENT {
             misfit.get_or_insert_with(|| Misfit {
@@ -128,7 +130,9 @@ fn hash_of(positions: &[[f64; 3]], cell: Option<&Cell>) -> u64 {
 /// The kinds that texts name: elements if all of them are symbols or atomic numbers. `of_nodes` has the position of each node's text.
 pub(super) fn kinds_of(texts: &[String], of_nodes: impl Iterator<Item = u32>) -> (Kinds, Vec<u16>) {
     let number = |text: &String| {
-        let of_number = || text.parse::<u16>().ok().filter(|&number| elements::symbol_of(number).is_some());
+        // A column of numbers may have them with a decimal point.
+        let whole = || text.parse::<f64>().ok().filter(|value| value.fract() == 0.0 && (0.0..=999.0).contains(value));
+        let of_number = || whole().map(|value| value as u16).filter(|&number| elements::symbol_of(number).is_some());
         elements::atomic_number(text).filter(|_| elements::symbol(text) == Some(text.as_str())).or_else(of_number)
     };
     let elements: Option<Vec<u16>> = texts.iter().map(number).collect();

@@ -36,6 +36,8 @@ pub struct Summary {
     pub splits: Option<[usize; 3]>,
     /// Positions of nodes, if they have any.
     pub space: Option<SpaceSummary>,
+    /// Smallest, mean and largest number of a graph's paths of three edges, if nodes have positions and edges are listed.
+    pub paths: Option<[f64; 3]>,
     /// Facts about the source that may surprise, such as graphs that are left out.
     pub notes: Vec<String>,
     /// Pitfalls: facts that may mislead.
@@ -102,6 +104,17 @@ fn neighbours(set: &GraphSet, space: &SpaceSet, cutoff: f64) -> Option<Neighbour
     })
 }
 
+/// Number of a graph's paths of three edges.
+fn paths_of(set: &GraphSet, graph: usize) -> u64 {
+    let edges = set.edge_pointers[graph] as usize..set.edge_pointers[graph + 1] as usize;
+    let mut row_pointers = vec![0; set.num_nodes(graph) + 1];
+    // Nodes and edges of a graph are numbered in 16 bits.
+    set.targets[edges.clone()].iter().for_each(|&target| row_pointers[target as usize + 1] += 1);
+    (1..row_pointers.len()).for_each(|node| row_pointers[node] += row_pointers[node - 1]);
+    let sources: Vec<i32> = set.sources[edges].iter().map(|&source| source as i32).collect();
+    crate::paths::Neighbours::of_incoming(&row_pointers, &sources).count_paths().iter().sum()
+}
+
 /// Smallest, mean and largest value.
 fn extent(values: impl Iterator<Item = f64>) -> [f64; 3] {
     let (mut least, mut most, mut sum, mut count) = (f64::INFINITY, 0.0_f64, 0.0, 0_u64);
@@ -144,6 +157,8 @@ impl Summary {
             with_targets: rows_with_targets(set).count(),
             splits,
             space: SpaceSummary::of(set, cutoff),
+            paths: (set.space.is_some() && set.lists_edges)
+                .then(|| extent((0..graphs).map(|graph| paths_of(set, graph) as f64))),
             notes: set.notes.clone(),
             warnings: Vec::new(),
         };

@@ -240,7 +240,7 @@ impl Row<'_> {
 
     fn finite<T: FromStr + Into<f64> + Copy>(&self, column: usize, expected: &str) -> Result<T, DatasetError> {
         let text = self.text(column)?;
-        let parsed = text.parse::<T>().ok().filter(|value| (*value).into().is_finite());
+        let parsed = text.parse::<T>().ok().filter(|value| ((*value).into() as f32).is_finite());
         parsed.ok_or_else(|| self.error(column, &format!("'{text}'"), expected))
     }
 
