@@ -170,6 +170,13 @@ impl Process {
     }
 }
 
+/// An error of the launcher leaves no process behind.
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
 /// Waits until all have ended. Ends the others some time after one has failed, and all at a second signal.
 fn wait(processes: &mut [Process], signals: &AtomicUsize) -> Result<()> {
     let mut failed: Option<Instant> = None;

@@ -329,8 +329,10 @@ fn a_drive_is_written_as_a_log_of_its_name() {
         assert_eq!(code, Some(0), "{errors}");
         assert!(told.starts_with("simulated drive 1 with seed 42: ") && told.contains("attack at "), "{told}");
         let mut reader = open_log(&folder.path().join(name), None).unwrap();
-        let mut frames = Vec::new();
-        while reader.read_block(4096, &mut frames).unwrap() > 0 {}
+        let (mut frames, mut block) = (Vec::new(), Vec::new());
+        while reader.read_block(4096, &mut block).unwrap() > 0 {
+            frames.append(&mut block);
+        }
         logs.push(frames);
     }
     let [candump, rows] = &logs[..] else { unreachable!() };

@@ -30,11 +30,22 @@ pub struct SharedSlots {
     exchanged: u64,
 }
 
-/// A process that ended while others waited for its packet.
+/// A process that did not give the packet that the others waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     /// Number of the process.
     pub rank: usize,
+    /// True if it has given something else: it is at another step. False if it has ended.
+    pub is_elsewhere: bool,
+}
+
+/// Content of a packet, which all processes must agree on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// Numbers that each process looks at.
+    Numbers = 1,
+    /// A part of a tensor that is summed.
+    Sums = 2,
 }
 
 impl SharedSlots {
@@ -73,13 +84,13 @@ impl SharedSlots {
     }
 
     /// Gives `own` to the other processes, and calls `visit` with the packet of each process, in the order of their ranks. All give equally
-    /// many bytes, at most [`SharedSlots::capacity`].
+    /// many bytes of the same `content`, at most [`SharedSlots::capacity`].
     ///
     /// # Errors
-    /// A process that ended, or that `is_lost` names.
+    /// A process that ended, that `is_lost` names, or that gives something else.
     pub fn exchange(
         &mut self,
-        own: &[u8],
+        (content, own): (Content, &[u8]),
         is_lost: &dyn Fn(usize) -> bool,
         visit: &mut dyn FnMut(&[u8]),
     ) -> Result<(), Ended> {
@@ -92,9 +103,16 @@ impl SharedSlots {
         unsafe {
             std::ptr::copy_nonoverlapping(own.as_ptr(), self.map.as_ptr().cast_mut().add(offset), length);
         }
+        // Written and read as the packet itself, of which there are two at a time.
+        let kind = 2 + (packet % 2) as usize;
+        let described = (length as u64) << 8 | content as u64;
+        self.counter(self.rank, kind).store(described, Ordering::Release);
         self.counter(self.rank, 0).store(packet, Ordering::Release);
         for rank in 0..self.size {
             self.wait(rank, packet, is_lost)?;
+            if self.counter(rank, kind).load(Ordering::Acquire) != described {
+                return Err(Ended { rank, is_elsewhere: true });
+            }
             let start = self.offset(rank, packet);
             // SAFETY: inside the map. The process has written this packet before its counter, and overwrites it only after this one has given its
             // next packet.
@@ -125,7 +143,7 @@ impl SharedSlots {
                 let process = self.counter(rank, 1).load(Ordering::Acquire);
                 // It may have given its packet before it ended.
                 if (has_ended(process) || is_lost(rank)) && !is_there() {
-                    return Err(Ended { rank });
+                    return Err(Ended { rank, is_elsewhere: false });
                 }
             }
         }
@@ -137,7 +155,7 @@ impl SharedSlots {
         rank * Self::stride(self.capacity) + HEADER + half
     }
 
-    /// The counter of packets of a process (0), or its ID (1).
+    /// The counter of packets of a process (0), its ID (1), or length and content of one of its two packets (2, 3).
     fn counter(&self, rank: usize, index: usize) -> &AtomicU64 {
         let address = self.map.as_ptr().wrapping_add(rank * Self::stride(self.capacity)).cast_mut().cast::<u64>();
         // SAFETY: inside the map, whose start is aligned to pages; all processes use it as an atomic.
@@ -178,7 +196,9 @@ mod tests {
                         let length = 1 + (packet % 40) as usize;
                         let of = |rank: usize| vec![(packet as usize * 7 + rank) as u8; length];
                         let mut seen = Vec::new();
-                        slots.exchange(&of(rank), &|_| false, &mut |bytes| seen.push(bytes.to_vec())).unwrap();
+                        slots
+                            .exchange((Content::Numbers, &of(rank)), &|_| false, &mut |bytes| seen.push(bytes.to_vec()))
+                            .unwrap();
                         assert_eq!(seen, (0..SIZE).map(of).collect::<Vec<_>>());
                     }
                 });
@@ -190,12 +210,29 @@ mod tests {
     fn a_process_that_ended_or_is_lost_is_named() {
         let file = file(2, 8);
         let mut own = SharedSlots::new(&file, (0, 2), 8).unwrap();
-        assert_eq!(own.exchange(&[1], &|rank| rank == 1, &mut |_| {}), Err(Ended { rank: 1 }));
+        let lost = Err(Ended { rank: 1, is_elsewhere: false });
+        assert_eq!(own.exchange((Content::Sums, &[1]), &|rank| rank == 1, &mut |_| {}), lost);
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let other = SharedSlots::new(&file, (1, 2), 8).unwrap();
         other.counter(1, 1).store(child.id().into(), Ordering::Release);
         child.wait().unwrap();
-        assert_eq!(own.exchange(&[1], &|_| false, &mut |_| {}), Err(Ended { rank: 1 }));
+        assert_eq!(own.exchange((Content::Sums, &[1]), &|_| false, &mut |_| {}), lost);
         assert!(SharedSlots::new(&file, (0, 3), 8).is_err());
+    }
+    /// A process that is at another step is refused, instead of its numbers taken for others.
+    #[test]
+    fn packets_of_other_contents_or_lengths_are_refused() {
+        for (content, bytes) in [(Content::Numbers, &[1, 2][..]), (Content::Sums, &[1])] {
+            let file = file(2, 8);
+            let (mut one, mut other) =
+                (SharedSlots::new(&file, (0, 2), 8).unwrap(), SharedSlots::new(&file, (1, 2), 8).unwrap());
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    let _ = other.exchange((content, bytes), &|_| false, &mut |_| {});
+                });
+                let found = one.exchange((Content::Numbers, &[1]), &|_| false, &mut |_| {});
+                assert_eq!(found, Err(Ended { rank: 1, is_elsewhere: true }));
+            });
+        }
     }
 }

@@ -249,6 +249,9 @@ impl LoopState {
                 Some(burst) if !is_idle => burst.step(used),
                 _ => None,
             };
+            if batch.is_none() && !is_idle {
+                return Err(FitError::Objective("the loader ended before the epoch".into()));
+            }
             used += usize::from(batch.is_some());
             self.step(fit, options, batch, lr, total_steps)?;
             // Accumulated gradients are not saved: the stop waits for their optimiser step.

@@ -17,6 +17,7 @@ use crate::SweepError;
 use crate::plan::{Plan, Task, TaskKind, metric};
 use crate::state::{Claim, Status, SweepFolder, TaskState, Worker, results};
 use kdgat_base::{exit, files};
+use kdgat_train::processes::TOGETHER;
 
 /// Bytes at the end of a log that are searched for the reason of a failure.
 const LOG_TAIL_BYTES: u64 = 16 << 10;
@@ -105,6 +106,10 @@ impl Attempt {
         command.stdin(claim.to_stdin()?).stdout(log).stderr(errors);
         // Ctrl-C on a terminal must reach only the sweep, which forwards it once: a second signal would keep the task from saving.
         command.process_group(0);
+        // A task trains alone, also where the sweep itself is one of several processes.
+        TOGETHER.iter().for_each(|name| {
+            command.env_remove(name);
+        });
         if let Some(gpu) = &grant.gpu {
             command.env("CUDA_VISIBLE_DEVICES", gpu);
         }

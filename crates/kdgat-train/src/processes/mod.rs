@@ -7,6 +7,7 @@ mod error;
 pub mod place;
 mod watch;
 
+use std::io::Read;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kdgat_torch::process_group::{Network, ProcessGroup, Rendezvous, Store};
-use kdgat_torch::shared_slots::{Ended, SharedSlots};
+use kdgat_torch::shared_slots::{Content, Ended, SharedSlots};
 use kdgat_torch::view;
 use parking_lot::Mutex;
 use tch::{Kind, TchError, Tensor};
@@ -28,6 +29,20 @@ use watch::{DONE, LEFT, Loss, Report, Watch, key};
 pub const TOKEN: &str = "KDGAT_TOKEN";
 /// Variable with the folder in which the processes of `kdgat launch` leave the reason why they ended.
 pub const LAUNCH: &str = "KDGAT_LAUNCH";
+/// The environment variables by which a process finds out that it trains with others. A child that trains alone must not have them.
+pub const TOGETHER: [&str; 11] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "OMPI_COMM_WORLD_SIZE",
+    "SLURM_STEP_ID",
+    TOKEN,
+    LAUNCH,
+];
 /// File in that folder that tells the processes to stop.
 pub const STOP_FILE: &str = "stop";
 /// Longest time that an operation waits for a process that gives signs of life: it may measure memory or build a store meanwhile.
@@ -149,7 +164,7 @@ impl Processes {
         let mut visit = |bytes: &[u8]| {
             all.push(bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect());
         };
-        let ended = slots.exchange(&own, &|_| IS_CLAIMED.load(Ordering::SeqCst), &mut visit);
+        let ended = slots.exchange((Content::Numbers, &own), &|_| IS_CLAIMED.load(Ordering::SeqCst), &mut visit);
         ended.map_err(|ended| self.lost(&ended_text(ended)))?;
         Ok(Some(all))
     }
@@ -166,7 +181,7 @@ impl Processes {
                 let others = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
                 values.iter_mut().zip(others).for_each(|(sum, value)| *sum += value);
             };
-            let ended = slots.exchange(&own, &|_| IS_CLAIMED.load(Ordering::SeqCst), &mut visit);
+            let ended = slots.exchange((Content::Sums, &own), &|_| IS_CLAIMED.load(Ordering::SeqCst), &mut visit);
             ended.map_err(|ended| self.lost(&ended_text(ended)))?;
         }
         Ok(true)
@@ -308,7 +323,11 @@ impl Processes {
 }
 
 fn ended_text(ended: Ended) -> TchError {
-    TchError::Torch(format!("process {} does not answer", ended.rank))
+    let rank = ended.rank;
+    TchError::Torch(match ended.is_elsewhere {
+        true => format!("process {rank} is at another step: it gives other numbers than were expected"),
+        false => format!("process {rank} does not answer"),
+    })
 }
 
 /// Memory that all processes share, if they are on one machine. Without it, they use the network's operations.
@@ -323,7 +342,8 @@ fn share_memory(place: &Place, store: &Store, group: &ProcessGroup) -> Option<Mu
         let mut options = std::fs::OpenOptions::new();
         let file = options.read(true).write(true).create_new(creates).mode(0o600).open(path)?;
         if creates {
-            file.set_len(SharedSlots::file_bytes(place.size, capacity))?;
+            // Written, not only made longer: a write to the map must not find the file system full.
+            std::io::copy(&mut std::io::repeat(0).take(SharedSlots::file_bytes(place.size, capacity)), &mut &file)?;
         }
         Ok(file)
     };
