@@ -101,6 +101,7 @@ impl Network {
             dropout: 0.0,
             target_scales: Vec::new(),
             space: Some(space),
+            paths: None,
             input: InputConfig::default(),
         };
         let mut parameters = FreshParameters::new(1, Device::Cpu);

@@ -57,6 +57,7 @@ pub fn architecture(model: &str, size: &str, vocabulary_size: i64) -> Result<Arc
             dropout: 0.1,
             target_scales: Vec::new(),
             space: None,
+            paths: None,
             input: Default::default(),
         })
     };

@@ -78,7 +78,7 @@ impl TensorSource for CountedTensors {
         let bytes = shape.iter().product::<i64>() as f64 * kind.elt_size_in_bytes() as f64;
         match role {
             Role::Parameter => self.parameters += bytes,
-            Role::Buffer => self.buffers += bytes,
+            Role::Buffer | Role::Frozen => self.buffers += bytes,
         }
         Ok(Tensor::f_zeros([0], (kind, Device::Cpu))?)
     }

@@ -18,6 +18,7 @@ use crate::distill::objective::{ForceWeights, GraphDistillation, GraphObjective,
 use crate::graph::dataset::{FoldOptions, GraphSplit, Kinds};
 use crate::graph::{GraphSize, Level, Schema, Store, Task};
 use crate::nn::parameters::NamedTensor;
+use crate::nn::sgmp::PathConfig;
 use crate::nn::{
     Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, ModelError, RadialBasis, Scope, SpaceConfig,
     TargetScale, target_scale,
@@ -79,6 +80,11 @@ impl<'a> Workload<'a> for GraphNetwork<'a> {
 
     fn stage(&self) -> Stage {
         Stage::Train
+    }
+
+    fn is_of_head(&self, name: &str) -> bool {
+        // Of networks in space, as schnetpack calls it.
+        name.starts_with("head.") || name.starts_with("output_modules.")
     }
 
     fn origin(&self) -> Origin {
@@ -228,17 +234,23 @@ pub fn schema(store: &Store) -> Result<&Schema, StageError> {
     store.schema().ok_or_else(missing)
 }
 
+/// A model's name with its article.
+fn with_article(model: &str) -> String {
+    let article = if model == "sgmp" { "an" } else { "a" };
+    format!("{article} {model}")
+}
+
 /// Refuses a network that reads edges for graphs in space of which none has any.
 fn expect_edges(config: &Config, store: &Store, kind: GnnKind) -> Result<(), StageError> {
-    let reads_edges = matches!(kind, GnnKind::Gin | GnnKind::Gcn | GnnKind::Sage | GnnKind::Gat);
+    let reads_edges = matches!(kind, GnnKind::Gin | GnnKind::Gcn | GnnKind::Sage | GnnKind::Gat | GnnKind::Sgmp);
     let is_in_space = schema(store)?.space.is_some();
     match reads_edges && is_in_space && store.manifest().totals.edges == 0 {
         false => Ok(()),
         true => Err(StageError::Input(format!(
-            "--data {}: the graphs have positions and no edges, which a {} reads: set `cutoff` in kdgat-graphs.toml to make edges from the \
+            "--data {}: the graphs have positions and no edges, which {} reads: set `cutoff` in kdgat-graphs.toml to make edges from the \
              positions, or list them in edges.csv",
             config.data.data.as_deref().unwrap_or(std::path::Path::new("")).display(),
-            kind.as_str()
+            with_article(kind.as_str())
         ))),
     }
 }
@@ -267,6 +279,7 @@ fn gnn_config(
         ModelKind::Mlp => GnnKind::Mlp,
         ModelKind::SchNet => GnnKind::SchNet,
         ModelKind::PaiNN => GnnKind::PaiNN,
+        ModelKind::Sgmp => GnnKind::Sgmp,
         ModelKind::Appnp => {
             return Err(StageError::Input(
                 "appnp classifies the nodes of one large graph, and the data are many graphs; use --preset gin,teacher or another model".into(),
@@ -294,6 +307,7 @@ fn gnn_config(
         virtual_node: config.graphs.virtual_node,
         dropout: model.dropout,
         space: kind.is_in_space().then(|| space_config(config, schema, outputs)).transpose()?,
+        paths: (kind == GnnKind::Sgmp).then(|| path_config(config, schema)).transpose()?,
         target_scales: match (schema.task, config.graphs.target_reference) {
             (Task::Regression, _) if schema.level == Level::Node => {
                 target_scale::of_nodes(&data.store, &split.training)?
@@ -308,14 +322,35 @@ fn gnn_config(
     })
 }
 
+/// The expansion of lengths and angles of an SGMP.
+fn path_config(config: &Config, schema: &Schema) -> Result<PathConfig, StageError> {
+    if schema.space.is_none() {
+        return Err(no_positions(config));
+    }
+    match config.graphs.path_gaussians[..] {
+        [distances, angles, torsions] => {
+            Ok(PathConfig { cutoff: config.graphs.cutoff, gaussians: [distances, angles, torsions] })
+        }
+        ref found => Err(StageError::Input(format!(
+            "path_gaussians has {} numbers, expected three: Gaussians of distances, angles and torsions",
+            found.len()
+        ))),
+    }
+}
+
+fn no_positions(config: &Config) -> StageError {
+    StageError::Input(format!(
+        "{} reads positions of nodes, and the data have none: name the columns of positions of tables (docs/graphs.md), or use another \
+         model, such as --preset gin,teacher",
+        with_article(&config.model.model.to_string())
+    ))
+}
+
 /// The cutoff and radial basis of a network in space, and the forces that it learns if the data have any.
 fn space_config(config: &Config, schema: &Schema, outputs: i64) -> Result<SpaceConfig, StageError> {
     let (options, model) = (&config.graphs, config.model.model);
     let Some(space) = &schema.space else {
-        return Err(StageError::Input(format!(
-            "a {model} reads positions of nodes, and the data have none: name the columns of positions of tables (docs/graphs.md), or use \
-             another model, such as --preset gin,teacher"
-        )));
+        return Err(no_positions(config));
     };
     if let Some(reason) = &space.unfit {
         return Err(StageError::Input(format!("a {model} cannot be trained on these positions: {reason}")));

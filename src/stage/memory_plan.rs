@@ -39,12 +39,18 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         ModelKind::Gat => Stage::Classifier,
         ModelKind::Dqn => return Err(no_plan()),
         // The error names what --data must be.
-        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp | ModelKind::SchNet | ModelKind::PaiNN
+        ModelKind::Gin
+        | ModelKind::Gcn
+        | ModelKind::Sage
+        | ModelKind::Mlp
+        | ModelKind::SchNet
+        | ModelKind::PaiNN
+        | ModelKind::Sgmp
             if size.is_none() =>
         {
             return super::plan_graphs(config);
         }
-        ModelKind::SchNet | ModelKind::PaiNN => return Err(no_plan_of_graphs()),
+        ModelKind::SchNet | ModelKind::PaiNN | ModelKind::Sgmp => return Err(no_plan_of_graphs()),
         ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp => Stage::Train,
         ModelKind::Appnp => return Err(no_plan_of_graphs()),
     };
@@ -256,7 +262,7 @@ fn assumed(config: &Config) -> Result<Architecture, StageError> {
         ModelKind::Sage => assumed_graph_network(config, GnnKind::Sage),
         ModelKind::Mlp => assumed_graph_network(config, GnnKind::Mlp),
         ModelKind::Dqn => return Err(no_plan()),
-        ModelKind::Appnp | ModelKind::SchNet | ModelKind::PaiNN => return Err(no_plan_of_graphs()),
+        ModelKind::Appnp | ModelKind::SchNet | ModelKind::PaiNN | ModelKind::Sgmp => return Err(no_plan_of_graphs()),
     })
 }
 
@@ -277,6 +283,7 @@ fn assumed_graph_network(config: &Config, kind: GnnKind) -> Architecture {
         dropout: config.model.dropout,
         target_scales: Vec::new(),
         space: None,
+        paths: None,
         input: InputConfig::default(),
     })
 }

@@ -156,6 +156,12 @@ impl<'a> Workload<'a> for NodeClassifier<'a> {
         Stage::Train
     }
 
+    fn is_of_head(&self, name: &str) -> bool {
+        // The last layer with weights gives the outputs.
+        let last = self.architecture.layers - 1;
+        ["convs", "lins"].iter().any(|layers| name.starts_with(&format!("{layers}.{last}.")))
+    }
+
     fn origin(&self) -> Origin {
         self.data.origin()
     }
@@ -515,7 +521,7 @@ pub(super) fn node_gnn_config(config: &Config, graph: &NodeGraph) -> Result<Node
         ModelKind::Gat => NodeGnnKind::Gat,
         ModelKind::Appnp => NodeGnnKind::Appnp,
         ModelKind::Mlp => NodeGnnKind::Mlp,
-        ModelKind::Gin | ModelKind::Vgae | ModelKind::Dqn | ModelKind::SchNet | ModelKind::PaiNN => {
+        ModelKind::Gin | ModelKind::Vgae | ModelKind::Dqn | ModelKind::SchNet | ModelKind::PaiNN | ModelKind::Sgmp => {
             return Err(StageError::Input(format!(
                 "a {} does not classify the nodes of one graph; use --preset sage,teacher, gcn,teacher, gat,teacher, appnp,teacher or \
                  mlp,student",

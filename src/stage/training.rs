@@ -51,13 +51,15 @@ pub struct RunInputs<'a> {
     pub teacher: Option<&'a str>,
     /// The division into sets, if it is not part of the dataset.
     pub split: Option<&'a Value>,
+    /// The digest of the initial weights, if they are another model's.
+    pub initial_weights: Option<&'a Value>,
 }
 
 /// The digest of everything that the losses and the saved model depend on; a run can only be resumed with the same digest.
 ///
 /// Paths are not included, because the contents behind them are: data, teacher and division by their digests.
 pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, inputs: &RunInputs) -> String {
-    let content = json!({
+    let mut content = json!({
         "stage": stage.command(),
         "data": inputs.dataset.digest,
         "teacher": inputs.teacher,
@@ -66,6 +68,9 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, inputs: &Run
         "cuda_graphs": config.training.cuda_graphs == Some(true),
         "fields": config::loss_fields(config, stage),
     });
+    if let Some(digest) = inputs.initial_weights {
+        content["initial_weights"] = digest.clone();
+    }
     blake3::hash(content.to_string().as_bytes()).to_hex()[..16].to_owned()
 }
 

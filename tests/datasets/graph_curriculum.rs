@@ -78,6 +78,7 @@ fn architecture(store: &Store, graphs: &[u64], kind: GnnKind, pooling: Pooling) 
         pooling,
         dropout: 0.2,
         space: None,
+        paths: None,
         target_scales: match schema.task {
             Task::Regression => target_scale::with_linear_part(store, graphs).unwrap(),
             _ => Vec::new(),

@@ -122,6 +122,7 @@ impl Network {
             dropout: 0.0,
             target_scales: if self.task == Task::Regression { vec![scale; TARGETS] } else { Vec::new() },
             space: None,
+            paths: None,
             input: InputConfig::default(),
         }
     }

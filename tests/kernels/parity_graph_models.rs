@@ -109,6 +109,7 @@ fn graph_networks_equal_pytorch_geometric() {
             dropout: 0.0,
             target_scales: Vec::new(),
             space: None,
+            paths: None,
             input: InputConfig::default(),
         };
         let of = |part: &str, tensor: &str| &reference[&format!("{name}.{part}.{tensor}")];

@@ -100,6 +100,7 @@ fn config(kind: GnnKind, basis: RadialBasis, pooling: Pooling) -> GnnConfig {
             radial_functions: 5,
             forces: true,
         }),
+        paths: None,
         input: InputConfig::default(),
     }
 }

@@ -122,7 +122,7 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         "raise one of them",
     );
     refuse(
-        in_space && config.data_kind == DataKind::OneGraph,
+        model.model.reads_positions() && config.data_kind == DataKind::OneGraph,
         &format!("a {} reads positions, and the nodes of one large graph have none", model.model),
         "use --preset sage,student or another model",
     );

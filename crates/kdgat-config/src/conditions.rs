@@ -37,8 +37,13 @@ pub fn views(config: &Config, stage: Stage) -> u64 {
 }
 
 impl ModelKind {
-    /// True for a network that reads positions of nodes.
+    /// True for a network of pairs of near nodes, which may learn forces.
     pub fn is_in_space(self) -> bool {
         matches!(self, Self::SchNet | Self::PaiNN)
+    }
+
+    /// True for a network that reads positions of nodes.
+    pub fn reads_positions(self) -> bool {
+        self.is_in_space() || self == Self::Sgmp
     }
 }

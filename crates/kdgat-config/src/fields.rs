@@ -129,6 +129,15 @@ config_fields! {
         min_steps_per_epoch: usize = 20, AtLeast(1.0);
         /// Seed of all random numbers.
         seed: u64 = 42;
+        /// Begin with the weights of another model, a run's folder or a weight file: each tensor that it has by name and shape, but the
+        /// head's. none: random weights.
+        #[same_losses = true]
+        init_from: Option<PathBuf> = None;
+        /// Do not train the tensors that `init_from` gives.
+        freeze: bool = false;
+        /// Accept initial weights whose training may have seen what this run tests on.
+        #[same_losses = true]
+        transductive: bool = false;
         /// CPU threads for computation; 0 uses all cores. Set it to leave cores to other programs.
         #[same_losses = true]
         threads: usize = 0, Between(0.0, 4096.0);
@@ -278,12 +287,15 @@ config_fields! {
         /// Part of regression targets that is fitted to the training graphs before training. `linear` needs 10 training graphs for each node
         /// feature, and at most 512 features; otherwise it is the mean.
         target_reference: TargetReference = TargetReference::Linear;
-        /// Largest distance of two nodes that exchange messages in a schnet or painn, in the data's unit of length.
+        /// Largest distance of two nodes that exchange messages in a schnet or painn, and that an sgmp has Gaussians for, in the data's unit
+        /// of length.
         cutoff: f64 = 5.0, Above(0.0);
         /// Functions of the distance of two nodes, from which a schnet or painn makes its filters.
         radial_basis: RadialBasisChoice = RadialBasisChoice::Gaussian;
         /// Number of these functions.
         radial_functions: usize = 20, Between(2.0, 1000.0);
+        /// Numbers of Gaussians that an sgmp expands distances, angles and torsions of paths in.
+        path_gaussians: Vec<usize> = vec![50, 6, 12], Between(2.0, 1000.0);
         /// Weight of the energies in the loss of a schnet or painn on data with forces; both are standardised by the deviation of the energies.
         energy_weight: f64 = 0.01, AtLeast(0.0);
         /// Weight of the forces. 0: the energies alone are learned, and no forces are predicted.

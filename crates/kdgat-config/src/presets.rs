@@ -34,6 +34,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("quick", include_str!("../../../presets/quick.toml")),
     ("sage", include_str!("../../../presets/sage.toml")),
     ("schnet", include_str!("../../../presets/schnet.toml")),
+    ("sgmp", include_str!("../../../presets/sgmp.toml")),
     ("vgae", include_str!("../../../presets/vgae.toml")),
 ];
 

@@ -99,6 +99,9 @@ const GRAPH_MODEL_FIELDS: &[&str] = &[
     "gpu_memory_limit",
     "clear_cache_every_n",
     "memory_sample_seconds",
+    "init_from",
+    "freeze",
+    "transductive",
 ];
 
 const FUSION_FIELDS: &[&str] = &[
@@ -150,7 +153,7 @@ const GRAPH_FIELDS: &[&str] = &["edge_features", "folds", "fold", "folds_file"];
 const GRAPH_AUTOENCODER_FIELDS: &[&str] = &["encoder", "decode_edges", "train_classes"];
 
 /// Fields of networks in space.
-const SPACE_FIELDS: &[&str] = &["cutoff", "radial_basis", "radial_functions", "energy_weight", "force_weight"];
+const SPACE_FIELDS: &[&str] = &["radial_basis", "radial_functions", "energy_weight", "force_weight"];
 
 /// Fields of one large graph and of models of its nodes.
 const NODE_FIELDS: &[&str] = &[
@@ -227,9 +230,11 @@ pub fn may_read(stage: Stage, field: &Field) -> bool {
         configs[1].data_kind = DataKind::Graphs;
     }
     if stage == Stage::Train {
-        let mut in_space = configs[0].clone();
-        in_space.model.model = ModelKind::PaiNN;
-        configs.push(in_space);
+        for model in [ModelKind::PaiNN, ModelKind::Sgmp] {
+            let mut of_positions = configs[0].clone();
+            of_positions.model.model = model;
+            configs.push(of_positions);
+        }
         let sources = [DifficultySource::Student, DifficultySource::Auto];
         for ((config, model), source) in configs.iter_mut().zip([ModelKind::Gat, ModelKind::Gin]).zip(sources) {
             config.model.model = model;
@@ -257,6 +262,7 @@ fn eager(stage: Stage, fusion: FusionKind) -> Config {
     config.training.schedule = Schedule::Step;
     config.training.task_loss = TaskLoss::Focal;
     config.training.optimize_batch_size = true;
+    config.training.init_from = Some("a run".into());
     config.training.device = DeviceChoice::Auto;
     config.distillation.use_kd = true;
     config.distillation.kd_loss = KdLoss::Kl;
@@ -311,9 +317,39 @@ const RULES: &[Rule] = &[
         remedy: "use --preset schnet,student or painn,teacher, or drop it",
     },
     Rule {
-        fields: &["virtual_node", "dropout"],
+        fields: &["cutoff"],
+        is_read: |config, stage| stage == Stage::Train && config.model.model.reads_positions(),
+        because: "only networks of positions read it",
+        remedy: "use --preset schnet,student, painn,teacher or sgmp,student, or drop it",
+    },
+    Rule {
+        fields: &["path_gaussians"],
+        is_read: |config, stage| stage == Stage::Train && config.model.model == ModelKind::Sgmp,
+        because: "only an sgmp reads it",
+        remedy: "use --preset sgmp,student, or drop it",
+    },
+    Rule {
+        fields: &["virtual_node"],
+        is_read: |config, _| !config.model.model.reads_positions(),
+        because: "networks of positions have no virtual node",
+        remedy: "drop it",
+    },
+    Rule {
+        fields: &["dropout"],
         is_read: |config, _| !config.model.model.is_in_space(),
-        because: "schnet and painn have neither dropout nor a virtual node",
+        because: "schnet and painn have no dropout",
+        remedy: "drop it",
+    },
+    Rule {
+        fields: &["freeze", "transductive"],
+        is_read: |config, _| config.training.init_from.is_some(),
+        because: "the weights are random at first",
+        remedy: "name others with --init-from, or drop it",
+    },
+    Rule {
+        fields: &["transductive"],
+        is_read: |config, stage| stage == Stage::Train || trains_on_graphs(config, stage),
+        because: "the test set of CAN windows is a folder of its own",
         remedy: "drop it",
     },
     Rule {

@@ -334,6 +334,8 @@ choices! {
         SchNet = "schnet",
         /// Messages of scalars and vectors of nodes with positions (`kdgat train`; Schütt et al. 2021)
         PaiNN = "painn",
+        /// Paths of three edges between nodes with positions (`kdgat train`; Zhang & Zhao 2021)
+        Sgmp = "sgmp",
     }
     /// The division of a graph's nodes.
     NodeSplitChoice {

@@ -92,10 +92,14 @@ impl Architecture {
     /// What a batch must have for the model.
     pub fn needs(&self) -> BatchNeeds {
         let space = match self {
-            Self::Graph(config) => config.space.as_ref(),
+            Self::Graph(config) => {
+                let cutoff = config.space.as_ref().map(|space| space.cutoff);
+                // Paths follow the data's edges.
+                cutoff.or(config.paths.as_ref().map(|_| SpaceOptions::POSITIONS_ALONE))
+            }
             _ => None,
         };
-        let space = space.map(|space| SpaceOptions { cutoff: space.cutoff });
+        let space = space.map(|cutoff| SpaceOptions { cutoff });
         BatchNeeds { edge_features: self.reads_edge_features(), space }
     }
 

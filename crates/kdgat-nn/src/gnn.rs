@@ -1,6 +1,6 @@
 //! Graph networks for graphs of any kind: GIN (Xu et al. 2019), with edge features GIN-E (Hu et al. 2020), GCN (Kipf & Welling 2017),
 //! GraphSAGE with the mean aggregator (Hamilton et al. 2017), GAT, and an MLP on node features and degrees, which sends no messages.
-//! SchNet and PaiNN, for nodes with positions, have a body of their own: [`SpaceNetwork`].
+//! SchNet and PaiNN, for nodes with positions, have a body of their own, [`SpaceNetwork`]; so has [SGMP](Sgmp), over paths.
 //!
 //! Node features → layers, each with batch norm, ReLU and dropout, and optionally a [virtual node](super::virtual_node) →
 //! [pooling](super::Pooling) of each graph's nodes of every layer's output, concatenated → head of two linear layers → one number for each
@@ -17,6 +17,7 @@ use super::gnn_layer::degrees;
 pub use super::gnn_layer::{GnnLayer, LayerRows};
 use super::layers::{Linear, Mode, relu_dropout};
 use super::parameters::Scope;
+use super::sgmp::Sgmp;
 use super::space::{SpaceAnswer, SpaceNetwork};
 
 /// A graph network.
@@ -29,15 +30,25 @@ pub struct Gnn {
 
 #[derive(Debug)]
 enum Body {
-    Layers(LayeredGnn),
+    Rows(Box<RowGnn>),
     Space(Box<SpaceNetwork>),
 }
 
+/// A network whose head reads rows of graphs or nodes.
 #[derive(Debug)]
-struct LayeredGnn {
-    layers: Vec<GnnLayer>,
+struct RowGnn {
+    layers: Layers,
     head: GnnHead,
     embedding: Option<Linear>,
+}
+
+/// The part of a network before its head.
+#[derive(Debug)]
+enum Layers {
+    /// Layers whose outputs are all pooled.
+    Each(Vec<GnnLayer>),
+    /// Interactions over paths, whose last output is pooled.
+    Paths(Sgmp),
 }
 
 impl Gnn {
@@ -48,14 +59,19 @@ impl Gnn {
             let body = Body::Space(Box::new(SpaceNetwork::new(&mut scope, config, kernel)?));
             return Ok(Self { config: config.clone(), kernel, body });
         }
-        let layers =
-            (0..config.layers).map(|index| GnnLayer::new(&mut scope, config, index)).collect::<Result<_, _>>()?;
+        let layers = match config.kind {
+            GnnKind::Sgmp => Layers::Paths(Sgmp::new(&mut scope, config, kernel)?),
+            _ => {
+                let layers = (0..config.layers).map(|index| GnnLayer::new(&mut scope, config, index));
+                Layers::Each(layers.collect::<Result<_, _>>()?)
+            }
+        };
         let head = GnnHead::new(&mut scope, config)?;
         let embedding = match config.embedding_columns {
             0 => None,
             columns => Some(Linear::new(scope.sub("embedding"), config.pooled_columns(), columns)?),
         };
-        Ok(Self { config: config.clone(), kernel, body: Body::Layers(LayeredGnn { layers, head, embedding }) })
+        Ok(Self { config: config.clone(), kernel, body: Body::Rows(Box::new(RowGnn { layers, head, embedding })) })
     }
 
     /// The model's architecture.
@@ -67,14 +83,14 @@ impl Gnn {
     pub fn in_space(&self, batch: &Batch, mode: Mode) -> Option<Result<SpaceAnswer, ModelError>> {
         match &self.body {
             Body::Space(network) => Some(network.forward(batch, mode)),
-            Body::Layers(_) => None,
+            Body::Rows(_) => None,
         }
     }
 
     /// The layers and the head of a network that is not in space.
-    fn layered(&self) -> Result<&LayeredGnn, ModelError> {
+    fn rows(&self) -> Result<&RowGnn, ModelError> {
         match &self.body {
-            Body::Layers(layered) => Ok(layered),
+            Body::Rows(network) => Ok(network),
             Body::Space(_) => Err(ModelError::Architecture {
                 field: "kind",
                 found: self.config.kind.as_str().to_owned(),
@@ -86,8 +102,12 @@ impl Gnn {
     /// Rows that the head reads: pooled rows of each graph, `[num_graphs, width * layers]`, or for outputs of nodes those of each node,
     /// `[num_nodes, width * layers]`.
     pub fn embed(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
-        let layers = &self.layered()?.layers;
-        let mut rows = LayerRows { nodes: node_input(&self.config, batch)?, virtual_nodes: None };
+        let input = node_input(&self.config, batch)?;
+        let layers = match &self.rows()?.layers {
+            Layers::Each(layers) => layers,
+            Layers::Paths(network) => return network.embed(&input, batch),
+        };
+        let mut rows = LayerRows { nodes: input, virtual_nodes: None };
         let mut pooled = Vec::with_capacity(layers.len());
         for layer in layers {
             rows = layer.forward(rows, batch, &self.config, self.kernel, mode)?;
@@ -98,12 +118,12 @@ impl Gnn {
 
     /// Outputs for rows of [`Gnn::embed`], all or some: `[rows, width * layers]` → `[rows, outputs]`.
     pub fn classify(&self, pooled: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
-        self.layered()?.head.forward(pooled, self.config.dropout, self.kernel, mode)
+        self.rows()?.head.forward(pooled, self.config.dropout, self.kernel, mode)
     }
 
     /// Embeddings for pooled rows, `[num_graphs, embedding_columns]`; `None` for a model without embedding.
     pub fn embedding(&self, pooled: &Tensor) -> Result<Option<Tensor>, ModelError> {
-        self.layered()?.embedding.as_ref().map(|layer| layer.forward(pooled, self.kernel)).transpose()
+        self.rows()?.embedding.as_ref().map(|layer| layer.forward(pooled, self.kernel)).transpose()
     }
 
     /// Outputs of each graph or node, `[num_graphs or num_nodes, outputs]`: logits, or standardised values.
@@ -261,6 +281,7 @@ mod tests {
             dropout: 0.0,
             target_scales: Vec::new(),
             space: None,
+            paths: None,
             input: InputConfig::default(),
         }
     }

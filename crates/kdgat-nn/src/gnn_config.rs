@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::description::expect_sizes;
 use super::graph_pooling::Pooling;
+use super::sgmp::PathConfig;
 use super::space::SpaceConfig;
 use super::target_scale::TargetScale;
 use super::{InputConfig, ModelError};
@@ -27,6 +28,8 @@ pub enum GnnKind {
     SchNet,
     /// PaiNN, for nodes with positions.
     PaiNN,
+    /// SGMP, over paths of three edges between nodes with positions.
+    Sgmp,
 }
 
 impl GnnKind {
@@ -40,10 +43,11 @@ impl GnnKind {
             Self::Mlp => "mlp",
             Self::SchNet => "schnet",
             Self::PaiNN => "painn",
+            Self::Sgmp => "sgmp",
         }
     }
 
-    /// True if the layers read positions of nodes.
+    /// True for a network of pairs of near nodes, which may give forces.
     pub fn is_in_space(self) -> bool {
         matches!(self, Self::SchNet | Self::PaiNN)
     }
@@ -86,6 +90,9 @@ pub struct GnnConfig {
     /// Cutoff and radial basis of a network in space; `None` for the other kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<SpaceConfig>,
+    /// Expansion of lengths and angles of an SGMP; `None` for the other kinds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paths: Option<PathConfig>,
     /// The node input of CAN models, which is not used here.
     #[serde(skip)]
     pub input: InputConfig,
@@ -103,9 +110,9 @@ impl GnnConfig {
 
     /// Columns of the row that the head reads: a graph's pooled row, or a node's.
     pub fn pooled_columns(&self) -> i64 {
-        match self.kind.is_in_space() {
-            true => self.hidden,
-            false => self.width() * self.layers,
+        match self.kind {
+            GnnKind::SchNet | GnnKind::PaiNN | GnnKind::Sgmp => self.hidden,
+            _ => self.width() * self.layers,
         }
     }
 
@@ -152,6 +159,7 @@ impl GnnConfig {
             return refuse("level", found, "must be graph for an embedding or attention pooling of graphs");
         }
         self.check_space()?;
+        self.check_paths()?;
         if self.virtual_node && self.kind == GnnKind::Mlp {
             return refuse("virtual_node", "true".to_owned(), "must be false for an mlp, which sends no messages");
         }
@@ -175,6 +183,24 @@ impl GnnConfig {
                 found,
                 "one finite mean and positive deviation for each output, with a weight for each node feature or none",
             );
+        }
+        Ok(())
+    }
+
+    fn check_paths(&self) -> Result<(), ModelError> {
+        let refuse =
+            |field, found: &str, expected| Err(ModelError::Architecture { field, found: found.to_owned(), expected });
+        match (self.kind, &self.paths) {
+            (GnnKind::Sgmp, Some(paths)) => paths.check()?,
+            (GnnKind::Sgmp, None) => return refuse("paths", "none", "the cutoff and the Gaussians of an sgmp"),
+            (kind, Some(_)) => return refuse("paths", kind.as_str(), "only an sgmp reads paths"),
+            (_, None) => return Ok(()),
+        }
+        if self.virtual_node {
+            return refuse("virtual_node", "true", "must be false for an sgmp");
+        }
+        if self.pooling == Pooling::Max {
+            return refuse("pooling", "max", "must be sum, mean or attention for an sgmp, whose rows may be negative");
         }
         Ok(())
     }

@@ -80,7 +80,7 @@ impl GnnLayer {
             },
             GnnKind::Gat => GnnConv::Gat(GatConv::new(conv, input, config.hidden, config.heads)?),
             GnnKind::Mlp => GnnConv::Mlp(Linear::new(conv.sub("lin"), input, width)?),
-            GnnKind::SchNet | GnnKind::PaiNN => {
+            GnnKind::SchNet | GnnKind::PaiNN | GnnKind::Sgmp => {
                 let (found, expected) = (config.kind.as_str().to_owned(), "its layers are those of a network in space");
                 return Err(ModelError::Architecture { field: "kind", found, expected });
             }
@@ -102,7 +102,7 @@ impl GnnLayer {
             GnnKind::Sage => &["lin_l.weight", "lin_l.bias", "lin_r.weight"],
             GnnKind::Gat => GatConv::TENSORS,
             GnnKind::Mlp => &["lin.weight", "lin.bias"],
-            GnnKind::SchNet | GnnKind::PaiNN => &[],
+            GnnKind::SchNet | GnnKind::PaiNN | GnnKind::Sgmp => &[],
         };
         let mut names: Vec<String> = conv.iter().map(|name| format!("convs.{index}.{name}")).collect();
         if config.edge_features > 0 {

@@ -44,6 +44,7 @@ impl GraphVgaeConfig {
             dropout: 0.0,
             target_scales: Vec::new(),
             space: None,
+            paths: None,
             input: InputConfig::default(),
         };
         Self { encoder, categories: Vec::new(), scaling, decodes_edges: false, classes: Vec::new() }

@@ -34,6 +34,7 @@ pub mod parameters;
 pub mod q_network;
 mod recompute;
 mod segments;
+pub mod sgmp;
 pub mod shared_statistics;
 pub mod space;
 pub mod target_scale;

@@ -38,6 +38,8 @@ pub enum Role {
     Parameter,
     /// Saved with the model but not optimized, such as running statistics.
     Buffer,
+    /// Saved with the model and never changed: initial weights that are kept.
+    Frozen,
 }
 
 /// A source of a model's tensors.
@@ -118,6 +120,11 @@ impl FreshParameters {
     /// All tensors created so far, in order of construction.
     pub fn tensors(&self) -> &[NamedTensor] {
         &self.tensors
+    }
+
+    /// All tensors created so far, to fill them or to change their roles before the training.
+    pub fn tensors_mut(&mut self) -> &mut [NamedTensor] {
+        &mut self.tensors
     }
 
     /// Returns all tensors created so far, in order of construction.

@@ -139,7 +139,7 @@ impl<'a> Network<'a> {
                 let x = if index == 0 { self.with_log_degrees(x) } else { x.clone() };
                 self.operators.linear(&x, &format!("{path}.lin"), true)?
             }
-            kind @ (GnnKind::SchNet | GnnKind::PaiNN) => return Err(OnnxError::InSpace(kind.as_str())),
+            kind @ (GnnKind::SchNet | GnnKind::PaiNN | GnnKind::Sgmp) => return Err(OnnxError::InSpace(kind.as_str())),
         };
         let normed = self.operators.batch_norm(&y, &format!("norms.{index}.module"))?;
         Ok(self.operators.relu(&normed))
@@ -245,6 +245,7 @@ mod tests {
                     dropout: 0.0,
                     target_scales: if position > 0 { vec![scale, TargetScale::of_units()] } else { Vec::new() },
                     space: None,
+                    paths: None,
                     input: InputConfig::default(),
                 };
                 let state = state_of(|scope| Gnn::new(scope, &config, Backend::Auto).map(drop));

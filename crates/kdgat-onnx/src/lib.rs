@@ -24,8 +24,10 @@ pub enum OnnxError {
     /// The model hashes IDs, and ONNX lacks its hash function.
     #[error("a model that hashes IDs (id_encoding = \"hash\") cannot be written as ONNX; train one with a vocabulary")]
     Hashed,
-    /// The model reads positions, and has gradients among its outputs.
-    #[error("a network in space ({0}) cannot be written as ONNX; its safetensors file has schnetpack's names")]
+    /// The model reads positions.
+    #[error(
+        "a network of positions ({0}) cannot be written as ONNX; its safetensors file has the names of the published code"
+    )]
     InSpace(&'static str),
     /// A tensor of the architecture is missing.
     #[error("the model has no tensor {0}")]

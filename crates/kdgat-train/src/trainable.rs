@@ -36,7 +36,7 @@ impl Trainable {
             retry_on_oom(Meter::new(device), zeros)
         };
         let (values, gradients) = (flat(Phase::Parameters)?, flat(Phase::Gradients)?);
-        for named in tensors.iter().filter(|named| named.role == Role::Buffer) {
+        for named in tensors.iter().filter(|named| named.role != Role::Parameter) {
             allocator::attribute(&named.tensor, Phase::Parameters)?;
         }
         let mut offset = 0;

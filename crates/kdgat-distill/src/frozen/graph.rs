@@ -1,11 +1,11 @@
 //! A graph network as teacher: its outputs for each graph or node, and the rows that its head reads if hints are used.
 
 use kdgat_graph::{Batch, Level};
-use kdgat_nn::GnnConfig;
-use kdgat_nn::Scope;
 use kdgat_nn::attention::Backend;
 use kdgat_nn::gnn::{GnnHead, GnnLayer, LayerRows, node_input};
 use kdgat_nn::layers::Mode;
+use kdgat_nn::sgmp::Sgmp;
+use kdgat_nn::{GnnConfig, GnnKind, Scope};
 use tch::Tensor;
 
 use super::{Asked, Views};
@@ -30,6 +30,14 @@ impl FrozenGraph {
         Self { config, kernel, asked }
     }
 
+    /// Number of layers before the head. An SGMP is one: all of its interactions are summed into the same rows.
+    fn bodies(&self) -> usize {
+        match self.config.kind {
+            GnnKind::Sgmp => 1,
+            _ => self.config.layers as usize,
+        }
+    }
+
     fn run(
         &self,
         layer: usize,
@@ -40,7 +48,11 @@ impl FrozenGraph {
         let mut source = Views(views);
         let mut scope = Scope::root(&mut source);
         let (config, kernel) = (&self.config, self.kernel);
-        if (layer as i64) < config.layers {
+        if config.kind == GnnKind::Sgmp && layer == 0 {
+            let rows = Sgmp::new(&mut scope, config, kernel)?.embed(&node_input(config, batch)?, batch)?;
+            return Ok(vec![rows.shallow_clone(), rows]);
+        }
+        if layer < self.bodies() {
             let rows = match state.pop() {
                 None => LayerRows { nodes: node_input(config, batch)?, virtual_nodes: None },
                 Some(nodes) => LayerRows { nodes, virtual_nodes: if config.virtual_node { state.pop() } else { None } },
@@ -74,9 +86,12 @@ impl FrozenModel for FrozenGraph {
     }
 
     fn layers(&self) -> Vec<LayerSpec> {
-        let layer =
-            |index| LayerSpec { name: format!("layer {index}"), tensors: GnnLayer::tensor_names(&self.config, index) };
-        let mut layers: Vec<LayerSpec> = (0..self.config.layers).map(layer).collect();
+        let tensors = |index| match self.config.kind {
+            GnnKind::Sgmp => Sgmp::tensor_names(&self.config),
+            _ => GnnLayer::tensor_names(&self.config, index as i64),
+        };
+        let layer = |index| LayerSpec { name: format!("layer {index}"), tensors: tensors(index) };
+        let mut layers: Vec<LayerSpec> = (0..self.bodies()).map(layer).collect();
         layers.push(LayerSpec { name: "head".to_owned(), tensors: GnnHead::tensor_names(&self.config) });
         layers
     }
@@ -132,6 +147,7 @@ mod tests {
                 dropout: 0.0,
                 target_scales: Vec::new(),
                 space: None,
+                paths: None,
                 input: InputConfig::default(),
             };
             let mut parameters = FreshParameters::new(3, Device::Cpu);

@@ -122,6 +122,7 @@ mod tests {
                 dropout: 0.0,
                 target_scales: Vec::new(),
                 space: Some(SpaceConfig { cutoff: 4.0, kinds: 3, features: false, basis, radial_functions: 5, forces }),
+                paths: None,
                 input: InputConfig::default(),
             };
             let mut parameters = FreshParameters::new(3, Device::Cpu);

@@ -25,7 +25,7 @@ use kdgat_graph::{Batch, Level, NodeTargets, Task};
 use kdgat_nn::layers::Mode;
 use kdgat_nn::space::SpaceAnswer;
 use kdgat_nn::target_scale::ScaleTensors;
-use kdgat_nn::{Gnn, ModelError, TargetScale, masked};
+use kdgat_nn::{Gnn, GnnKind, ModelError, TargetScale, masked};
 use kdgat_torch::autocast::widened;
 use kdgat_train::objective::{Losses, Objective, ObjectiveError, Part, TargetSource};
 use kdgat_train::options::Monitor;
@@ -484,6 +484,9 @@ impl Objective for GraphObjective {
     }
 
     fn division_obstacle(&self) -> Option<&'static str> {
+        if self.model.config().kind.is_in_space() {
+            return Some("losses of forces and of rows of nodes are means over the nodes of a process's own share");
+        }
         let (loss, _) = self.distillation.as_ref()?.embedding?;
         match loss {
             EmbeddingLoss::Cosine | EmbeddingLoss::Distance => None,
@@ -514,6 +517,7 @@ impl Student for GraphObjective {
         let config = self.model.config();
         match config.level {
             _ if config.kind.is_in_space() => Some("the number of pairs differs from batch to batch"),
+            _ if config.kind == GnnKind::Sgmp => Some("the number of paths differs from batch to batch"),
             Level::Node => Some("the number of nodes with targets differs from batch to batch"),
             Level::Graph if config.embedding_columns > 0 => Some("losses of embeddings compare all rows of a batch"),
             Level::Graph => None,
@@ -527,7 +531,7 @@ mod tests {
     use kdgat_graph::columns::Columns;
     use kdgat_graph::{AssembleOptions, FeatureSet, Vocabulary};
     use kdgat_nn::attention::Backend;
-    use kdgat_nn::{FreshParameters, GnnConfig, GnnKind, InputConfig, Pooling, Scope};
+    use kdgat_nn::{FreshParameters, GnnConfig, InputConfig, Pooling, Scope};
     use tch::Device;
 
     use super::*;
@@ -574,6 +578,7 @@ mod tests {
                 virtual_node: true,
                 dropout: 0.0,
                 space: None,
+                paths: None,
                 target_scales: match task {
                     Task::Regression => vec![TargetScale { mean: 1.0, deviation: 2.0, weights: Vec::new() }],
                     _ => Vec::new(),
