@@ -69,6 +69,10 @@ impl<'a> Workload<'a> for WindowClassifier<'a> {
         self.stage
     }
 
+    fn is_of_head(&self, name: &str) -> bool {
+        name.starts_with("fc_layers.")
+    }
+
     fn origin(&self) -> Origin {
         self.data.origin()
     }

@@ -26,6 +26,7 @@ mod graph_plan;
 mod graph_results;
 mod graph_teacher;
 mod graphs;
+mod initial_weights;
 mod memory_plan;
 mod node_data;
 mod node_features;

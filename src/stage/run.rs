@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::StageError;
+use super::initial_weights;
 use super::outcome::Outcome;
 use super::resume;
 use super::setup::Origin;
@@ -102,6 +103,7 @@ impl<'a> Run<'a> {
             dataset: &origin.dataset,
             teacher: teacher_digest.as_deref(),
             split: extra_inputs.get("split"),
+            initial_weights: extra_inputs.get(initial_weights::DIGEST),
         };
         let decided = resumes.then(|| resume::check(config, stage, &run_inputs, &directory)).transpose()?;
         if config.model.size.starts_with("teacher") && !config.distillation.use_kd && follows.is_none() {
@@ -271,6 +273,7 @@ impl<'a> Run<'a> {
             dataset: &self.origin.dataset,
             teacher: self.teacher_digest.as_deref(),
             split: self.inputs.get("split"),
+            initial_weights: self.inputs.get(initial_weights::DIGEST),
         };
         let identity = training::identity(self.config, self.stage, batch_graphs, &inputs);
         self.inputs.insert("batch_graphs".into(), json!(batch_graphs));

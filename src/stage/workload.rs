@@ -9,6 +9,7 @@ use super::autoencoder::WindowAutoencoder;
 use super::classifier::WindowClassifier;
 use super::graph_autoencoder::GraphAutoencoder;
 use super::graphs::GraphNetwork;
+use super::initial_weights::InitialWeights;
 use super::nodes::NodeClassifier;
 use super::outcome::Outcome;
 use super::run::{Prepared, Run};
@@ -65,6 +66,11 @@ pub trait Workload<'a> {
     /// # Errors
     /// A teacher of another kind, or too little memory.
     fn new_student(&self, teacher: &TeacherSource) -> Result<NewStudent<Self::Student>, StageError>;
+
+    /// True for a tensor of the network's head, which initial weights do not fill: it answers another question.
+    fn is_of_head(&self, name: &str) -> bool {
+        name.starts_with("head.")
+    }
 
     /// Starts the teacher's thread, if there is a teacher.
     ///
@@ -191,12 +197,19 @@ fn train<'a, W: Workload<'a>>(
     let origin = workload.origin();
     let device = origin.device;
     let teacher = workload.find_teacher()?;
-    let inputs = workload.inputs()?;
+    let mut inputs = workload.inputs()?;
+    let start = InitialWeights::find(workload.config(), &inputs)?;
+    inputs.extend(start.iter().flat_map(InitialWeights::inputs));
     let mut run = Run::open((workload.config(), workload.stage()), origin, teacher.identity(), inputs, together)?;
     let writes = run.writes();
 
     let mut plan = workload.plan()?;
-    let NewStudent { parameters, mut student } = retry_on_oom(Meter::new(device), || workload.new_student(&teacher))?;
+    let NewStudent { mut parameters, mut student } =
+        retry_on_oom(Meter::new(device), || workload.new_student(&teacher))?;
+    if let Some(start) = &start {
+        let line = start.fill(&mut parameters, |name| workload.is_of_head(name))?;
+        run.console.line(&line);
+    }
     if let Some(obstacle) = student.division_obstacle().filter(|_| run.processes.is_some()) {
         return Err(StageError::Input(format!(
             "batches cannot be divided among processes: {obstacle}; train in one process"

@@ -8,3 +8,4 @@ mod graph_learning;
 mod graph_odd_sources;
 mod graph_sources;
 mod space_training;
+mod tree_training;

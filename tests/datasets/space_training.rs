@@ -137,5 +137,5 @@ fn what_cannot_be_trained_in_space_is_refused() {
     refused(&["--energy-weight", "0", "--force-weight", "0"], "energy_weight and force_weight are both 0");
     refused(&["--cutoff", "0"], "cutoff");
     let said = place.refused(&[&["train", "--preset", "gin,teacher", "--cutoff", "4"][..], &DATA].concat());
-    assert!(said.contains("only a schnet or painn reads it"), "{said}");
+    assert!(said.contains("only networks of positions read it"), "{said}");
 }
