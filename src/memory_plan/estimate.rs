@@ -418,7 +418,7 @@ fn graph_activations(config: &GnnConfig, circumstances: &Circumstances) -> Linea
     Linear { fixed: 0.0, per_node: F32 * values, per_edge: F32 * per_edge }
 }
 
-/// Of each interaction: of a pair, the filters of a PaiNN, or the layers of a SchNet's filter network; of a node, scalars, vectors and their
+/// Each interaction stores for a pair the filters of a PaiNN, or the layers of a SchNet's filter network; for a node scalars, vectors and their
 /// products. With forces, the first backward keeps as much again for the second. Pairs are counted as edges.
 fn space_activations(config: &GnnConfig, space: &SpaceConfig) -> Linear {
     let [of_pair, of_node] = if config.kind == GnnKind::PaiNN { [3.0, 24.0] } else { [5.0, 8.0] };

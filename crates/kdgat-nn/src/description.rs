@@ -89,7 +89,7 @@ impl Architecture {
         }
     }
 
-    /// What a batch must have for the model.
+    /// Parts that a batch must have for the model.
     pub fn needs(&self) -> BatchNeeds {
         let space = match self {
             Self::Graph(config) => {

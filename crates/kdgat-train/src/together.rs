@@ -202,7 +202,7 @@ struct Packets {
     state: Mutex<State>,
 }
 
-/// What ended an attempt besides an error of this process.
+/// Reasons to end an attempt besides an error of this process.
 #[derive(Debug, Default)]
 struct State {
     is_repeated: bool,

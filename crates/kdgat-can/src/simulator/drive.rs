@@ -48,7 +48,7 @@ pub struct Drive {
 
 /// Frames that an attacker of a drive on a route remembers, about a minute: older ones are forgotten.
 const REMEMBERED: usize = 70_000;
-/// Of the control units of the engine and the transmission, one frame in so many is sent while the car is parked.
+/// Frames of the control units of engine and transmission for each one that they send while the car is parked.
 const PARKED_RATE: u64 = 5;
 
 /// Simulates a drive; the same plan gives the same drive.

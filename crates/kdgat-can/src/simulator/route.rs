@@ -12,7 +12,7 @@ use crate::frame::Frame;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// What the car does. Each state has speeds, gaps and bytes that the others do not have.
+/// State of a car on a drive. Each one has speeds, gaps and bytes that the others do not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DrivingState {
@@ -105,7 +105,7 @@ pub struct Stay {
     pub end_nanoseconds: u64,
 }
 
-/// What a drive consisted of.
+/// Record of a drive.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RouteRecord {
     /// Number of frames.

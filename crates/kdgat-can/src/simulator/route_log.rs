@@ -19,7 +19,7 @@ const SHORTEST_PAUSE_SECONDS: f64 = 3.0;
 /// Frames between two looks at whether to stop.
 const FRAMES_BETWEEN_LOOKS: u64 = 10_000;
 
-/// How a log's name says that it is written.
+/// Format of a log, by the ending of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Notation {
     /// Lines of `candump -L`, without labels; else rows of can-train-and-test.

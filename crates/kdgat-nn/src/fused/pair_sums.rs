@@ -276,7 +276,7 @@ pub fn along_axes(pairs: &Pairs, filters: &Tensor, rows: &Tensor, vectors: &Tens
 struct Directed<'a> {
     filters: &'a [f32],
     directions: &'a [f32],
-    /// Of each pair: 1 along its line's direction, -1 against it.
+    /// Sign of each pair: 1 along its line's direction, -1 against it.
     signs: &'a [f32],
     columns: usize,
 }

@@ -49,11 +49,11 @@ const DECAY: f64 = 0.367_879_441_171_442_33;
 /// The bases of a network: distances up to its cutoff, angles up to π, torsions up to 2π.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bases {
-    /// Of distances.
+    /// Basis of distances.
     pub distance: Basis,
-    /// Of angles between edges.
+    /// Basis of angles between edges.
     pub angle: Basis,
-    /// Of torsion angles.
+    /// Basis of torsion angles.
     pub torsion: Basis,
 }
 

@@ -231,7 +231,7 @@ impl PathSums {
 
 /// The gradients that a block adds to.
 struct Gradients<'a> {
-    /// Of the rows of nodes from `base` on.
+    /// Gradients of the rows of nodes from `base` on.
     nodes: &'a mut [f32],
     base: usize,
     weights: [&'a mut [f32]; WEIGHTS],

@@ -494,7 +494,7 @@ fn refusal(own: usize, other: usize, difference: Difference) -> String {
     format!("process {other} is refused by process {own}: it has another {what}; {advice}")
 }
 
-/// What a process shows when it joins.
+/// Proof and description that a process shows when it joins.
 struct Greeting {
     proof: String,
     program: String,

@@ -19,7 +19,7 @@ pub(super) const INTERVAL: Duration = Duration::from_millis(500);
 /// Signs of life that a living process gives while a lost one is looked for.
 const INTERVALS_TO_FIND: u32 = 5;
 
-/// What the others are told.
+/// Keys of a process that leaves before the others, and of one that is done.
 pub(super) const LEFT: &str = "left";
 pub(super) const DONE: &str = "done";
 
