@@ -8,7 +8,7 @@ use super::teacher::TeacherUse;
 use super::training;
 use crate::config::{Config, CurriculumKind};
 use crate::curriculum::{CURRICULUM_COLUMNS, Choice, GRAPH_CURRICULUM_COLUMNS, Sampler, Schedule, Scores, Selection};
-use crate::graph::{BatchBudget, Shuffle, SpaceOptions, Store};
+use crate::graph::{BatchBudget, Shuffle, Store};
 use crate::train::fit::BatchPlan;
 use crate::train::objective::ObjectiveError;
 
@@ -95,8 +95,8 @@ fn batch_budget(config: &Config, store: &Store) -> Result<Option<BatchBudget>, S
     if nodes.is_none() && edges.is_none() {
         return Ok(None);
     }
-    let space = config.model.model.is_in_space().then_some(SpaceOptions { cutoff: config.graphs.cutoff });
-    Ok(Some(BatchBudget::new(nodes, edges, store, space.as_ref())?))
+    let cutoff = config.model.model.is_in_space().then_some(config.graphs.cutoff);
+    Ok(Some(BatchBudget::new(nodes, edges, store, cutoff)?))
 }
 
 /// The batch plan of a training on graphs.

@@ -57,6 +57,9 @@ fn a_network_over_paths_is_trained_taught_and_evaluated() {
         of_teacher.unwrap().split(',').find_map(|cell| cell.parse().ok().filter(|value| *value <= 1.0)).unwrap();
     assert!(accuracy > 0.9, "{metrics}");
 
+    let verified = place.success(&["teachers", "verify"]);
+    assert!(verified.contains("trees/graph"), "{verified}");
+
     // The layers begin with those of the teacher; another start is another run.
     let start =
         ["--init-from", "runs/trees/sgmp_teacher_train/1", "--freeze", "--use-kd", "false", "--run-dir", "started"];

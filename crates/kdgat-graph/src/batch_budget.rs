@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{PairCounter, SpaceOptions, Store, StoreError};
+use super::{PairCounter, Store, StoreError};
 
 /// Largest number of batches that [`BatchBudget::pack`] has open at a time: more fill the batches hardly better, and take longer.
 const OPEN_BATCHES: usize = 64;
@@ -16,16 +16,16 @@ pub struct GraphSize {
     pub edges: u64,
 }
 
-/// Sizes of all graphs of a store, without making tensors. Networks in space read pairs of near nodes (`space`) instead of edges.
+/// Sizes of all graphs of a store, without making tensors. With a `cutoff`, pairs of nodes within it are counted instead of edges.
 ///
 /// # Errors
 /// A damaged shard, or a graph whose pairs cannot be made.
-pub fn graph_sizes(store: &Store, space: Option<&SpaceOptions>) -> Result<Vec<GraphSize>, StoreError> {
+pub fn graph_sizes(store: &Store, cutoff: Option<f64>) -> Result<Vec<GraphSize>, StoreError> {
     let mut counter = PairCounter::default();
     let mut size = |graph| {
         let view = store.try_graph(graph)?;
-        let edges = match space.filter(|space| space.has_pairs()) {
-            Some(space) => counter.count(graph, &view, space)?.pairs,
+        let edges = match cutoff {
+            Some(cutoff) => counter.count(graph, &view, cutoff)?.pairs,
             None => view.num_edges() as u64,
         };
         Ok(GraphSize { nodes: view.num_nodes() as u64, edges })
@@ -51,23 +51,13 @@ pub struct BatchBudget {
 }
 
 impl BatchBudget {
-    /// A budget of `nodes` nodes and `edges` edges per batch for graphs of `store`; either may be unlimited. With `space`, pairs of near
-    /// nodes are limited instead of edges.
+    /// A budget of `nodes` nodes and `edges` edges per batch for graphs of `store`; either may be unlimited. With a `cutoff`, pairs of
+    /// nodes within it are limited instead of edges.
     ///
     /// # Errors
     /// Those of [`graph_sizes`].
-    pub fn new(
-        nodes: Option<u64>,
-        edges: Option<u64>,
-        store: &Store,
-        space: Option<&SpaceOptions>,
-    ) -> Result<Self, StoreError> {
-        Ok(Self {
-            nodes,
-            edges,
-            sizes: graph_sizes(store, space)?.into(),
-            counts_pairs: space.is_some_and(SpaceOptions::has_pairs),
-        })
+    pub fn new(nodes: Option<u64>, edges: Option<u64>, store: &Store, cutoff: Option<f64>) -> Result<Self, StoreError> {
+        Ok(Self { nodes, edges, sizes: graph_sizes(store, cutoff)?.into(), counts_pairs: cutoff.is_some() })
     }
 
     /// The plural of what `edges` counts: edges, or pairs of near nodes.

@@ -17,21 +17,16 @@ pub use buffers::{PairCount, PairCounter};
 pub(crate) use cell::Cell;
 pub(crate) use search::{NoPairs, PairSearch};
 
-/// Options of the pairs of nodes that a loader makes.
+/// Options of the positions, and of the pairs of nodes that a loader makes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SpaceOptions {
-    /// Largest distance of a pair, in the data's unit of length: positive, or [`POSITIONS_ALONE`](Self::POSITIONS_ALONE).
-    pub cutoff: f64,
+    /// Largest distance of a pair, in the data's unit of length, positive; `None` for positions without pairs.
+    pub cutoff: Option<f64>,
 }
 
 impl SpaceOptions {
-    /// Instead of a cutoff: the batches have positions and no pairs.
-    pub const POSITIONS_ALONE: f64 = 0.0;
-
-    /// True if pairs are made.
-    pub fn has_pairs(&self) -> bool {
-        self.cutoff != Self::POSITIONS_ALONE
-    }
+    /// Positions without pairs.
+    pub const POSITIONS: Self = Self { cutoff: None };
 
     /// Pairs up to this distance.
     ///
@@ -40,7 +35,7 @@ impl SpaceOptions {
     pub fn new(cutoff: f64) -> Result<Self, String> {
         // Distances are compared by their squares.
         match cutoff > 0.0 && (cutoff * cutoff).is_normal() {
-            true => Ok(Self { cutoff }),
+            true => Ok(Self { cutoff: Some(cutoff) }),
             false => Err(format!("cutoff {cutoff}: expected a positive, finite distance")),
         }
     }
@@ -191,16 +186,15 @@ mod tests {
     #[test]
     fn pairs_are_counted_without_tensors_and_limit_batches() {
         let (_folder, store) = store_of(&[("a.xyz", FRAMES)]);
-        let options = SpaceOptions::new(1.8).unwrap();
-        let sizes = graph_sizes(&store, Some(&options)).unwrap();
+        let sizes = graph_sizes(&store, Some(1.8)).unwrap();
         let size = |nodes, edges| GraphSize { nodes, edges };
         assert_eq!(sizes, [size(3, 6), size(2, 16), size(1, 2)]);
-        let budget = BatchBudget::new(None, Some(18), &store, Some(&options)).unwrap();
+        let budget = BatchBudget::new(None, Some(18), &store, Some(1.8)).unwrap();
         assert_eq!(budget.cut(&[0, 1, 2], 9), [vec![0], vec![1, 2]]);
         assert_eq!(budget.describe(), "18 pairs of near nodes");
-        let count = PairCounter::default().count(0, &store.graph(0), &SpaceOptions::new(1.1).unwrap()).unwrap();
+        let count = PairCounter::default().count(0, &store.graph(0), 1.1).unwrap();
         assert_eq!(count, PairCount { pairs: 4, most: 2, alone: 0 });
-        let error = PairCounter::default().count(1, &store.graph(1), &SpaceOptions { cutoff: 1e4 }).unwrap_err();
+        let error = PairCounter::default().count(1, &store.graph(1), 1e4).unwrap_err();
         assert!(
             error.is_input() && error.to_string().starts_with("graph 1 has millions of periodic images"),
             "{error}"
@@ -230,7 +224,7 @@ mod tests {
         ];
         let (_folder, store) = store_of(&files);
         let options = AssembleOptions {
-            space: Some(SpaceOptions { cutoff: 1.0 }),
+            space: Some(SpaceOptions { cutoff: Some(1.0) }),
             ..AssembleOptions::new(Arc::new(Vocabulary::from_ids([])))
         };
         let error = assemble(&store, &[1], &options).unwrap_err();

@@ -93,13 +93,12 @@ impl Architecture {
     pub fn needs(&self) -> BatchNeeds {
         let space = match self {
             Self::Graph(config) => {
-                let cutoff = config.space.as_ref().map(|space| space.cutoff);
+                let pairs = config.space.as_ref().map(|space| SpaceOptions { cutoff: Some(space.cutoff) });
                 // Paths follow the data's edges.
-                cutoff.or(config.paths.as_ref().map(|_| SpaceOptions::POSITIONS_ALONE))
+                pairs.or(config.paths.as_ref().map(|_| SpaceOptions::POSITIONS))
             }
             _ => None,
         };
-        let space = space.map(|cutoff| SpaceOptions { cutoff });
         BatchNeeds { edge_features: self.reads_edge_features(), space }
     }
 

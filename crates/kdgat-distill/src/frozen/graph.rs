@@ -109,9 +109,11 @@ impl FrozenModel for FrozenGraph {
 
 #[cfg(test)]
 mod tests {
+    use kdgat_graph::Space;
     use kdgat_graph::edge_list::{EdgeList, from_edge_list};
-    use kdgat_nn::{FreshParameters, Gnn, GnnKind, InputConfig, Pooling};
-    use tch::Device;
+    use kdgat_nn::sgmp::PathConfig;
+    use kdgat_nn::{FreshParameters, Gnn, InputConfig, Pooling};
+    use tch::{Device, Kind};
 
     use super::*;
 
@@ -121,19 +123,35 @@ mod tests {
         let list = EdgeList {
             id_index: &[0; 5],
             continuous: &(0..50).map(|value| (value as f32).sin()).collect::<Vec<_>>(),
-            sources: &[0, 1, 2, 3, 4],
-            targets: &[1, 2, 0, 4, 3],
+            sources: &[0, 1, 1, 2, 2, 3],
+            targets: &[1, 0, 2, 1, 3, 2],
             edge_attributes: None,
-            node_pointers: &[0, 3, 5],
+            node_pointers: &[0, 4, 5],
             labels: &[0, 1],
             vocabulary_size: 1,
         };
-        let batch = from_edge_list(&list).unwrap();
-        for (virtual_node, level) in
-            [(false, Level::Graph), (true, Level::Graph), (false, Level::Node), (true, Level::Node)]
-        {
+        let mut batch = from_edge_list(&list).unwrap();
+        let options = (Kind::Float, Device::Cpu);
+        let none = |length: i64, kind| Tensor::zeros([length], (kind, Device::Cpu));
+        batch.space = Some(Box::new(Space {
+            positions: Tensor::arange(15, options).sin().view([5, 3]),
+            kinds: none(5, Kind::Int64),
+            targets: none(0, Kind::Int64),
+            sources: none(0, Kind::Int64),
+            row_pointers: none(6, Kind::Int),
+            shifts: None,
+            forces: None,
+        }));
+        for (kind, virtual_node, level) in [
+            (GnnKind::Gin, false, Level::Graph),
+            (GnnKind::Gin, true, Level::Graph),
+            (GnnKind::Gin, false, Level::Node),
+            (GnnKind::Gin, true, Level::Node),
+            (GnnKind::Sgmp, false, Level::Graph),
+            (GnnKind::Sgmp, false, Level::Node),
+        ] {
             let config = GnnConfig {
-                kind: GnnKind::Gin,
+                kind,
                 node_features: 10,
                 edge_features: 0,
                 hidden: 6,
@@ -147,7 +165,7 @@ mod tests {
                 dropout: 0.0,
                 target_scales: Vec::new(),
                 space: None,
-                paths: None,
+                paths: (kind == GnnKind::Sgmp).then_some(PathConfig { cutoff: 2.0, gaussians: [4, 3, 5] }),
                 input: InputConfig::default(),
             };
             let mut parameters = FreshParameters::new(3, Device::Cpu);

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::graph_set::{GraphSet, LeftOut};
 use super::schema::{Schema, Task};
 use super::space_set::SpaceSet;
-use crate::{PairCount, PairCounter, SpaceOptions, Split};
+use crate::{PairCount, PairCounter, Split};
 
 /// Facts about a dataset.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -87,12 +87,11 @@ impl SpaceSummary {
 }
 
 fn neighbours(set: &GraphSet, space: &SpaceSet, cutoff: f64) -> Option<Neighbours> {
-    let options = SpaceOptions { cutoff };
     let mut counter = PairCounter::default();
     let counts = (0..set.num_graphs()).map(|graph| {
         let nodes = set.node_pointers[graph] as usize..set.node_pointers[graph + 1] as usize;
         let cell = if space.cells.is_empty() { &[][..] } else { &space.cells[graph * 9..(graph + 1) * 9] };
-        counter.count_in(graph as u64, &space.positions[nodes.start * 3..nodes.end * 3], cell, &options).ok()
+        counter.count_in(graph as u64, &space.positions[nodes.start * 3..nodes.end * 3], cell, cutoff).ok()
     });
     let counts = counts.collect::<Option<Vec<PairCount>>>()?;
     let (pairs, nodes) = (counts.iter().map(|count| count.pairs).sum::<u64>() as f64, space.kinds.len());

@@ -4,7 +4,7 @@ use kdgat_torch::allocator;
 use tch::{Kind, Tensor};
 
 use super::cell::Cell;
-use super::search::{NoPairs, PairSearch};
+use super::search::{NoPairs, Pair, PairSearch};
 use super::{Space, SpaceOptions};
 use crate::{GraphView, SpaceColumns, StoreError};
 
@@ -53,7 +53,7 @@ impl SpaceBuffers {
         let has_shifts = !view.space.cell.is_empty();
         let Self { search, own, targets, sources, row_pointers, shifts, .. } = self;
         let mut row = 0;
-        let done = search.each_pair(own, cell.as_ref(), options.cutoff, |pair| {
+        let mut add = |pair: Pair| {
             if targets.len() >= most {
                 return Err(NoPairs::TooMany);
             }
@@ -67,8 +67,11 @@ impl SpaceBuffers {
                 shifts.extend(pair.shift.map(|value| value as f32));
             }
             Ok(())
-        });
-        done.map_err(|reason| no_pairs(graph, reason, options))?;
+        };
+        if let Some(cutoff) = options.cutoff {
+            let done = search.each_pair(own, cell.as_ref(), cutoff, &mut add);
+            done.map_err(|reason| no_pairs(graph, reason, cutoff))?;
+        }
         let nodes = self.kinds.len() + 1;
         self.row_pointers.resize(nodes, self.targets.len() as i32);
         Ok(())
@@ -120,8 +123,8 @@ fn stored_cell(graph: u64, numbers: &[f64]) -> Result<Option<Cell>, StoreError> 
     Cell::stored(numbers).map_err(|detail| StoreError::Graph { graph, detail })
 }
 
-fn no_pairs(graph: u64, reason: NoPairs, options: &SpaceOptions) -> StoreError {
-    let (found, expected) = reason.text(options.cutoff);
+fn no_pairs(graph: u64, reason: NoPairs, cutoff: f64) -> StoreError {
+    let (found, expected) = reason.text(cutoff);
     StoreError::Pairs { graph, found, expected }
 }
 
@@ -148,9 +151,9 @@ impl PairCounter {
     ///
     /// # Errors
     /// A graph without positions, one with a damaged cell, or one with millions of images within the cutoff.
-    pub fn count(&mut self, graph: u64, view: &GraphView<'_>, options: &SpaceOptions) -> Result<PairCount, StoreError> {
+    pub fn count(&mut self, graph: u64, view: &GraphView<'_>, cutoff: f64) -> Result<PairCount, StoreError> {
         expect_positions(graph, view)?;
-        self.count_in(graph, view.space.positions, view.space.cell, options)
+        self.count_in(graph, view.space.positions, view.space.cell, cutoff)
     }
 
     /// Counts the pairs of a graph with these positions, `[num_nodes, 3]`, and this cell, `[9]` or empty.
@@ -159,14 +162,14 @@ impl PairCounter {
         graph: u64,
         positions: &[f32],
         cell: &[f64],
-        options: &SpaceOptions,
+        cutoff: f64,
     ) -> Result<PairCount, StoreError> {
         let cell = stored_cell(graph, cell)?;
         let Self { search, own } = self;
         own_positions(positions, own);
         let (mut count, mut of_node) = (PairCount { alone: own.len() as u64, ..PairCount::default() }, 0);
         let mut last = None;
-        let done = search.each_pair(own, cell.as_ref(), options.cutoff, |pair| {
+        let done = search.each_pair(own, cell.as_ref(), cutoff, |pair| {
             if last != Some(pair.target) {
                 (last, of_node) = (Some(pair.target), 0);
                 count.alone -= 1;
@@ -176,7 +179,7 @@ impl PairCounter {
             count.most = count.most.max(of_node);
             Ok(())
         });
-        done.map_err(|reason| no_pairs(graph, reason, options))?;
+        done.map_err(|reason| no_pairs(graph, reason, cutoff))?;
         Ok(count)
     }
 }

@@ -3,7 +3,6 @@
 //! Points are sorted into a grid of cubes at least as wide as the cutoff, so that the neighbours of a point are in its cube and the 26
 //! around it. In a periodic cell the points are the images of the nodes within the cutoff of the cell.
 
-use super::SpaceOptions;
 use super::cell::{Cell, Count, Image, ROUNDING, Vector, add, dot, scaled};
 
 /// An ordered pair of near nodes.
@@ -60,7 +59,6 @@ pub(crate) struct PairSearch {
 
 impl PairSearch {
     /// Hands over all ordered pairs of nodes, and of nodes and images, at most `cutoff` apart: by target, then by source, then by image.
-    /// [`SpaceOptions::POSITIONS_ALONE`] makes none.
     ///
     /// # Errors
     /// Too many images to look at, an atom too far away, or an error of `each`.
@@ -71,10 +69,6 @@ impl PairSearch {
         cutoff: f64,
         mut each: impl FnMut(Pair) -> Result<(), NoPairs>,
     ) -> Result<(), NoPairs> {
-        // Nodes in one place are no pair either.
-        if cutoff == SpaceOptions::POSITIONS_ALONE {
-            return Ok(());
-        }
         let Self { images, originals, grid, found } = self;
         images.clear();
         match cell {
