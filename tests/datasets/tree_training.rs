@@ -84,9 +84,10 @@ fn types_are_left_out_and_a_tree_without_folder_is_refused() {
     write_trees(&place, 3);
     let told = place.success(&["data", "check", "--data", "trees"]);
     assert!(told.contains("radius, children, ln_root_distance, type (1 values)"), "{told}");
-    fs::write(place.path().join("trees/kdgat-graphs.toml"), "kinds = \"none\"\n").unwrap();
+    fs::write(place.path().join("trees/kdgat-graphs.toml"), "kinds = \"none\"\nlength_unit = \"µm\"\n").unwrap();
     let told = place.success(&["data", "check", "--data", "trees"]);
     assert!(told.contains("radius, children, ln_root_distance\n"), "{told}");
+    assert!(told.contains("positions      in µm\n"), "{told}");
     write_tree(&place.path().join("trees/alone.swc"), 0.0, 1);
     let said = place.refused(&["data", "check", "--data", "trees"]);
     assert!(said.contains("alone.swc: a tree outside of any folder"), "{said}");

@@ -67,15 +67,7 @@ pub fn profile_file(
 /// Fails on errors of libtorch.
 pub fn profile_windows(scorer: &Scorer, windows: &Columns, rule: Rule) -> Result<ProfiledTraffic, EvaluateError> {
     let parts = fold_parts(windows.num_graphs());
-    let learn = |part: &Range<usize>| {
-        let mut learner = ProfileLearner::default();
-        part.clone().for_each(|window| learner.add(&windows.graph(window)));
-        learner
-    };
-    let learned: Vec<ProfileLearner> = parts.iter().map(learn).collect();
-    let mut judging: Vec<CarProfile> =
-        (0..parts.len()).map(|part| ProfileLearner::judging(&learned, part).profile()).collect();
-    let mut profile = ProfileLearner::merged(&learned, None).profile();
+    let (mut profile, mut judging) = ProfileLearner::of_parts(windows, &parts);
     profile.keep_borne_out(&mut judging, windows, &parts, |counts| {
         counts.windows > 0 && threshold::is_chance(counts.broken, counts.windows, USUALLY_BROKEN)
     });

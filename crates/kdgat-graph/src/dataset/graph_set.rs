@@ -5,8 +5,10 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::error::{DatasetError, Origin};
-use super::schema::{Feature, Schema};
+use super::feature_rows::Rows;
+use super::schema::{Feature, Level, Schema, SpaceSchema};
 use super::space_set::SpaceSet;
+use super::targets::Targets;
 use crate::Split;
 
 /// Most nodes of a graph: node numbers of a store have 16 bits.
@@ -129,6 +131,57 @@ impl Edges {
             left_out: LeftOut::default(),
             are_listed: false,
             notes: Vec::new(),
+        }
+    }
+}
+
+/// Graphs with positions and targets of their own, as their source has them.
+pub(super) struct PlacedGraphs {
+    pub ids: Vec<String>,
+    /// As [`GraphSet::node_pointers`].
+    pub pointers: Vec<u64>,
+    pub nodes: Rows,
+    pub edges: Edges,
+    pub targets: Targets,
+    pub schema: SpaceSchema,
+    pub places: SpaceSet,
+    /// As [`GraphSet::position_hashes`].
+    pub position_hashes: Vec<u64>,
+    /// Facts about the source that may surprise.
+    pub notes: Vec<String>,
+}
+
+impl PlacedGraphs {
+    /// The dataset of this name.
+    pub fn into_set(self, name: String) -> GraphSet {
+        let Self { ids, pointers, nodes, edges, targets, schema, places, position_hashes, notes } = self;
+        GraphSet {
+            name,
+            schema: Schema {
+                task: targets.task,
+                level: Level::Graph,
+                targets: targets.targets,
+                node_features: nodes.features,
+                edge_features: edges.features,
+                space: Some(schema),
+            },
+            graph_ids: ids,
+            node_ids: Vec::new(),
+            without_targets: Vec::new(),
+            notes: [notes, targets.notes, edges.notes].concat(),
+            node_features: nodes.values,
+            node_pointers: pointers,
+            edge_features: edges.values,
+            edge_pointers: edges.pointers,
+            sources: edges.sources,
+            targets: edges.targets,
+            graph_targets: targets.values,
+            node_targets: Vec::new(),
+            splits: targets.splits,
+            left_out: edges.left_out,
+            space: Some(places),
+            position_hashes: Some(position_hashes),
+            lists_edges: edges.are_listed,
         }
     }
 }

@@ -16,9 +16,9 @@ use kdgat_torch::allocator;
 use super::elements;
 use super::error::{DatasetError, Origin, Place};
 use super::feature_rows::{Cells, Column, Rows};
-use super::graph_set::{Edges, GraphSet, expect_few_nodes};
+use super::graph_set::{Edges, GraphSet, PlacedGraphs, expect_few_nodes};
 use super::radius::EdgeMaker;
-use super::schema::{Kinds, Level, Schema, SpaceSchema, Task, numbered};
+use super::schema::{Kinds, SpaceSchema, Task, numbered};
 use super::settings::{SETTINGS, Settings};
 use super::source_files::{SHARE_OF_MEMORY, SourceFiles};
 use super::space_set::{Misfit, SpaceMaker};
@@ -355,7 +355,7 @@ impl<'a> Reader<'a> {
         let cells = TargetCells { names: self.targets, cells: self.cells, splits, origins: self.origins, header };
         let targets = cells.parse(task)?;
         let edges = self.edges.map_or_else(|| Edges::none(self.ids.len()), EdgeMaker::finish);
-        let space = SpaceSchema {
+        let schema = SpaceSchema {
             kinds: Kinds::Elements,
             forces: !self.forces.is_empty(),
             periodic: false,
@@ -364,34 +364,9 @@ impl<'a> Reader<'a> {
             unfit: None,
         };
         let (places, position_hashes) = self.space.finish(self.kinds, self.forces);
-        Ok(GraphSet {
-            name: settings.name.clone().unwrap_or(root),
-            schema: Schema {
-                task: targets.task,
-                level: Level::Graph,
-                targets: targets.targets,
-                node_features: nodes.features,
-                edge_features: edges.features,
-                space: Some(space),
-            },
-            graph_ids: self.ids,
-            node_ids: Vec::new(),
-            without_targets: Vec::new(),
-            notes: [self.notes, targets.notes].concat(),
-            node_features: nodes.values,
-            node_pointers: self.pointers,
-            edge_features: edges.values,
-            edge_pointers: edges.pointers,
-            sources: edges.sources,
-            targets: edges.targets,
-            graph_targets: targets.values,
-            node_targets: Vec::new(),
-            splits: targets.splits,
-            left_out: edges.left_out,
-            space: Some(places),
-            position_hashes: Some(position_hashes),
-            lists_edges: false,
-        })
+        let name = settings.name.clone().unwrap_or(root);
+        let (ids, pointers, notes) = (self.ids, self.pointers, self.notes);
+        Ok(PlacedGraphs { ids, pointers, nodes, edges, targets, schema, places, position_hashes, notes }.into_set(name))
     }
 }
 

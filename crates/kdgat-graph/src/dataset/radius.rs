@@ -1,13 +1,13 @@
 //! Edges between near nodes, and the expansion of their lengths in a radial basis.
 //!
-//! A length `d` becomes `exp(-(d - μ_k)² / (2 Δ²))` for `K` centres `μ_k`, evenly spaced by `Δ` from 0 to the cutoff, as in SchNet
-//! (Schütt et al. 2018).
+//! A length `d` becomes [`Gaussians`] with centres from 0 to the cutoff.
 
 use std::ops::RangeInclusive;
 
 use super::error::{DatasetError, Origin};
 use super::graph_set::{Edges, LeftOut, MOST_EDGES};
 use super::schema::Feature;
+use crate::Gaussians;
 use crate::space::{Cell, NoPairs, PairSearch};
 
 /// Options of edges made from positions.
@@ -30,13 +30,11 @@ impl Radius {
         (0..self.basis).map(|index| Feature { name: format!("distance_{index}"), values: None }).collect()
     }
 
-    /// The expansion of a length.
-    fn expand(self, length: f64) -> impl Iterator<Item = f32> {
-        let spacing = self.cutoff / (self.basis - 1) as f64;
-        (0..self.basis).map(move |index| {
-            let offset = length / spacing - index as f64;
-            (-0.5 * offset * offset).exp() as f32
-        })
+    /// Appends the expansion of a length.
+    fn expand(self, length: f64, to: &mut Vec<f32>) {
+        let first = to.len();
+        to.resize(first + self.basis, 0.0);
+        Gaussians::up_to(self.cutoff, self.basis).expand(length, &mut to[first..]);
     }
 }
 
@@ -75,7 +73,7 @@ impl EdgeMaker {
         for Neighbour { target, source, length } in found.near {
             self.edges.targets.push(target);
             self.edges.sources.push(source);
-            self.edges.values.extend(self.radius.expand(length));
+            self.radius.expand(length, &mut self.edges.values);
         }
         self.edges.pointers.push(self.edges.sources.len() as u64);
         Ok(())
@@ -180,7 +178,8 @@ mod tests {
         #[test]
         fn every_gaussian_is_that_of_the_formula(length in 0.0f64..6.0, cutoff in 0.1f64..6.0, basis in 2usize..40) {
             let spacing = cutoff / (basis - 1) as f64;
-            let found: Vec<f32> = Radius { cutoff, basis }.expand(length).collect();
+            let mut found = Vec::new();
+            Radius { cutoff, basis }.expand(length, &mut found);
             prop_assert_eq!(found.len(), basis);
             for (index, found) in found.into_iter().enumerate() {
                 let centre = cutoff * index as f64 / (basis - 1) as f64;

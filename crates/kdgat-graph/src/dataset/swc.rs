@@ -6,8 +6,8 @@
 
 use super::error::{DatasetError, Origin, Place};
 use super::feature_rows::{Cells, Column, Rows};
-use super::graph_set::{Edges, GraphSet, RawEdge, SortedEdges};
-use super::schema::{Kinds, Level, Schema, SpaceSchema, Task, numbered};
+use super::graph_set::{Edges, GraphSet, PlacedGraphs, RawEdge, SortedEdges};
+use super::schema::{Kinds, SpaceSchema, Task, numbered};
 use super::settings::{SETTINGS, Settings};
 use super::source_files::SourceFiles;
 use super::space_set::{Misfit, SpaceMaker};
@@ -32,10 +32,9 @@ pub(super) fn is_swc(file: &str) -> bool {
 /// A line that does not fit, with its file and number; a file outside of a folder, which has no class; settings that do not fit.
 pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
     let settings = Settings::read(files)?;
-    let reads_types = settings.reads_types()?;
     let names: Vec<&String> = files.names().iter().filter(|name| is_swc(name)).collect();
     let splits = settings.splits_of(&names)?;
-    let mut forest = Forest { pointers: vec![0], ..Forest::default() };
+    let mut forest = Forest { reads_types: settings.reads_types()?, pointers: vec![0], ..Forest::default() };
     let mut classes = Vec::new();
     for name in &names {
         let origin = Origin { file: name, place: Place::File };
@@ -43,7 +42,7 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
             let expected = "a folder for each class, with its trees: data/interneuron/a.swc, data/principal/b.swc";
             return Err(origin.error("a tree outside of any folder", expected));
         };
-        classes.push(class.rsplit('/').next().unwrap_or(class).to_owned());
+        classes.push(class.to_owned());
         let bytes = files.read(name)?.unwrap_or_default();
         forest.add(SwcTree::parse(name, &String::from_utf8_lossy(&bytes))?, name)?;
     }
@@ -51,13 +50,14 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
     let origins: Vec<Origin> = names.iter().map(|name| Origin { file: name, place: Place::File }).collect();
     let header = origins.first().copied().unwrap_or(Origin { file: SETTINGS, place: Place::File });
     let targets = TargetCells { names: vec![CLASS.to_owned()], cells: vec![classes], splits, origins, header };
-    let set = forest.finish(targets, reads_types)?;
-    Ok(GraphSet { name: settings.name.clone().unwrap_or(root), ..set })
+    forest.finish(&settings, settings.name.clone().unwrap_or(root), targets)
 }
 
 /// The trees so far.
 #[derive(Default)]
 struct Forest {
+    /// True if the points' types are a feature.
+    reads_types: bool,
     ids: Vec<String>,
     pointers: Vec<u64>,
     types: Vec<String>,
@@ -95,10 +95,9 @@ impl Forest {
         Ok(())
     }
 
-    /// The graphs, still without the dataset's name.
-    fn finish(self, targets: TargetCells, reads_types: bool) -> Result<GraphSet, DatasetError> {
+    fn finish(self, settings: &Settings, name: String, targets: TargetCells) -> Result<GraphSet, DatasetError> {
         let header = targets.header;
-        let nodes = self.types.len();
+        let num_nodes = self.types.len();
         let column = |name: &str, cells: Cells| Column {
             name: name.to_owned(),
             cells,
@@ -106,51 +105,27 @@ impl Forest {
             remedy: "leave the types out (kinds = \"none\" in kdgat-graphs.toml)",
         };
         let numbers = FEATURES.iter().zip(self.features).map(|(name, values)| column(name, Cells::Numbers(values)));
-        let types = reads_types.then(|| {
+        let types = self.reads_types.then(|| {
             let (values, of_rows) = numbered(&self.types);
             column(TYPE, Cells::Numbered { values, of_rows })
         });
-        let rows = Rows::new(numbers.chain(types).collect(), nodes)?;
+        let nodes = Rows::new(numbers.chain(types).collect(), num_nodes)?;
         let targets = targets.parse(Some(Task::Classification))?;
-        let sorted = SortedEdges::new(self.edges, self.ids.len());
-        let edges = Edges::none(self.ids.len());
-        let (places, position_hashes) = self.space.finish(vec![0; nodes], Vec::new());
+        let SortedEdges { pointers, sources, targets: ends, left_out, .. } =
+            SortedEdges::new(self.edges, self.ids.len());
+        let none = Edges::none(0);
+        let edges = Edges { pointers, sources, targets: ends, left_out, are_listed: true, ..none };
+        let (places, position_hashes) = self.space.finish(vec![0; num_nodes], Vec::new());
         let doubled = (self.doubled > 0).then(|| format!("{} trees have points in one place", self.doubled));
-        let space = SpaceSchema {
+        let schema = SpaceSchema {
             kinds: Kinds::Unknown,
             forces: false,
             periodic: false,
-            length_unit: None,
-            energy_unit: None,
+            length_unit: settings.length_unit.clone(),
+            energy_unit: settings.energy_unit.clone(),
             unfit: doubled.clone().map(|found| format!("{found}: a network of pairs cannot read them")),
         };
-        Ok(GraphSet {
-            name: String::new(),
-            schema: Schema {
-                task: targets.task,
-                level: Level::Graph,
-                targets: targets.targets,
-                node_features: rows.features,
-                edge_features: edges.features,
-                space: Some(space),
-            },
-            graph_ids: self.ids,
-            node_ids: Vec::new(),
-            without_targets: Vec::new(),
-            notes: targets.notes.into_iter().chain(doubled).collect(),
-            node_features: rows.values,
-            node_pointers: self.pointers,
-            edge_features: edges.values,
-            edge_pointers: sorted.pointers,
-            sources: sorted.sources,
-            targets: sorted.targets,
-            graph_targets: targets.values,
-            node_targets: Vec::new(),
-            splits: targets.splits,
-            left_out: sorted.left_out,
-            space: Some(places),
-            position_hashes: Some(position_hashes),
-            lists_edges: true,
-        })
+        let (ids, pointers, notes) = (self.ids, self.pointers, doubled.into_iter().collect());
+        Ok(PlacedGraphs { ids, pointers, nodes, edges, targets, schema, places, position_hashes, notes }.into_set(name))
     }
 }

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::elements;
 use super::error::{DatasetError, Origin, Place};
 use super::feature_rows::{Cells, Column, Rows};
-use super::graph_set::{Edges, GraphSet, MOST_EDGES};
+use super::graph_set::{Edges, GraphSet, MOST_EDGES, PlacedGraphs};
 use super::radius::{EdgeMaker, Radius};
-use super::schema::{Level, Schema, SpaceSchema, Task, numbered};
+use super::schema::{SpaceSchema, Task, numbered};
 use super::settings::{SETTINGS, Settings};
 use super::source_files::SourceFiles;
 use super::space_set::{Misfit, SpaceMaker, kinds_of};
@@ -233,7 +233,7 @@ impl<'a> Reader<'a> {
         let task = settings.graph_task()?.or(default_task);
         let targets = TargetCells { names, cells, splits, origins, header }.parse(task)?;
         let edges = self.edges.map_or_else(|| Edges::none(self.ids.len()), EdgeMaker::finish);
-        let space = SpaceSchema {
+        let schema = SpaceSchema {
             kinds,
             forces: !self.forces.is_empty(),
             periodic: self.space.is_periodic(),
@@ -242,34 +242,9 @@ impl<'a> Reader<'a> {
             unfit: None,
         };
         let (places, position_hashes) = self.space.finish(of_atoms, self.forces);
-        Ok(GraphSet {
-            name: settings.name.clone().unwrap_or(root),
-            schema: Schema {
-                task: targets.task,
-                level: Level::Graph,
-                targets: targets.targets,
-                node_features: nodes.features,
-                edge_features: edges.features,
-                space: Some(space),
-            },
-            graph_ids: self.ids,
-            node_ids: Vec::new(),
-            without_targets: Vec::new(),
-            notes: [notes, targets.notes].concat(),
-            node_features: nodes.values,
-            node_pointers: self.pointers,
-            edge_features: edges.values,
-            edge_pointers: edges.pointers,
-            sources: edges.sources,
-            targets: edges.targets,
-            graph_targets: targets.values,
-            node_targets: Vec::new(),
-            splits: targets.splits,
-            left_out: edges.left_out,
-            space: Some(places),
-            position_hashes: Some(position_hashes),
-            lists_edges: false,
-        })
+        let name = settings.name.clone().unwrap_or(root);
+        let (ids, pointers) = (self.ids, self.pointers);
+        Ok(PlacedGraphs { ids, pointers, nodes, edges, targets, schema, places, position_hashes, notes }.into_set(name))
     }
 }
 

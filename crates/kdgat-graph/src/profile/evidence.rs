@@ -119,15 +119,7 @@ mod tests {
     /// The car's profile and the relations of it that are kept.
     fn kept(windows: &Columns) -> (usize, usize) {
         let parts = fold_parts(windows.num_graphs());
-        let learn = |part: &Range<usize>| {
-            let mut learner = ProfileLearner::default();
-            part.clone().for_each(|window| learner.add(&windows.graph(window)));
-            learner
-        };
-        let learned: Vec<ProfileLearner> = parts.iter().map(learn).collect();
-        let mut judging: Vec<CarProfile> =
-            (0..parts.len()).map(|part| ProfileLearner::judging(&learned, part).profile()).collect();
-        let mut profile = ProfileLearner::merged(&learned, None).profile();
+        let (mut profile, mut judging) = ProfileLearner::of_parts(windows, &parts);
         let before = profile.relations().len();
         profile.keep_borne_out(&mut judging, windows, &parts, |counts| {
             counts.broken as f64 <= 3.0 + 2.0 * USUALLY_BROKEN * counts.windows as f64

@@ -3,13 +3,14 @@
 //! Everything is counted, or sampled by hash, so parts of the traffic can be learned apart and merged in any order with the same result.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use kdgat_can::frame::PAYLOAD_BYTES;
 
 use super::relation_learner::WindowSample;
 use super::standstill::{self, MOST_REPEATED, Repetitions};
 use super::{ByteProfile, CarProfile, IdProfile};
-use crate::{GraphView, NodeFrame};
+use crate::{Columns, GraphView, NodeFrame};
 
 /// Shortest gap that is told apart, in seconds.
 const SHORTEST_SECONDS: f64 = 1e-6;
@@ -126,6 +127,18 @@ impl ProfileLearner {
             others.ids.entry(can_id).or_insert_with(|| counts.clone());
         }
         others
+    }
+
+    /// The car's profile from the `parts` of a calibration's `windows`, and the profiles that [judge](Self::judging) each part.
+    pub fn of_parts(windows: &Columns, parts: &[Range<usize>]) -> (CarProfile, Vec<CarProfile>) {
+        let learn = |part: &Range<usize>| {
+            let mut learner = Self::default();
+            part.clone().for_each(|window| learner.add(&windows.graph(window)));
+            learner
+        };
+        let learned: Vec<Self> = parts.iter().map(learn).collect();
+        let judging = (0..parts.len()).map(|part| Self::judging(&learned, part).profile()).collect();
+        (Self::merged(&learned, None).profile(), judging)
     }
 
     /// The profile learned so far.

@@ -314,6 +314,16 @@ fn axes(row: &[f32], columns: usize) -> [&[f32]; AXES] {
     [x, y, z]
 }
 
+/// Adds to each column its factor times the part of its vector along a direction; vectors `[3, columns]`.
+#[inline(always)]
+fn add_along([x, y, z]: [f32; AXES], vectors: &[f32], factors: &[f32], sums: &mut [f32]) {
+    let [of_x, of_y, of_z] = axes(vectors, sums.len());
+    let vectors = of_x.iter().zip(of_y).zip(of_z);
+    for ((sum, &factor), ((&of_x, &of_y), &of_z)) in sums.iter_mut().zip(factors).zip(vectors) {
+        *sum += factor * (x * of_x + y * of_y + z * of_z);
+    }
+}
+
 struct ToTargets<'a> {
     side: &'a Side<'a>,
     of: Directed<'a>,
@@ -364,14 +374,8 @@ impl Kernel for ToSources<'_> {
         for (node, output) in (self.first..).zip(self.output.chunks_exact_mut(columns)) {
             output.fill(0.0);
             self.side.each_of(node, |pair, line, target| {
-                let [x, y, z] = self.of.direction(pair, line);
-                let [of_x, of_y, of_z] = axes(row(self.values, target, AXES * columns), columns);
-                let vectors = of_x.iter().zip(of_y).zip(of_z);
-                for ((sum, &filter), ((&of_x, &of_y), &of_z)) in
-                    output.iter_mut().zip(self.of.filter(line)).zip(vectors)
-                {
-                    *sum += filter * (x * of_x + y * of_y + z * of_z);
-                }
+                let vectors = row(self.values, target, AXES * columns);
+                add_along(self.of.direction(pair, line), vectors, self.of.filter(line), output);
             });
         }
     }
@@ -395,13 +399,8 @@ impl Kernel for DirectedProducts<'_> {
         for (line, output) in (self.first..).zip(self.output.chunks_exact_mut(columns)) {
             output.fill(0.0);
             self.lines.each_of(line, |pair, source, target| {
-                let [x, y, z] = self.of.direction(pair, line);
-                let [of_x, of_y, of_z] = axes(row(self.g, target, AXES * columns), columns);
-                let vectors = of_x.iter().zip(of_y).zip(of_z);
-                let values = row(self.x, source, columns);
-                for ((output, &value), ((&of_x, &of_y), &of_z)) in output.iter_mut().zip(values).zip(vectors) {
-                    *output += value * (x * of_x + y * of_y + z * of_z);
-                }
+                let vectors = row(self.g, target, AXES * columns);
+                add_along(self.of.direction(pair, line), vectors, row(self.x, source, columns), output);
             });
         }
     }

@@ -1,69 +1,27 @@
-//! Lengths and angles of a path, and their expansion in Gaussians.
+//! Lengths and angles of a path, expanded in Gaussians.
 
 use std::f64::consts::PI;
 
-/// A radial basis: `exp(-(x - μ_c)² / (2 Δ²))` for `count` centres `μ_c` spaced by `Δ` from 0 on.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Basis {
-    /// Distance of two centres.
-    pub spacing: f64,
-    /// Number of centres, at least 2.
-    pub count: usize,
-}
-
-impl Basis {
-    /// Centres from 0 to `end`.
-    pub fn up_to(end: f64, count: usize) -> Self {
-        Self { spacing: end / (count.max(2) - 1) as f64, count }
-    }
-
-    /// Writes the expansion of `x`.
-    ///
-    /// Beginning at the centre next to `x`, each value is its neighbour's times a factor that shrinks by e for each centre, so that two
-    /// exponentials are enough for all.
-    pub fn expand(&self, x: f64, to: &mut [f32]) {
-        let position = x / self.spacing;
-        let next = position.round().clamp(0.0, self.count as f64 - 1.0);
-        let offset = position - next;
-        let value = (-0.5 * offset * offset).exp();
-        let (down, up) = to.split_at_mut(next as usize);
-        if let Some(first) = up.first_mut() {
-            *first = value as f32;
-        }
-        let outwards = |values: &mut dyn Iterator<Item = &mut f32>, ratio: f64| {
-            let (mut value, mut ratio) = (value, ratio);
-            for to in values {
-                value *= ratio;
-                ratio *= DECAY;
-                *to = value as f32;
-            }
-        };
-        outwards(&mut up.iter_mut().skip(1), (offset - 0.5).exp());
-        outwards(&mut down.iter_mut().rev(), (-offset - 0.5).exp());
-    }
-}
-
-/// 1 / e.
-const DECAY: f64 = 0.367_879_441_171_442_33;
+use kdgat_graph::Gaussians;
 
 /// The bases of a network: distances up to its cutoff, angles up to π, torsions up to 2π.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bases {
-    /// Basis of distances.
-    pub distance: Basis,
-    /// Basis of angles between edges.
-    pub angle: Basis,
-    /// Basis of torsion angles.
-    pub torsion: Basis,
+    /// Gaussians of distances.
+    pub distance: Gaussians,
+    /// Gaussians of angles between edges.
+    pub angle: Gaussians,
+    /// Gaussians of torsion angles.
+    pub torsion: Gaussians,
 }
 
 impl Bases {
     /// Bases of so many Gaussians.
     pub fn new(cutoff: f64, [distances, angles, torsions]: [usize; 3]) -> Self {
         Self {
-            distance: Basis::up_to(cutoff, distances),
-            angle: Basis::up_to(PI, angles),
-            torsion: Basis::up_to(2.0 * PI, torsions),
+            distance: Gaussians::up_to(cutoff, distances),
+            angle: Gaussians::up_to(PI, angles),
+            torsion: Gaussians::up_to(2.0 * PI, torsions),
         }
     }
 
@@ -133,23 +91,7 @@ fn angle(one: Vector, other: Vector) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    proptest! {
-        #[test]
-        fn every_value_is_that_of_the_formula(x in -7.0f64..15.0, end in 0.5f64..12.0, count in 2usize..60) {
-            let basis = Basis::up_to(end, count);
-            let mut found = vec![f32::NAN; count];
-            basis.expand(x, &mut found);
-            for (index, found) in found.into_iter().enumerate() {
-                let offset = (x - end * index as f64 / (count - 1) as f64) / basis.spacing;
-                let expected = (-0.5 * offset * offset).exp();
-                prop_assert!((f64::from(found) - expected).abs() < 1e-6, "{} {}", found, expected);
-            }
-        }
-    }
 
     #[test]
     fn torsions_have_the_sign_of_their_turn() {

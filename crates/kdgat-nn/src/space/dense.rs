@@ -28,8 +28,7 @@ impl Dense {
     /// Applies the layer: `[rows, input]` → `[rows, output]`. In evaluation the weights are constants: a backward computes no gradients for
     /// them, and saves nothing for those.
     pub fn forward(&self, x: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
-        let [weight, bias] = [Some(&self.weight), self.bias.as_ref()].map(|tensor| tensor.map(|t| of_mode(t, mode)));
-        let weight = weight.unwrap_or_default();
+        let (weight, bias) = (of_mode(&self.weight, mode), self.bias.as_ref().map(|bias| of_mode(bias, mode)));
         with_enough_rows(x, |x| Ok(x.f_linear(&weight, bias.as_ref())?))
     }
 

@@ -465,7 +465,8 @@ fn greet(place: &Place, store: &Store, meeting: &Meeting) -> Result<(), ProcessE
         ))
     };
     if place.rank == 0 {
-        set("nonce", nonce().as_bytes())?;
+        let nonce = nonce().map_err(|error| ProcessError::Meeting(format!("no random numbers: {error}")))?;
+        set("nonce", nonce.as_bytes())?;
     }
     let Some(nonce) = wait("nonce")? else { return Err(missing(&[0])) };
     let greeting = |rank: usize| Greeting::new(&token, &nonce, rank, meeting.run);
@@ -554,9 +555,8 @@ fn program() -> Result<String, ProcessError> {
 }
 
 /// A number that is used once.
-fn nonce() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    format!("{}-{}-{}", std::process::id(), now.as_nanos(), random_token().unwrap_or_default())
+fn nonce() -> std::io::Result<String> {
+    Ok(format!("{}-{}", std::process::id(), random_token()?))
 }
 
 /// A new token, from the system's random numbers.
