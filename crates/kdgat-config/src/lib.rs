@@ -9,6 +9,7 @@ mod conditions;
 mod curriculum;
 mod data_kind;
 mod error;
+mod field_groups;
 mod fields;
 mod frozen;
 mod layer;

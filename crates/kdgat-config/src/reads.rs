@@ -4,10 +4,10 @@
 use super::check;
 use super::conditions;
 use super::error::{ConfigError, Problem};
+use super::field_groups;
 use super::layer::fields;
 use super::load::Loaded;
 use super::origin::Origin;
-use super::rules;
 use super::table::Field;
 
 /// The part of the configuration that a command reads.
@@ -202,11 +202,11 @@ pub fn check_reads(loaded: &Loaded, reads: &Reads) -> Result<(), ConfigError> {
         });
     }
     if conditions::is_node_store(&loaded.config) {
-        let fields = fields().filter(given).filter(|field| rules::READING_FIELDS.contains(&field.name));
+        let fields = fields().filter(given).filter(|field| field_groups::READING_FIELDS.contains(&field.name));
         problems.extend(fields.filter(|field| reads.includes(field) && !says_no(field)).map(|field| {
             Problem::Ignored {
                 flag: loaded.origin(field.name).to_string(),
-                because: rules::STORE_IS_READ.to_owned(),
+                because: field_groups::STORE_IS_READ.to_owned(),
                 remedy: "drop it".to_owned(),
             }
         }));
