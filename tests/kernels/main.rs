@@ -13,4 +13,5 @@ mod parity_graph_models;
 mod parity_path_models;
 mod parity_space_models;
 mod parity_vgae;
+mod reference_values;
 mod torch_autograd;

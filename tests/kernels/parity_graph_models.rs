@@ -1,84 +1,19 @@
 //! GIN, GIN-E, GCN, GraphSAGE and GAT, each with and without a virtual node, equal PyTorch Geometric: names of tensors, outputs, and gradients.
 
-use std::collections::HashMap;
-use std::path::Path;
-use std::sync::Arc;
-
-use kdgat::graph::assemble::Assembler;
-use kdgat::graph::columns::Columns;
-use kdgat::graph::{AssembleOptions, Batch, FeatureSet, Level, Vocabulary};
+use kdgat::graph::Level;
 use kdgat::nn::attention::Backend;
 use kdgat::nn::layers::Mode;
 use kdgat::nn::{FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, Scope};
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind};
 
-const TOLERANCE: f64 = 1e-5;
+use super::reference_values::{assert_close, batch, reference};
+
 const EDGE_FEATURES: usize = 3;
-
-fn reference() -> HashMap<String, Tensor> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parity/graph_models.safetensors");
-    Tensor::read_safetensors(path).unwrap().into_iter().collect()
-}
-
-fn integers(tensor: &Tensor) -> Vec<i64> {
-    Vec::try_from(&tensor.flatten(0, -1)).unwrap()
-}
-
-fn batch(reference: &HashMap<String, Tensor>) -> Batch {
-    let x = &reference["x"];
-    let of_node = integers(&reference["batch"]);
-    let (sources, targets) = (integers(&reference["edge_index"].get(0)), integers(&reference["edge_index"].get(1)));
-    let mut columns = Columns::new(FeatureSet::Columns {
-        nodes: x.size()[1] as u16,
-        edges: EDGE_FEATURES as u16,
-        targets: 1,
-        node_targets: 0,
-        space: Default::default(),
-    });
-    columns.node_features = Vec::try_from(&x.flatten(0, -1)).unwrap();
-    let edge_features: Vec<f32> = Vec::try_from(&reference["edge_attr"].flatten(0, -1)).unwrap();
-    let mut first = 0;
-    for graph in 0..=of_node[of_node.len() - 1] {
-        let nodes = of_node.iter().filter(|&&of| of == graph).count() as i64;
-        let within = first..first + nodes;
-        let mut edges: Vec<(i64, i64, &[f32])> = sources
-            .iter()
-            .zip(&targets)
-            .zip(edge_features.chunks_exact(EDGE_FEATURES))
-            .map(|((&source, &target), features)| (target, source, features))
-            .collect();
-        edges.retain(|(target, ..)| within.contains(target));
-        edges.sort_unstable_by_key(|&(target, source, _)| (target, source));
-        let mut rows = vec![0u16; nodes as usize + 1];
-        for (target, source, features) in edges {
-            columns.edge_features.extend_from_slice(features);
-            columns.sources.push((source - first) as u16);
-            columns.targets.push((target - first) as u16);
-            rows[(target - first) as usize + 1] += 1;
-        }
-        (1..rows.len()).for_each(|node| rows[node] += rows[node - 1]);
-        columns.row_pointers.extend(rows);
-        columns.can_ids.extend(0..nodes as u32);
-        columns.attack_free.extend((0..nodes).map(|_| 1));
-        columns.graph_targets.push(0.0);
-        columns.finish_graph(false, 0, 0, 0.0);
-        first += nodes;
-    }
-    let mut options = AssembleOptions::new(Arc::new(Vocabulary::from_ids([])));
-    options.edge_attributes = true;
-    Assembler::default().assemble_columns(&columns, &options).unwrap()
-}
-
-fn assert_close(what: &str, found: &Tensor, expected: &Tensor) {
-    let distance = (found - expected).abs().max().double_value(&[]);
-    let scale = expected.abs().max().double_value(&[]).max(1.0);
-    assert!(found.size() == expected.size() && distance <= TOLERANCE * scale, "{what}: {distance:e} of {scale}");
-}
 
 #[test]
 fn graph_networks_equal_pytorch_geometric() {
-    let reference = reference();
-    let batch = batch(&reference);
+    let reference = reference("graph_models.safetensors");
+    let batch = batch(&reference, EDGE_FEATURES);
     for (name, kind, pooling) in [
         ("gin", GnnKind::Gin, Pooling::Sum),
         ("gine", GnnKind::Gin, Pooling::Sum),

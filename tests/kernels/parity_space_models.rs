@@ -1,9 +1,6 @@
 //! SchNet and PaiNN equal schnetpack: names of tensors, energies, forces, and gradients of a loss of both. Energies do not depend on the place
 //! of a molecule in space, nor on the order of its atoms; forces turn along.
 
-use std::collections::HashMap;
-use std::path::Path;
-
 use kdgat::graph::edge_list::{EdgeList, from_edge_list};
 use kdgat::graph::{Batch, Level, Space};
 use kdgat::nn::attention::Backend;
@@ -15,7 +12,8 @@ use kdgat::nn::{
 };
 use tch::{Device, Kind, Tensor};
 
-const TOLERANCE: f64 = 1e-5;
+use super::reference_values::{Reference, assert_close, integers, reference};
+
 const CUTOFF: f64 = 3.0;
 
 const MODELS: [(&str, GnnKind, RadialBasis, Pooling); 3] = [
@@ -23,15 +21,6 @@ const MODELS: [(&str, GnnKind, RadialBasis, Pooling); 3] = [
     ("schnet", GnnKind::SchNet, RadialBasis::Gaussian, Pooling::Sum),
     ("bessel", GnnKind::PaiNN, RadialBasis::Bessel, Pooling::Mean),
 ];
-
-fn reference() -> HashMap<String, Tensor> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parity/space_models.safetensors");
-    Tensor::read_safetensors(path).unwrap().into_iter().collect()
-}
-
-fn integers(tensor: &Tensor) -> Vec<i64> {
-    Vec::try_from(tensor).unwrap()
-}
 
 /// Molecules with these sizes, and their pairs.
 fn batch(sizes: &[usize], space: Space) -> Batch {
@@ -55,7 +44,7 @@ fn batch(sizes: &[usize], space: Space) -> Batch {
     Batch { space: Some(Box::new(space)), ..from_edge_list(&list).unwrap() }
 }
 
-fn space(reference: &HashMap<String, Tensor>) -> Space {
+fn space(reference: &Reference) -> Space {
     let of = |name: &str| reference[name].shallow_clone();
     let nodes = of("positions").size()[0];
     let targets = integers(&of("targets"));
@@ -72,7 +61,7 @@ fn space(reference: &HashMap<String, Tensor>) -> Space {
     }
 }
 
-fn sizes(reference: &HashMap<String, Tensor>) -> Vec<usize> {
+fn sizes(reference: &Reference) -> Vec<usize> {
     let molecules = integers(&reference["molecule"]);
     (0..=molecules[molecules.len() - 1]).map(|own| molecules.iter().filter(|&&of| of == own).count()).collect()
 }
@@ -115,15 +104,9 @@ fn answer(model: &Gnn, batch: &Batch, mode: Mode) -> SpaceAnswer {
     model.in_space(batch, mode).unwrap().unwrap()
 }
 
-fn assert_close(what: &str, found: &Tensor, expected: &Tensor) {
-    let distance = (found - expected).abs().max().double_value(&[]);
-    let scale = expected.abs().max().double_value(&[]).max(1.0);
-    assert!(found.size() == expected.size() && distance <= TOLERANCE * scale, "{what}: {distance:e} of {scale}");
-}
-
 #[test]
 fn networks_in_space_equal_schnetpack() {
-    let reference = reference();
+    let reference = reference("space_models.safetensors");
     let batch = batch(&sizes(&reference), space(&reference));
     for (name, kind, basis, pooling) in MODELS {
         let config = config(kind, basis, pooling);
@@ -157,7 +140,7 @@ fn networks_in_space_equal_schnetpack() {
 /// The vectors of a PaiNN turn with the molecule, as the forces do, and mirrored molecules have the same energies.
 #[test]
 fn energies_do_not_depend_on_the_place_and_forces_turn_along() {
-    let reference = reference();
+    let reference = reference("space_models.safetensors");
     let sizes = sizes(&reference);
     let at_rest = batch(&sizes, space(&reference));
     let turn = {
@@ -189,7 +172,7 @@ fn energies_do_not_depend_on_the_place_and_forces_turn_along() {
 
 #[test]
 fn the_order_of_atoms_changes_nothing() {
-    let reference = reference();
+    let reference = reference("space_models.safetensors");
     let sizes = sizes(&reference);
     let original = space(&reference);
     // New number of each atom: those of a molecule in reverse order.
@@ -237,7 +220,7 @@ fn the_order_of_atoms_changes_nothing() {
 /// are the same.
 #[test]
 fn what_two_pairs_share_changes_nothing() {
-    let reference = reference();
+    let reference = reference("space_models.safetensors");
     let sizes = sizes(&reference);
     let molecules = integers(&reference["molecule"]);
     let (mut targets, mut sources) = (Vec::new(), Vec::new());
@@ -280,7 +263,7 @@ fn what_two_pairs_share_changes_nothing() {
 /// Forces are the differences of energies as an atom moves.
 #[test]
 fn forces_are_differences_of_energies() {
-    let reference = reference();
+    let reference = reference("space_models.safetensors");
     let sizes = sizes(&reference);
     for (name, kind, basis, pooling) in MODELS {
         let (model, _) = model(&config(kind, basis, pooling), Backend::Auto);
@@ -336,7 +319,7 @@ fn what_no_network_in_space_can_have_is_refused() {
 
 #[test]
 fn data_without_positions_are_refused() {
-    let reference = reference();
+    let reference = reference("space_models.safetensors");
     let (model, _) = model(&config(GnnKind::SchNet, RadialBasis::Gaussian, Pooling::Sum), Backend::Auto);
     let batch = Batch { space: None, ..batch(&sizes(&reference), space(&reference)) };
     let error = model.forward(&batch, Mode::Evaluation).unwrap_err().to_string();
