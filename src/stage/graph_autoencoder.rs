@@ -278,7 +278,7 @@ fn expect_fitting<'a>(
             schema.node_categories().len()
         )));
     }
-    let own = RecordedSplit { test_digest: split.test_digest(store)?, origin: split.origin.clone() };
+    let own = RecordedSplit::new(split.test_digest(store)?, split.origin.clone());
     expect_same_division(&found.path, role, "graphs", &own, command)?;
     Ok(architecture)
 }

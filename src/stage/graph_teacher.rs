@@ -102,6 +102,6 @@ fn expect_fitting(
             columns(student)
         )));
     }
-    let division = RecordedSplit { test_digest: split.test_digest(&data.store)?, origin: split.origin.clone() };
+    let division = RecordedSplit::new(split.test_digest(&data.store)?, split.origin.clone());
     expect_same_division(&found.path, role, "graphs", &division, &command)
 }

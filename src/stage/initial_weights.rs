@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::StageError;
-use super::recorded_division::{RecordedSplit, recorded_split};
+use super::recorded_division::{RecordedSplit, SAW_TESTS, recorded_split};
 use super::teacher;
 use crate::config::Config;
 use crate::distill::frozen::LoadedModel;
@@ -24,16 +24,20 @@ pub struct InitialWeights {
 }
 
 impl InitialWeights {
-    /// Opens the configured model; `None` without one. `inputs` has the run's division into sets, if it has one.
+    /// Opens the configured model; `None` without one. `inputs` has the run's division into sets, if it has one; with `--transductive` it notes
+    /// there that the model may have seen the test set.
     ///
     /// # Errors
     /// A model that cannot be read, has NaN or infinite weights, or may have seen what this run tests on.
-    pub fn find(config: &Config, inputs: &Map<String, Value>) -> Result<Option<Self>, StageError> {
+    pub fn find(config: &Config, inputs: &mut Map<String, Value>) -> Result<Option<Self>, StageError> {
         let Some(path) = &config.training.init_from else { return Ok(None) };
         let model = teacher::open(path)?;
         expect_finite(model.weights.iter())?;
-        if let (Some(split), false) = (inputs.get("split"), config.training.transductive) {
-            expect_unseen_tests(&model, split)?;
+        if let Some(split) = inputs.get_mut("split") {
+            match expect_unseen_tests(&model, split) {
+                Err(StageError::Input(_)) if config.training.transductive => split[SAW_TESTS] = json!(true),
+                other => other?,
+            }
         }
         Ok(Some(Self { model, freezes: config.training.freeze }))
     }
@@ -90,8 +94,11 @@ fn expect_unseen_tests(model: &LoadedModel, split: &Value) -> Result<(), StageEr
     let text = |name: &str| split[name].as_str().unwrap_or_default();
     let own = text("test_digest");
     let found = match recorded_split(&model.path)? {
+        Some(RecordedSplit { saw_tests: true, .. }) => {
+            "itself began with weights that may have seen its test items (--transductive)".to_owned()
+        }
         Some(RecordedSplit { test_digest, .. }) if test_digest == own => return Ok(()),
-        Some(RecordedSplit { test_digest, origin }) => {
+        Some(RecordedSplit { test_digest, origin, .. }) => {
             format!("was trained with other test items ({origin}, {test_digest}; this run: {}, {own})", text("origin"))
         }
         None => "does not say what it was trained on".to_owned(),

@@ -50,7 +50,7 @@ pub fn find_for_nodes(
 ) -> Result<Option<FoundTeacher>, StageError> {
     let command = format!("kdgat train --preset sage,teacher{}{}", data_flag(config), division_flags(config));
     let search = Search { dataset: &data.graph.name, kind: "nodes", command: &command };
-    let division = RecordedSplit { test_digest: split.test_digest(&data.graph)?, origin: split.origin.clone() };
+    let division = RecordedSplit::new(split.test_digest(&data.graph)?, split.origin.clone());
     let found = search.run(config, |network, role| expect_fitting(network, role, student, &division, &command))?;
     let Some(found) = found else { return Ok(None) };
     let changes = target_changes(config, data, split);

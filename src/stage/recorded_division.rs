@@ -38,6 +38,18 @@ pub(super) struct RecordedSplit {
     pub test_digest: String,
     /// Description of the division.
     pub origin: String,
+    /// True if the run began with weights that may have seen the test set.
+    pub saw_tests: bool,
+}
+
+/// Key of [`RecordedSplit::saw_tests`] among the inputs of a run, in its `split`.
+pub(super) const SAW_TESTS: &str = "saw_tests";
+
+impl RecordedSplit {
+    /// The division of a run that begins with random weights.
+    pub(super) fn new(test_digest: String, origin: String) -> Self {
+        Self { test_digest, origin, saw_tests: false }
+    }
 }
 
 /// Refuses a model that was trained on another division of the graphs or nodes (`of`) than this run's, or on other data.
@@ -48,11 +60,17 @@ pub(super) fn expect_same_division(
     own: &RecordedSplit,
     command: &str,
 ) -> Result<(), StageError> {
-    let Some(found) = recorded_split(model)?.filter(|found| found.test_digest != own.test_digest) else {
-        return Ok(());
-    };
+    let differs = |found: &RecordedSplit| found.saw_tests || found.test_digest != own.test_digest;
+    let Some(found) = recorded_split(model)?.filter(differs) else { return Ok(()) };
     let (path, test_digest) = (model.display(), &own.test_digest);
-    let RecordedSplit { test_digest: found_digest, origin: found_origin } = &found;
+    let RecordedSplit { test_digest: found_digest, origin: found_origin, saw_tests } = &found;
+    if *saw_tests {
+        return Err(StageError::Input(format!(
+            "the {} {path} began with weights that may have seen the test {of} (--transductive); train one without them with {command}, or \
+             name one with {}",
+            role.name, role.flag
+        )));
+    }
     let differs = match *found_origin == own.origin {
         true => format!(
             "other data with the same division of the {of} ({found_origin}): the identifiers, targets or rows of the test {of} were others \
@@ -76,7 +94,9 @@ pub(super) fn recorded_split(weights: &Path) -> Result<Option<RecordedSplit>, St
     let in_section = |name: &str| config.get(name).and_then(|section| section.get("split"));
     let split = in_section("inputs").or_else(|| in_section("metrics"));
     let text = |name: &str| split.and_then(|split| split.get(name)?.as_str()).map(str::to_owned);
-    Ok(text("test_digest").zip(text("origin")).map(|(test_digest, origin)| RecordedSplit { test_digest, origin }))
+    let saw_tests = split.and_then(|split| split.get(SAW_TESTS)?.as_bool()).unwrap_or(false);
+    let named = text("test_digest").zip(text("origin"));
+    Ok(named.map(|(test_digest, origin)| RecordedSplit { test_digest, origin, saw_tests }))
 }
 
 /// The `config.json` beside a model's weights, if there is one.

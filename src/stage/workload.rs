@@ -198,7 +198,7 @@ fn train<'a, W: Workload<'a>>(
     let device = origin.device;
     let teacher = workload.find_teacher()?;
     let mut inputs = workload.inputs()?;
-    let start = InitialWeights::find(workload.config(), &inputs)?;
+    let start = InitialWeights::find(workload.config(), &mut inputs)?;
     inputs.extend(start.iter().flat_map(InitialWeights::inputs));
     let mut run = Run::open((workload.config(), workload.stage()), origin, teacher.identity(), inputs, together)?;
     let writes = run.writes();

@@ -76,6 +76,16 @@ fn a_network_over_paths_is_trained_taught_and_evaluated() {
     assert!(said.contains("the initial weights"), "{said}");
     let said = place.refused(&[&again[..], &["--fold", "2", "--run-dir", "fold"], &DATA].concat());
     assert!(said.contains("may have seen what this run tests on") && said.contains("--transductive"), "{said}");
+
+    // What began with weights that may have seen the test graphs is no start and no teacher of others without a word.
+    let teacher = ["train", "--preset", "sgmp,teacher", "--max-epochs", "1", "--fold", "2", "--run-dir", "seen"];
+    let seen = ["--init-from", "runs/trees/sgmp_teacher_train/1", "--transductive"];
+    with(&place, &[&teacher[..], &SMALL, &seen].concat());
+    let begun = ["--fold", "2", "--run-dir", "begun", "--init-from", "seen"];
+    let said = place.refused(&[&again[..], &begun, &DATA].concat());
+    assert!(said.contains("itself began with weights that may have seen its test items"), "{said}");
+    let said = place.refused(&[&student[..], &SMALL, &["--fold", "2"], &DATA].concat());
+    assert!(said.contains("began with weights that may have seen the test graphs (--transductive)"), "{said}");
 }
 
 #[test]
