@@ -10,7 +10,7 @@ use super::output;
 use super::part_runs::{self, PartsArgs};
 use super::settings::Settings;
 use super::sweep::Executor;
-use crate::config::{Config, DataKind, reads};
+use crate::config::{Config, DataKind, Reader};
 use crate::graph::Share;
 use crate::graph::store::{Gathered, Gathering};
 use crate::interrupt;
@@ -38,7 +38,7 @@ pub fn run(args: &BuildArgs) -> Result<ExitCode> {
     if args.settings.load()?.config.data_kind == DataKind::OneGraph {
         return of_nodes(args);
     }
-    let config = args.settings.load_reading(&reads::BUILD)?.config;
+    let config = args.settings.load_reading(Reader::Build)?.config;
     match (args.part, args.in_parts.parts) {
         (Some(share), _) => {
             let folder = stage::build_store_part(&config, share)?;
@@ -52,7 +52,7 @@ pub fn run(args: &BuildArgs) -> Result<ExitCode> {
 
 /// Builds the store of one large graph, and prints its size and path.
 fn of_nodes(args: &BuildArgs) -> Result<ExitCode> {
-    let config = args.settings.load_reading(&reads::BUILD_NODES)?.config;
+    let config = args.settings.load_reading(Reader::BuildNodes)?.config;
     if args.part.is_some() || args.in_parts.parts.is_some() {
         let text = "--part and --parts are for logs of a CAN bus: the store of one large graph is built by one process";
         return Err(StageError::Input(text.into()).into());

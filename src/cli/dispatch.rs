@@ -11,7 +11,7 @@ use super::{
     build, calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, export, fusion,
     launch, pipeline, reference, report, simulate, sweep, teachers, verify,
 };
-use crate::config::{Config, DeviceChoice, Stage, reads};
+use crate::config::{Config, DeviceChoice, Reader, Stage};
 use crate::memory::GpuCap;
 use crate::stage;
 use crate::train::fit::Ending;
@@ -28,7 +28,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Autoencoder(settings) => train(Stage::Autoencoder, &settings),
         Command::Classifier(settings) => train(Stage::Classifier, &settings),
         Command::Curriculum(args) if args.score_only => {
-            let loaded = args.settings.load_reading(&reads::SCORE)?;
+            let loaded = args.settings.load_reading(Reader::Score)?;
             start(&loaded.config)?;
             stage::score_only(&loaded.config, args.scores.as_deref())?;
             Ok(ExitCode::SUCCESS)
@@ -65,27 +65,27 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Data(DataCommand::Simulate(args)) => simulate::run(&args),
         Command::Data(DataCommand::Build(args)) => build::run(&args),
         Command::Data(DataCommand::Merge { parts, settings }) => {
-            data::merge(&settings.load_reading(&reads::MERGE)?.config, &parts)
+            data::merge(&settings.load_reading(Reader::Merge)?.config, &parts)
         }
         Command::Data(DataCommand::List { json }) => data::list(json),
         Command::Data(DataCommand::Check { settings, json }) => {
-            check::run(&settings.load_reading(&reads::CHECK)?.config, json)
+            check::run(&settings.load_reading(Reader::Check)?.config, json)
         }
         Command::Data(DataCommand::Info { settings, json, verify }) => {
-            let config = settings.load_reading(&reads::INFO)?.config;
+            let config = settings.load_reading(Reader::Info)?.config;
             if verify {
                 verify::store(&config)?;
             }
             data::info(&config, json)
         }
         Command::Teachers(TeachersCommand::List(settings)) => {
-            teachers::list(&settings.load_reading(&reads::TEACHERS)?.config)
+            teachers::list(&settings.load_reading(Reader::Teachers)?.config)
         }
         Command::Teachers(TeachersCommand::Show { settings, teacher }) => {
-            teachers::show(&settings.load_reading(&reads::TEACHERS)?.config, &teacher)
+            teachers::show(&settings.load_reading(Reader::Teachers)?.config, &teacher)
         }
         Command::Teachers(TeachersCommand::Verify { settings, teachers }) => {
-            teachers::verify(&settings.load_reading(&reads::TEACHERS)?.config, &teachers)
+            teachers::verify(&settings.load_reading(Reader::Teachers)?.config, &teachers)
         }
         Command::Teachers(TeachersCommand::Cache(args)) => {
             let config = teachers::cache_config(&args)?;

@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::output;
 use super::settings::Settings;
-use crate::config::{ConfigError, DataKind, Loaded, Problem, Threshold, reads};
+use crate::config::{ConfigError, DataKind, Loaded, Problem, Reader, Threshold};
 use crate::evaluate::bootstrap::MOST_RESAMPLES;
 use crate::evaluate::calibration::is_unknown_vehicle;
 use crate::evaluate::judge::NOT_CALIBRATED;
@@ -55,8 +55,8 @@ pub struct EvaluateArgs {
 pub fn run(mut args: EvaluateArgs) -> Result<ExitCode> {
     args.runs.append(&mut args.model);
     let loaded = args.settings.load_reading_by(&args.runs, |config| match config.data_kind {
-        DataKind::Windows => &reads::EVALUATE,
-        DataKind::Graphs | DataKind::OneGraph => &reads::EVALUATE_DIVIDED,
+        DataKind::Windows => Reader::Evaluate,
+        DataKind::Graphs | DataKind::OneGraph => Reader::EvaluateDivided,
     })?;
     let kind = loaded.config.data_kind;
     args.refuse_ignored(kind)?;

@@ -11,7 +11,7 @@ use super::exit::UsageError;
 use super::output;
 use super::settings::Settings;
 use crate::car::{CalibrationBytes, Measured, Precision};
-use crate::config::{Threshold, reads};
+use crate::config::{Reader, Threshold};
 use crate::shell;
 use crate::stage::{self, ExportCOptions, ExportOptions, ExportedCalibration};
 
@@ -64,10 +64,10 @@ pub fn run(mut args: ExportArgs) -> Result<ExitCode> {
         let two = args.run.iter().map(|run| run.display().to_string()).collect::<Vec<_>>().join(" and ");
         return Err(UsageError(format!("{two}: only --c exports two models together; name one")).into());
     };
-    let reads = if args.examples > 0 { &reads::EXPORT_EXAMPLES } else { &reads::EXPORT };
+    let reader = if args.examples > 0 { Reader::ExportExamples } else { Reader::Export };
     // Only examples need data.
     let of_data = if args.examples > 0 { std::slice::from_ref(run) } else { &[] };
-    let loaded = args.settings.load_reading_of(reads, of_data)?;
+    let loaded = args.settings.load_reading_of(reader, of_data)?;
     let options = ExportOptions { run: run.clone(), output: args.output, onnx: args.onnx, examples: args.examples };
     let exported = stage::export(&loaded.config, &options)?;
     let mut text = format!("written: {} in {}\n", exported.names.join(", "), exported.folder.display());
@@ -86,7 +86,7 @@ pub fn run(mut args: ExportArgs) -> Result<ExitCode> {
 
 /// Exports the detector as C and prints its figures.
 fn run_c(args: &ExportArgs, folder: &Path) -> Result<ExitCode> {
-    let loaded = args.settings.load_reading_of(&reads::EXPORT, &[])?;
+    let loaded = args.settings.load_reading_of(Reader::Export, &[])?;
     let precision = if args.int8 { Precision::Int8 } else { Precision::F32 };
     let options = ExportCOptions {
         runs: args.run.clone(),

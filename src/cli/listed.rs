@@ -6,7 +6,7 @@
 use clap::{Command, CommandFactory};
 
 use super::commands::Cli;
-use crate::config::{self, Field, Reads, Stage, reads};
+use crate::config::{self, Field, Reader, Stage};
 
 /// Commands that read at most this many fields show all of them with `-h`.
 const FEW: usize = 25;
@@ -14,7 +14,7 @@ const FEW: usize = 25;
 /// The fields that a command reads.
 enum Listed {
     Training(Stage),
-    Reading(&'static [Reads]),
+    Reading(&'static [Reader]),
 }
 
 /// The commands that read a part of the configuration, and that part. `config` is missing: it reads all fields.
@@ -24,25 +24,25 @@ const COMMANDS: &[(&str, Listed)] = &[
     ("curriculum", Listed::Training(Stage::Curriculum)),
     ("train", Listed::Training(Stage::Train)),
     ("fusion", Listed::Training(Stage::Fusion)),
-    ("evaluate", Listed::Reading(&[reads::EVALUATE, reads::EVALUATE_DIVIDED])),
-    ("export", Listed::Reading(&[reads::EXPORT, reads::EXPORT_EXAMPLES])),
-    ("data simulate", Listed::Reading(&[reads::SIMULATE, reads::SIMULATE_DRIVE, reads::SIMULATE_CITATIONS])),
-    ("data build", Listed::Reading(&[reads::BUILD, reads::BUILD_NODES])),
-    ("data merge", Listed::Reading(&[reads::MERGE])),
-    ("data check", Listed::Reading(&[reads::CHECK])),
-    ("data info", Listed::Reading(&[reads::INFO])),
-    ("teachers list", Listed::Reading(&[reads::TEACHERS])),
-    ("teachers show", Listed::Reading(&[reads::TEACHERS])),
-    ("teachers verify", Listed::Reading(&[reads::TEACHERS])),
-    ("teachers cache", Listed::Reading(&[reads::CACHE, reads::CACHE_NODES])),
-    ("memory plan", Listed::Reading(&[reads::PLAN])),
+    ("evaluate", Listed::Reading(&[Reader::Evaluate, Reader::EvaluateDivided])),
+    ("export", Listed::Reading(&[Reader::Export, Reader::ExportExamples])),
+    ("data simulate", Listed::Reading(&[Reader::Simulate, Reader::SimulateDrive, Reader::SimulateCitations])),
+    ("data build", Listed::Reading(&[Reader::Build, Reader::BuildNodes])),
+    ("data merge", Listed::Reading(&[Reader::Merge])),
+    ("data check", Listed::Reading(&[Reader::Check])),
+    ("data info", Listed::Reading(&[Reader::Info])),
+    ("teachers list", Listed::Reading(&[Reader::Teachers])),
+    ("teachers show", Listed::Reading(&[Reader::Teachers])),
+    ("teachers verify", Listed::Reading(&[Reader::Teachers])),
+    ("teachers cache", Listed::Reading(&[Reader::Cache, Reader::CacheNodes])),
+    ("memory plan", Listed::Reading(&[Reader::Plan])),
 ];
 
 impl Listed {
     fn includes(&self, field: &Field) -> bool {
         match self {
             Self::Training(stage) => config::may_read(*stage, field),
-            Self::Reading(all) => all.iter().any(|reads| reads.includes(field)),
+            Self::Reading(all) => all.iter().any(|reader| field.is_read_by(*reader)),
         }
     }
 }

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 
 use super::output;
 use super::settings::Settings;
-use crate::config::reads;
+use crate::config::Reader;
 use crate::memory_plan::plan;
 use crate::stage::{PlannedGraph, PlannedSize, StageError, plan_memory, plan_nodes};
 
@@ -76,7 +76,7 @@ pub fn run(command: MemoryCommand) -> Result<ExitCode> {
         }) => {
             let labelled = labelled.unwrap_or(nodes.div_ceil(100));
             let size = PlannedGraph { nodes, edges, columns, classes, labelled, half };
-            plan_nodes(&settings.load_reading_of_nodes(&reads::PLAN)?.config, Some(size))?
+            plan_nodes(&settings.load_reading_of_nodes(Reader::Plan)?.config, Some(size))?
         }
         MemoryCommand::Plan(args) => {
             let size = args.graphs.zip(args.nodes).map(|(graphs, nodes)| PlannedSize {
@@ -85,7 +85,7 @@ pub fn run(command: MemoryCommand) -> Result<ExitCode> {
                 // A window of 100 frames has between one and three successions for each of its IDs.
                 edges_per_graph: args.edges.unwrap_or(nodes.saturating_mul(3)),
             });
-            plan_memory(&args.settings.load_reading(&reads::PLAN)?.config, size)?
+            plan_memory(&args.settings.load_reading(Reader::Plan)?.config, size)?
         }
         MemoryCommand::Table { overlays } => {
             let rows = plan::table()?;

@@ -8,7 +8,7 @@ use clap::builder::PossibleValue;
 use clap::{Arg, Command};
 
 use super::{listed, output};
-use crate::config::SECTIONS;
+use crate::config::{SECTIONS, Section};
 
 const OPENING: &str = "\
 # Commands
@@ -101,7 +101,7 @@ fn fields_of(command: &Command) -> String {
         .map(|argument| argument.get_id().as_str())
         .collect();
     let lists = |name: &str| listed.contains(&name);
-    let (whole, others): (Vec<_>, Vec<_>) =
+    let (whole, others): (Vec<&Section>, Vec<&Section>) =
         SECTIONS.iter().partition(|section| section.fields.iter().all(|field| lists(field.name)));
     let sections: Vec<String> = whole.iter().map(|section| format!("`[{}]`", section.name)).collect();
     let fields = others.iter().flat_map(|section| section.fields).filter(|field| lists(field.name));

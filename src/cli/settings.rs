@@ -9,7 +9,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::config::{self, Choice, Config, ConfigError, Field, Loaded, Reads, SECTIONS, Sources, Stage};
+use crate::config::{self, Choice, Config, ConfigError, Field, Loaded, Reader, SECTIONS, Sources, Stage};
 use crate::stage::RunData;
 
 /// The sources of a command's configuration.
@@ -41,30 +41,30 @@ impl Settings {
     }
 
     /// Merges the configuration, and checks it for a command that reads a part of it.
-    pub fn load_reading(&self, reads: &Reads) -> Result<Loaded, ConfigError> {
+    pub fn load_reading(&self, reader: Reader) -> Result<Loaded, ConfigError> {
         let loaded = self.merge()?;
-        config::check_reads(&loaded, reads)?;
+        config::check_reads(&loaded, reader)?;
         Ok(loaded)
     }
 
     /// Like [`Settings::load_reading`], for one large graph that need not exist.
-    pub fn load_reading_of_nodes(&self, reads: &Reads) -> Result<Loaded, ConfigError> {
+    pub fn load_reading_of_nodes(&self, reader: Reader) -> Result<Loaded, ConfigError> {
         let loaded = config::load(&Sources { one_graph: true, ..self.sources() })?;
-        config::check_reads(&loaded, reads)?;
+        config::check_reads(&loaded, reader)?;
         Ok(loaded)
     }
 
     /// Like [`Settings::load_reading`], for a command that works on runs: their dataset is the default.
-    pub fn load_reading_of(&self, reads: &Reads, runs: &[PathBuf]) -> Result<Loaded> {
+    pub fn load_reading_of(&self, reader: Reader, runs: &[PathBuf]) -> Result<Loaded> {
         let loaded = self.merge_of(runs)?;
-        config::check_reads(&loaded, reads)?;
+        config::check_reads(&loaded, reader)?;
         Ok(loaded)
     }
 
     /// Like [`Settings::load_reading_of`], if the fields that the command reads depend on the data.
-    pub fn load_reading_by(&self, runs: &[PathBuf], reads_of: impl Fn(&Config) -> &'static Reads) -> Result<Loaded> {
+    pub fn load_reading_by(&self, runs: &[PathBuf], reader_of: impl Fn(&Config) -> Reader) -> Result<Loaded> {
         let loaded = self.merge_of(runs)?;
-        config::check_reads(&loaded, reads_of(&loaded.config))?;
+        config::check_reads(&loaded, reader_of(&loaded.config))?;
         Ok(loaded)
     }
 
@@ -167,7 +167,7 @@ fn argument(field: &'static Field, defaults: &Config) -> Arg {
         .long(field.name.replace('_', "-"))
         .alias(field.name)
         .help(help)
-        .help_heading(format!("{} fields", capitalised(field.section)))
+        .help_heading(format!("{} fields", capitalised(field.section.name)))
         .value_name(field.kind.placeholder)
         .value_parser(AnyText { choices: field.kind.choices })
         .action(ArgAction::Set)

@@ -10,7 +10,7 @@ use super::output;
 use super::settings::Settings;
 use super::simulate_drive::{self, DriveArgs};
 use crate::can::{SimulationOptions, simulate as simulate_traffic};
-use crate::config::{Config, reads};
+use crate::config::{Config, Reader};
 use crate::interrupt;
 use crate::nodes::CitationOptions;
 use crate::nodes::store::EXTENSION;
@@ -70,7 +70,7 @@ pub fn run(args: &SimulateArgs) -> Result<ExitCode> {
 fn traffic(args: &SimulateArgs) -> Result<ExitCode> {
     refuse_citations(args)?;
     refuse_drive(args)?;
-    let config = args.settings.load_reading(&reads::SIMULATE)?.config;
+    let config = args.settings.load_reading(Reader::Simulate)?.config;
     let options = SimulationOptions { seed: config.training.seed, ..SimulationOptions::default() };
     simulate_traffic(&options, &args.path)?;
     output::write(&format!("simulated traffic with seed {}: {}\n", options.seed, args.path.display()))?;
@@ -79,7 +79,7 @@ fn traffic(args: &SimulateArgs) -> Result<ExitCode> {
 
 fn drive(args: &SimulateArgs) -> Result<ExitCode> {
     refuse_citations(args)?;
-    let config = args.settings.load_reading(&reads::SIMULATE_DRIVE)?.config;
+    let config = args.settings.load_reading(Reader::SimulateDrive)?.config;
     simulate_drive::run(&args.drive, &args.path, config.training.seed)
 }
 
@@ -110,7 +110,7 @@ fn refuse_drive(args: &SimulateArgs) -> Result<(), StageError> {
 
 fn citations(args: &SimulateArgs) -> Result<ExitCode> {
     refuse_drive(args)?;
-    let config: Config = args.settings.load_reading(&reads::SIMULATE_CITATIONS)?.config;
+    let config: Config = args.settings.load_reading(Reader::SimulateCitations)?.config;
     let options = CitationOptions {
         // clap requires both numbers.
         nodes: args.nodes.unwrap_or(0),

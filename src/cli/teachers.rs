@@ -9,7 +9,7 @@ use super::exit::UsageError;
 use super::output;
 use super::part_runs::{self, PartsArgs};
 use super::settings::Settings;
-use crate::config::{Config, DataKind, reads};
+use crate::config::{Config, DataKind, Reader};
 use crate::distill::frozen;
 use crate::distill::planner::format_bytes;
 use crate::distill::registry::Registry;
@@ -121,7 +121,7 @@ pub struct CacheArgs {
 /// The configuration of `kdgat teachers cache`.
 pub fn cache_config(args: &CacheArgs) -> Result<Config> {
     let of_nodes = args.settings.load()?.config.data_kind == DataKind::OneGraph;
-    let config = args.settings.load_reading(if of_nodes { &reads::CACHE_NODES } else { &reads::CACHE })?.config;
+    let config = args.settings.load_reading(if of_nodes { Reader::CacheNodes } else { Reader::Cache })?.config;
     if !of_nodes && (args.part.is_some() || args.in_parts.parts.is_some()) {
         let text =
             "--part and --parts are for the nodes of one large graph: targets of windows are computed by one process";

@@ -9,26 +9,11 @@ use super::teacher::ModelRole;
 use crate::config::{self, Config};
 use crate::graph::Validation;
 
-/// Fields that decide on a graph's nodes and their division.
-const DIVISION: [&str; 11] = [
-    "undirected",
-    "largest_component",
-    "row_normalized",
-    "half_features",
-    "node_split",
-    "labels_per_class",
-    "validation_per_class",
-    "training_fraction",
-    "split_seed",
-    "hidden_fraction",
-    "seed",
-];
-
-/// The flags of these fields that do not have their defaults.
+/// The flags of the fields that decide on a graph's nodes and their division, where they do not have their defaults.
 pub(super) fn division_flags(config: &Config) -> String {
     let usual = Config::default();
-    let fields = DIVISION.iter().filter_map(|name| config::field(name));
-    let flags = fields.map(|field| (field.flag(), (field.show)(config), (field.show)(&usual)));
+    let dividing = config::fields().filter(|field| field.divides);
+    let flags = dividing.map(|field| (field.flag(), (field.show)(config), (field.show)(&usual)));
     flags.filter(|(_, value, usual)| value != usual).map(|(flag, value, _)| format!(" {flag} {value}")).collect()
 }
 

@@ -12,3 +12,4 @@ mod damaged_files;
 mod doctor;
 mod examples;
 mod known_inputs;
+mod run_settings;

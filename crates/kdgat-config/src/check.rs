@@ -3,10 +3,9 @@
 use super::data_kind::DataKind;
 use super::error::{ConfigError, Problem};
 use super::fields::{Config, DistillationConfig};
-use super::layer::{field, fields, out_of_range};
+use super::layer::{fields, out_of_range};
 use super::load::Loaded;
 use super::origin::Origin;
-use super::rules::{Rule, rules};
 use super::table::Field;
 use super::values::*;
 
@@ -35,6 +34,12 @@ impl Stage {
             Stage::Fusion => "fusion",
             Stage::Train => "train",
         }
+    }
+
+    /// The stage of a command's name, as a run records it.
+    pub fn of_command(name: &str) -> Option<Stage> {
+        let all = [Self::Autoencoder, Self::Classifier, Self::Curriculum, Self::Fusion, Self::Train];
+        all.into_iter().find(|stage| stage.command() == name)
     }
 
     /// The stage's name in KD-GAT, which is part of the names of run folders: `gat_student_normal`.
@@ -208,25 +213,17 @@ pub(super) fn says_no(field: &Field, config: &Config) -> bool {
     field.kind.switch && field.name != SAVED_IN_MODELS && (field.show)(config) == "false"
 }
 
-fn ignored_flags(loaded: &Loaded, stage: Stage) -> Vec<Problem> {
-    let given_in_vain = |name: &&str, rule: &Rule| -> bool {
-        let says_no = field(name).is_some_and(|field| says_no(field, &loaded.config));
-        matches!(loaded.origin(name), Origin::Flag(_)) && !says_no && !(rule.is_read)(&loaded.config, stage)
-    };
-    let mut problems: Vec<(&str, Problem)> = Vec::new();
-    for rule in rules() {
-        for name in rule.fields.iter().filter(|name| given_in_vain(name, rule)) {
-            if !problems.iter().any(|(told, _)| told == name) {
-                let problem = Problem::Ignored {
-                    flag: loaded.origin(name).to_string(),
-                    because: rule.because.to_string(),
-                    remedy: rule.remedy.to_string(),
-                };
-                problems.push((name, problem));
-            }
-        }
-    }
-    problems.into_iter().map(|(_, problem)| problem).collect()
+fn ignored_flags(loaded: &Loaded, stage: Stage) -> impl Iterator<Item = Problem> {
+    let config = &loaded.config;
+    let given = |field: &&Field| matches!(loaded.origin(field.name), Origin::Flag(_)) && !says_no(field, config);
+    fields().filter(given).filter_map(move |field| {
+        let rule = field.unread(config, stage)?;
+        Some(Problem::Ignored {
+            flag: loaded.origin(field.name).to_string(),
+            because: rule.because.to_string(),
+            remedy: rule.remedy.to_string(),
+        })
+    })
 }
 
 impl DistillationConfig {

@@ -95,9 +95,9 @@ impl Layer {
             return;
         };
         match section {
-            Some(found) if found != field.section => problems.push(Problem::WrongSection {
+            Some(found) if found != field.section.name => problems.push(Problem::WrongSection {
                 field: field.name,
-                section: field.section,
+                section: field.section.name,
                 found: found.to_string(),
                 origin,
             }),
@@ -170,7 +170,7 @@ impl Provider for Layer {
     fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
         let mut sections = Dict::new();
         for Assignment { field, value, .. } in &self.assignments {
-            let section = sections.entry(field.section.to_string()).or_insert_with(|| Value::from(Dict::new()));
+            let section = sections.entry(field.section.name.to_string()).or_insert_with(|| Value::from(Dict::new()));
             if let Value::Dict(_, fields) = section {
                 fields.insert(field.name.to_string(), value.clone());
             }

@@ -1,6 +1,6 @@
 //! The configuration: one [`Config`] of sections, merged from defaults, presets, files, variables and flags.
 //!
-//! [`fields`] defines every field once, [`load()`] merges the layers, [`check()`] refuses contradictions.
+//! [`fields`] defines every field once, with all that depends on it; [`load()`] merges the layers, [`check()`] refuses contradictions.
 
 #![warn(missing_docs)]
 
@@ -9,7 +9,6 @@ mod conditions;
 mod curriculum;
 mod data_kind;
 mod error;
-mod field_groups;
 mod fields;
 mod frozen;
 mod layer;
@@ -17,9 +16,10 @@ mod load;
 mod origin;
 mod presets;
 mod print;
-pub mod reads;
+mod reads;
 mod reference;
 mod rules;
+pub mod run_settings;
 mod setting;
 mod table;
 mod text;
@@ -38,7 +38,7 @@ pub use load::{Loaded, Sources, load};
 pub use origin::Origin;
 pub use presets::BUILT_IN as BUILT_IN_PRESETS;
 pub use print::{to_json, to_toml};
-pub use reads::{Reads, check_reads};
+pub use reads::{Reader, check_reads};
 pub use reference::reference;
 pub use rules::{loss_fields, may_read};
 pub use table::{Field, Limit, Section, running_text};

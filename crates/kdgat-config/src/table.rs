@@ -1,19 +1,21 @@
-//! The table of fields: one macro turns the list in [`super::fields`] into the structs, their defaults, and [`Field`] entries,
-//! which flags, variables, files and the reference are made from.
+//! The table of fields: a macro turns the list of each section in [`super::fields`] into its struct, the defaults, and [`Field`] entries,
+//! which flags, variables, files, the reference, and the checks of what a command reads are made from.
 
 use std::fmt;
 
 use figment::value::Value;
 
 use super::Config;
-use super::values::Kind;
+use super::reads::Reader;
+use super::rules::Rule;
+use super::setting::Kind;
 
 /// The description of one field of the configuration.
 pub struct Field {
     /// Name, unique in all sections: `lr` is the flag `--lr` and the variable `KDGAT_LR`.
     pub name: &'static str,
-    /// Name of the section that the field belongs to.
-    pub section: &'static str,
+    /// The section that the field belongs to.
+    pub section: &'static Section,
     /// A second name.
     pub alias: Option<&'static str>,
     /// The doc comment, one entry per line.
@@ -24,6 +26,14 @@ pub struct Field {
     pub limit: Option<Limit>,
     /// True if no loss and no weight depends on it, or only by what a run records besides: digests, batch size, CUDA graphs.
     pub same_losses: bool,
+    /// True if the field decides on a graph's nodes and their division into sets.
+    pub divides: bool,
+    /// True if runs that differ by it alone repeat each other: seeds, the fold to test on, and chunks of a computation.
+    pub repeats: bool,
+    /// The conditions under which a stage reads the field, beside the section's.
+    pub rules: &'static [&'static Rule],
+    /// The commands that do not train and read the field, beside the section's.
+    pub readers: &'static [Reader],
     /// Parses a text as a value of the field's type; `None` if it is not one.
     pub read: fn(&str) -> Option<Reading>,
     /// The field's value as text.
@@ -41,11 +51,20 @@ pub struct Section {
     pub name: &'static str,
     /// The doc comment, one entry per line.
     pub help: &'static [&'static str],
+    /// The conditions under which a stage reads the section.
+    pub rules: &'static [&'static Rule],
+    /// The commands that do not train and read the whole section.
+    pub readers: &'static [Reader],
     /// The section's fields, in the order of the reference.
     pub fields: &'static [Field],
 }
 
 impl Field {
+    /// True if this command, which does not train, reads the field.
+    pub fn is_read_by(&self, reader: Reader) -> bool {
+        self.readers.contains(&reader) || self.section.readers.contains(&reader)
+    }
+
     /// The field's flag: `--max-epochs` for `max_epochs`.
     pub fn flag(&self) -> String {
         flag(self.name)
@@ -137,38 +156,80 @@ impl fmt::Display for Limit {
     }
 }
 
-macro_rules! config_fields {
-    ($(
+/// Defines a section: its struct with defaults, and its entry in the table.
+///
+/// A field has, in this order and as far as they apply: its help, `alias`, `same_losses`, `divides`, `repeats`, `rules` and `readers`; see [`Field`].
+macro_rules! config_section {
+    (
         $(#[doc = $section_help:literal])+
+        $(#[rules($($section_rule:ident),+)])?
+        $(#[readers($($section_reader:ident),+)])?
         $section:ident: $Section:ident {
             $(
                 $(#[doc = $help:literal])+
                 $(#[alias = $alias:literal])?
                 $(#[same_losses = $same_losses:literal])?
+                $(#[divides = $divides:literal])?
+                $(#[repeats = $repeats:literal])?
+                $(#[rules($($rule:ident),+)])?
+                $(#[readers($($reader:ident),+)])?
                 $field:ident: $type:ty = $default:expr $(, $limit:expr)?;
             )+
         }
-    )+) => {
-        $(
-            $(#[doc = $section_help])+
-            #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-            #[serde(default, deny_unknown_fields)]
-            pub struct $Section {
-                $($(#[doc = $help])+ pub $field: $type,)+
-            }
+    ) => {
+        $(#[doc = $section_help])+
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $Section {
+            $($(#[doc = $help])+ pub $field: $type,)+
+        }
 
-            impl Default for $Section {
-                fn default() -> Self {
-                    Self { $($field: $default,)+ }
-                }
+        impl Default for $Section {
+            fn default() -> Self {
+                Self { $($field: $default,)+ }
             }
-        )+
+        }
 
+        pub(super) static SECTION: $crate::table::Section = $crate::table::Section {
+            name: stringify!($section),
+            help: &[$($section_help),+],
+            rules: &[$($(&$section_rule),+)?],
+            readers: &[$($($crate::reads::Reader::$section_reader),+)?],
+            fields: &[$(
+                $crate::table::Field {
+                    name: stringify!($field),
+                    section: &SECTION,
+                    alias: [$(Some($alias),)? None][0],
+                    help: &[$($help),+],
+                    kind: <$type as $crate::setting::Setting>::KIND,
+                    limit: [$(Some($limit),)? None][0],
+                    same_losses: [$($same_losses,)? false][0],
+                    divides: [$($divides,)? false][0],
+                    repeats: [$($repeats,)? false][0],
+                    rules: &[$($(&$rule),+)?],
+                    readers: &[$($($crate::reads::Reader::$reader),+)?],
+                    read: |text| {
+                        let value = <$type as $crate::setting::Setting>::parse(text)?;
+                        let numbers = $crate::setting::Setting::numbers(&value);
+                        Some((figment::value::Value::serialize(value).ok()?, numbers))
+                    },
+                    show: |config| $crate::setting::Setting::show(&config.$section.$field),
+                    numbers: |config| $crate::setting::Setting::numbers(&config.$section.$field),
+                },
+            )+],
+        };
+    };
+}
+pub(super) use config_section;
+
+/// Defines the configuration from its sections.
+macro_rules! config_sections {
+    ($($(#[doc = $help:literal])+ $section:ident: $Section:ident,)+) => {
         /// The complete configuration. See `docs/configuration.md`.
         #[derive(Clone, Debug, Default, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct Config {
-            $($(#[doc = $section_help])+ pub $section: $Section,)+
+            $($(#[doc = $help])+ pub $section: $Section,)+
             /// The kind of the data that `data` names; found out when the configuration is loaded.
             #[serde(skip)]
             pub data_kind: DataKind,
@@ -182,30 +243,7 @@ macro_rules! config_fields {
         }
 
         /// All sections with their fields, in the order of the reference.
-        pub static SECTIONS: &[Section] = &[$(
-            Section {
-                name: stringify!($section),
-                help: &[$($section_help),+],
-                fields: &[$(
-                    Field {
-                        name: stringify!($field),
-                        section: stringify!($section),
-                        alias: [$(Some($alias),)? None][0],
-                        help: &[$($help),+],
-                        kind: <$type as Setting>::KIND,
-                        limit: [$(Some($limit),)? None][0],
-                        same_losses: [$($same_losses,)? false][0],
-                        read: |text| {
-                            let value = <$type as Setting>::parse(text)?;
-                            let numbers = Setting::numbers(&value);
-                            Some((Value::serialize(value).ok()?, numbers))
-                        },
-                        show: |config| Setting::show(&config.$section.$field),
-                        numbers: |config| Setting::numbers(&config.$section.$field),
-                    },
-                )+],
-            },
-        )+];
+        pub static SECTIONS: &[&Section] = &[$(&$section::SECTION),+];
     };
 }
-pub(super) use config_fields;
+pub(super) use config_sections;

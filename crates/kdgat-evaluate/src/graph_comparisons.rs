@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::graph_runs::{Group, Mean, RunResult, lower_is_better};
-use kdgat_train::run_settings::is_of_teacher;
+use kdgat_config::run_settings::is_of_teacher;
 
 /// The unit of the differences of a comparison: folds, or the seeds of one fold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

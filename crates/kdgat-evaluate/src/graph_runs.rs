@@ -7,7 +7,7 @@ use serde_json::Value;
 
 pub use super::graph_comparisons::{Comparison, Mismatch, Over, Verdict, comparisons, mismatches};
 use super::graphs::Metric;
-use kdgat_train::run_settings::{Setting, describe, distinguishing, is_learned_from};
+use kdgat_config::run_settings::{Setting, describe, distinguishing, is_learned_from};
 
 /// A run and its metrics on the test graphs of its fold.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

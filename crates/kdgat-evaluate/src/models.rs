@@ -8,6 +8,7 @@ use tch::Device;
 
 use super::EvaluateError;
 use super::held_out::TrainedSplit;
+use kdgat_config::run_settings::{self, Setting};
 use kdgat_distill::frozen::{self, TEACHER_WEIGHTS};
 use kdgat_distill::registry::{Registered, Registry};
 use kdgat_graph::{ForeignIds, Validation, Vocabulary};
@@ -17,7 +18,6 @@ use kdgat_train::checkpoint;
 use kdgat_train::fit::BEST;
 use kdgat_train::memory::{Meter, is_out_of_memory, retry_on_oom};
 use kdgat_train::run_name::RunName;
-use kdgat_train::run_settings::{self, Setting};
 
 const SUMMARY: &str = "summary.json";
 const CONFIG: &str = "config.json";

@@ -11,8 +11,8 @@ use super::operator::{OPERATOR_COLUMNS, OperatorFigures};
 use super::speed::Speed;
 use super::teacher_worth::{self, TeacherWorth};
 use super::text_table::{LINE_WIDTH, Table};
+use kdgat_config::run_settings::{Setting, describe, distinguishing};
 use kdgat_graph::FeatureSet;
-use kdgat_train::run_settings::{Setting, describe, distinguishing};
 
 /// An evaluation.
 #[derive(Debug, Clone)]

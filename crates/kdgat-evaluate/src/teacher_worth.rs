@@ -20,7 +20,7 @@ use super::judge::{CalibrateBy, JudgedFolder, NOT_CALIBRATED, Subject, TestFile}
 use super::metrics::{F1, METRICS, RECALL_AT_FPR_1, ROC_AUC, Sample};
 use super::tables::{ModelReport, groups, groups_by};
 use super::text_table::{LINE_WIDTH, Table};
-use kdgat_train::run_settings::{Setting, TEACHER, is_of_teacher};
+use kdgat_config::run_settings::{Setting, TEACHER, is_of_teacher};
 
 /// Positions of the compared metrics in [`METRICS`], with their names in the table. F1 is at the recorded threshold, which a validation set
 /// chose for each model; the recall at one rate of false alarms on the test tells whether a difference in F1 is one of that choice.

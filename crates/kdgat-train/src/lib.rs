@@ -30,7 +30,6 @@ pub mod recorded;
 pub mod run_directory;
 pub mod run_logs;
 pub mod run_name;
-pub mod run_settings;
 pub mod schedule;
 pub mod state;
 pub mod step;

@@ -5,7 +5,7 @@ use crate::ReportError;
 use crate::chart::{LineChart, Series, palette};
 use crate::files::Run;
 use crate::html::slug;
-use kdgat_train::run_settings::{self, Setting, describe, distinguishing};
+use kdgat_config::run_settings::{self, Setting, describe, distinguishing};
 
 /// Runs that differ only by seed or fold, drawn as one line.
 struct Group<'a> {

@@ -270,7 +270,7 @@ impl Expansion<'_> {
         if step.command == StepCommand::Evaluate {
             // An evaluation ignores the axes of trainings.
             flags.retain(|name, _| {
-                kdgat_config::field(name).is_none_or(|field| EVALUATED_SECTIONS.contains(&field.section))
+                kdgat_config::field(name).is_none_or(|field| EVALUATED_SECTIONS.contains(&field.section.name))
             });
         }
         // A placeholder, so that a step that would not read the field is rejected; the path is known once the other step is done.

@@ -57,7 +57,7 @@ pub fn apply(file: &mut SweepFile, flag: &str) -> Result<(), SweepError> {
         return Ok(());
     }
     if let [value] = &values[..] {
-        let judges = kdgat_config::field(field).is_some_and(|field| EVALUATED_SECTIONS.contains(&field.section));
+        let judges = kdgat_config::field(field).is_some_and(|field| EVALUATED_SECTIONS.contains(&field.section.name));
         let meant = |name: &str, command: StepCommand| match step {
             Some(step) => step == name,
             None => command != StepCommand::Evaluate || judges,
