@@ -121,7 +121,7 @@ pub fn start_for_nodes(
     let options = teacher_options(config, &found, device, &dataset, usage.batches_per_epoch);
     let shape = node_shape(&graph, Some(usage.graphs));
     let model: Box<dyn FrozenModel> = match config.nodes.teacher_fanouts {
-        Some(_) => Box::new(CachedNodes::new(first)),
+        Some(_) => Box::new(CachedNodes::new(&first).map_err(TeacherError::from)?),
         None => {
             let place = activation_place(config, &settings.teacher_cache_dir)?;
             let kernel = training::attention_kernel(config);

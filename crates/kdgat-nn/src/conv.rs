@@ -106,9 +106,4 @@ impl Conv {
             Self::GatV2(conv) => conv.parameters(),
         }
     }
-
-    /// Names of a layer's tensors, relative to the layer.
-    pub fn tensor_names(edge_features: bool) -> &'static [&'static str] {
-        if edge_features { GatV2Conv::TENSORS } else { GatConv::TENSORS }
-    }
 }

@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::attention::Backend;
+use super::blocks::{self, Block, Run, last, pooled};
 use super::description::{expect_common, expect_sizes};
 use super::fused::fan_out::fan_out;
 use super::fused::step_seed::LayerId;
 use super::layers::{InputConfig, Mlp, Mode, NodeInput, pool_layers, relu_dropout};
 use super::parameters::Scope;
 use super::recompute::{Hidden, recomputed};
-use super::{Conv, EdgeInput, ModelError};
+use super::{Conv, ModelError};
 
 /// Number of classes: normal and attack.
 pub const CLASSES: i64 = 2;
@@ -73,13 +74,83 @@ impl GatConfig {
     }
 }
 
+/// A block of a GAT: its input → [x], each attention layer [pooled…, x] → [pooled…, pooled, x], and its head → [logits], followed by the
+/// pooled outputs if hidden rows are kept.
+#[derive(Debug)]
+pub enum GatBlock {
+    /// The input of the first layer.
+    Input(NodeInput),
+    /// Attention, ReLU, dropout.
+    Attention(LayerId, Conv),
+    /// Fully connected layers.
+    Head(Mlp),
+}
+
+impl Block for GatBlock {
+    type Config = GatConfig;
+
+    fn names(config: &GatConfig) -> Vec<String> {
+        let layers = (0..config.layers).map(|index| format!("attention layer {index}"));
+        ["input".to_owned()].into_iter().chain(layers).chain(["head".to_owned()]).collect()
+    }
+
+    fn edge_scaling(config: &GatConfig) -> Option<&EdgeScaling> {
+        config.edge_scaling.as_ref()
+    }
+
+    fn new(scope: &mut Scope, config: &GatConfig, index: usize, _: Backend) -> Result<Self, ModelError> {
+        let index = index as i64 - 1;
+        if index < 0 {
+            return Ok(Self::Input(NodeInput::new(scope, &config.input, config.vocabulary_size, config.embedding)?));
+        }
+        if index == config.layers {
+            return Ok(Self::Head(head(scope, config)?));
+        }
+        let input = if index == 0 { config.input.columns(config.embedding) } else { config.hidden * config.heads };
+        let shape = (input, config.hidden, config.heads);
+        let mut convs = scope.sub("convs");
+        let scope = convs.sub(index);
+        Ok(Self::Attention(scope.layer_id(), Conv::new(scope, shape, config.edge_scaling.is_some())?))
+    }
+
+    fn forward(&self, config: &GatConfig, mut state: Vec<Tensor>, run: &Run) -> Result<Vec<Tensor>, ModelError> {
+        match self {
+            Self::Input(input) => state.push(input.of_batch(&config.input, run)?),
+            Self::Attention(..) => {
+                let x = self.attend(config, &last(&mut state)?, run)?;
+                // Two readers: the order of the two gradients does not change their sum.
+                let [x, for_pool] = fan_out(&x, run.kernel)?;
+                state.extend([pool_layers(&[&for_pool], run.batch, run.kernel)?, x]);
+            }
+            Self::Head(head) => {
+                let pooled = pooled(state)?;
+                let logits = head.forward(&pooled, config.dropout, run.kernel, run.mode)?;
+                state = if run.keeps_hidden { vec![logits, pooled] } else { vec![logits] };
+            }
+        }
+        Ok(state)
+    }
+}
+
+impl GatBlock {
+    /// The output of an attention layer, `[num_nodes, hidden * heads]`; of other blocks, `x`.
+    fn attend(&self, config: &GatConfig, x: &Tensor, run: &Run) -> Result<Tensor, ModelError> {
+        let Self::Attention(layer, conv) = self else { return Ok(x.shallow_clone()) };
+        let (layer, edges, dropout) = (*layer, run.edges()?, config.dropout);
+        match run.recomputes && run.mode == Mode::Training {
+            true => recomputed(Hidden { conv, norm: None, layer, dropout }, x, edges, run.kernel),
+            false => relu_dropout(&conv.forward(x, edges, run.kernel)?, layer, dropout, run.kernel, run.mode),
+        }
+    }
+}
+
 /// A GAT classifier.
 #[derive(Debug)]
 pub struct Gat {
     config: GatConfig,
     kernel: Backend,
-    input: NodeInput,
-    convs: Vec<(LayerId, Conv)>,
+    /// All blocks but the head.
+    body: Vec<GatBlock>,
     head: Mlp,
     recomputes: bool,
 }
@@ -88,14 +159,8 @@ impl Gat {
     /// Builds the model from the tensors of `scope`.
     pub fn new(mut scope: Scope, config: &GatConfig, kernel: Backend) -> Result<Self, ModelError> {
         config.check()?;
-        let input = NodeInput::new(&mut scope, &config.input, config.vocabulary_size, config.embedding)?;
-        let mut convs = Vec::new();
-        for index in 0..config.layers {
-            let layer = scope.sub("convs").sub(index).layer_id();
-            convs.push((layer, conv_layer(&mut scope, config, index)?));
-        }
-        let head = head(&mut scope, config)?;
-        Ok(Self { config: config.clone(), kernel, input, convs, head, recomputes: false })
+        let body = blocks::build(&mut scope, config, 0..config.layers as usize + 1, kernel)?;
+        Ok(Self { config: config.clone(), kernel, body, head: head(&mut scope, config)?, recomputes: false })
     }
 
     /// The model's architecture.
@@ -117,17 +182,7 @@ impl Gat {
 
     /// Pooled embedding of each graph, `[num_graphs, hidden * heads * layers]`.
     pub fn embed(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
-        if !self.recomputes || mode == Mode::Evaluation {
-            return self.pool(&self.layer_outputs(batch, mode)?, batch);
-        }
-        // Pool each output as soon as it is computed: the backward, in reverse order, then needs the gradient of one
-        // layer's output at a time instead of all.
-        let mut pooled = Vec::with_capacity(self.convs.len());
-        self.run_layers(batch, mode, |x| {
-            pooled.push(self.pool(std::slice::from_ref(x), batch)?);
-            Ok(())
-        })?;
-        Ok(Tensor::f_cat(&pooled, 1)?)
+        pooled(blocks::through(&self.body, &self.config, Vec::new(), &self.run(batch, mode))?)
     }
 
     /// Means over each graph's nodes of the outputs of [`Self::layer_outputs`], concatenated: `[num_graphs, hidden *
@@ -150,60 +205,43 @@ impl Gat {
 
     /// Output of each attention layer after ReLU and dropout, `[num_nodes, hidden * heads]` each.
     pub fn layer_outputs(&self, batch: &Batch, mode: Mode) -> Result<Vec<Tensor>, ModelError> {
-        let mut outputs = Vec::with_capacity(self.convs.len());
-        self.run_layers(batch, mode, |x| {
-            outputs.push(x.shallow_clone());
-            Ok(())
-        })?;
-        Ok(outputs)
+        let mut outputs = self.layer_rows(batch, mode)?;
+        Ok(outputs.split_off(1))
     }
 
     /// Attention weights of the edges for each layer in evaluation mode, `[num_edges, heads]` each, in the order of the
     /// batch's adjacency.
     pub fn attention_weights(&self, batch: &Batch) -> Result<Vec<Tensor>, ModelError> {
-        let edges = EdgeInput::new(batch, self.config.edge_scaling.as_ref())?;
-        let mut x = self.input.forward(&batch.id_input, &self.config.input.continuous(batch)?, self.kernel)?;
-        let mut weights = Vec::with_capacity(self.convs.len());
-        for ((_, conv), output) in self.convs.iter().zip(self.layer_outputs(batch, Mode::Evaluation)?) {
-            weights.push(conv.attention_weights(&x, &edges, self.kernel)?);
-            x = output;
-        }
-        Ok(weights)
+        let run = self.run(batch, Mode::Evaluation);
+        let rows = self.layer_rows(batch, Mode::Evaluation)?;
+        let layers = self.body.iter().filter_map(|block| match block {
+            GatBlock::Attention(_, conv) => Some(conv),
+            _ => None,
+        });
+        layers.zip(&rows).map(|(conv, x)| conv.attention_weights(x, run.edges()?, self.kernel)).collect()
     }
 
-    /// Calls `visit` with the output of each attention layer.
-    fn run_layers(
-        &self,
-        batch: &Batch,
-        mode: Mode,
-        mut visit: impl FnMut(&Tensor) -> Result<(), ModelError>,
-    ) -> Result<(), ModelError> {
-        let edges = EdgeInput::new(batch, self.config.edge_scaling.as_ref())?;
-        let mut x = self.input.forward(&batch.id_input, &self.config.input.continuous(batch)?, self.kernel)?;
-        let (dropout, kernel) = (self.config.dropout, self.kernel);
-        for (layer, conv) in &self.convs {
-            x = match self.recomputes && mode == Mode::Training {
-                true => recomputed(Hidden { conv, norm: None, layer: *layer, dropout }, &x, &edges, kernel)?,
-                false => relu_dropout(&conv.forward(&x, &edges, kernel)?, *layer, dropout, kernel, mode)?,
+    /// The input of the first layer, and the output of each.
+    fn layer_rows(&self, batch: &Batch, mode: Mode) -> Result<Vec<Tensor>, ModelError> {
+        let run = self.run(batch, mode);
+        let mut rows = Vec::with_capacity(self.body.len());
+        for block in &self.body {
+            let x = match rows.last() {
+                None => last(&mut block.forward(&self.config, Vec::new(), &run)?)?,
+                Some(x) => block.attend(&self.config, x, &run)?,
             };
-            // Two readers: the order of the two gradients does not change their sum.
-            let for_visit;
-            [x, for_visit] = fan_out(&x, kernel)?;
-            visit(&for_visit)?;
+            rows.push(x);
         }
-        Ok(())
+        Ok(rows)
     }
-}
 
-/// Builds attention layer `index`.
-pub fn conv_layer(scope: &mut Scope, config: &GatConfig, index: i64) -> Result<Conv, ModelError> {
-    let input = if index == 0 { config.input.columns(config.embedding) } else { config.hidden * config.heads };
-    let shape = (input, config.hidden, config.heads);
-    Conv::new(scope.sub("convs").sub(index), shape, config.edge_scaling.is_some())
+    fn run<'a>(&'a self, batch: &'a Batch, mode: Mode) -> Run<'a> {
+        Run::new(batch, self.config.edge_scaling.as_ref(), self.kernel, mode).recomputing(self.recomputes)
+    }
 }
 
 /// Builds the fully connected head.
-pub fn head(scope: &mut Scope, config: &GatConfig) -> Result<Mlp, ModelError> {
+fn head(scope: &mut Scope, config: &GatConfig) -> Result<Mlp, ModelError> {
     let mut widths = vec![config.embedding_columns(); config.fc_layers as usize];
     widths.push(CLASSES);
     Ok(Mlp::new(scope.sub("fc_layers"), &widths)?.of_graphs())

@@ -27,9 +27,6 @@ pub struct GatConv {
 }
 
 impl GatConv {
-    /// Names of the layer's tensors.
-    pub const TENSORS: &'static [&'static str] = &["lin.weight", "att_src", "att_dst", "bias"];
-
     /// Creates a layer from `input` to `heads * channels` columns, heads concatenated.
     pub fn new(scope: Scope, input: i64, channels: i64, heads: i64) -> Result<Self, ModelError> {
         Self::with_heads(scope, input, [heads, channels], false)

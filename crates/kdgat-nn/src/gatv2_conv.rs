@@ -28,14 +28,6 @@ pub struct GatV2Conv {
 }
 
 impl GatV2Conv {
-    /// Names of the layer's tensors.
-    pub const TENSORS: &'static [&'static str] =
-        &["lin_l.weight", "lin_l.bias", "lin_r.weight", "lin_r.bias", "lin_edge.weight", "att", "bias"];
-
-    /// Names of the tensors of a layer without edge features.
-    pub const TENSORS_WITHOUT_EDGES: &'static [&'static str] =
-        &["lin_l.weight", "lin_l.bias", "lin_r.weight", "lin_r.bias", "att", "bias"];
-
     /// Another handle to the same layer.
     pub fn shallow_clone(&self) -> Self {
         Self {
@@ -79,7 +71,7 @@ impl GatV2Conv {
         averaged: bool,
     ) -> Result<Self, ModelError> {
         let row = heads * channels;
-        // In the order of `TENSORS`, which the optimiser's state in a checkpoint follows.
+        // The optimiser's state in a checkpoint follows this order.
         let source = Linear::with_init(scope.sub("lin_l"), input, row, Init::Glorot)?;
         let target = Linear::with_init(scope.sub("lin_r"), input, row, Init::Glorot)?;
         let edge_weight = match edge_features {

@@ -12,6 +12,7 @@ use tch::Tensor;
 
 use super::ModelError;
 use super::attention::Backend;
+use super::blocks::{self, Block, Run, pooled};
 use super::gnn_config::{GnnConfig, GnnKind};
 use super::gnn_layer::degrees;
 pub use super::gnn_layer::{GnnLayer, LayerRows};
@@ -20,58 +21,113 @@ use super::parameters::Scope;
 use super::sgmp::Sgmp;
 use super::space::{SpaceAnswer, SpaceNetwork};
 
+/// A block of a graph network that is not in space: each layer [pooled…, v, x] → [pooled…, pooled, v, x], the first from the batch's
+/// features, where v are the rows of virtual nodes, if the model has them, and not after the last layer; its head → [outputs], followed by the
+/// rows that it reads if hidden rows are kept. For outputs of nodes, the rows of the nodes take the place of pooled ones. A network in space
+/// is one block → [outputs, forces], followed by the rows and vectors of the nodes if hidden rows are kept: forces are gradients through all
+/// of it.
+#[derive(Debug)]
+pub enum GnnBlock {
+    /// A layer whose output is pooled.
+    Layer(Box<GnnLayer>),
+    /// All interactions over paths, which are summed into the same rows.
+    Paths(Sgmp),
+    /// The head.
+    Head(GnnHead),
+    /// A whole network in space.
+    Space(Box<SpaceNetwork>),
+}
+
+/// Number of blocks before the head.
+fn body(config: &GnnConfig) -> usize {
+    if config.kind == GnnKind::Sgmp { 1 } else { config.layers as usize }
+}
+
+impl Block for GnnBlock {
+    type Config = GnnConfig;
+
+    fn names(config: &GnnConfig) -> Vec<String> {
+        if config.kind.is_in_space() {
+            return vec!["network".to_owned()];
+        }
+        (0..body(config)).map(|index| format!("layer {index}")).chain(["head".to_owned()]).collect()
+    }
+
+    fn new(scope: &mut Scope, config: &GnnConfig, index: usize, kernel: Backend) -> Result<Self, ModelError> {
+        Ok(match config.kind {
+            kind if kind.is_in_space() => Self::Space(Box::new(SpaceNetwork::new(scope, config, kernel)?)),
+            _ if index == body(config) => Self::Head(GnnHead::new(scope, config)?),
+            GnnKind::Sgmp => Self::Paths(Sgmp::new(scope, config, kernel)?),
+            _ => Self::Layer(Box::new(GnnLayer::new(scope, config, index as i64)?)),
+        })
+    }
+
+    fn forward(&self, config: &GnnConfig, mut state: Vec<Tensor>, run: &Run) -> Result<Vec<Tensor>, ModelError> {
+        let Run { batch, kernel, mode, .. } = *run;
+        match self {
+            Self::Layer(layer) => {
+                let rows = match state.pop() {
+                    None => LayerRows { nodes: node_input(config, batch)?, virtual_nodes: None },
+                    Some(nodes) => {
+                        LayerRows { nodes, virtual_nodes: if config.virtual_node { state.pop() } else { None } }
+                    }
+                };
+                let LayerRows { nodes, virtual_nodes } = layer.forward(rows, batch, config, kernel, mode)?;
+                state.push(layer.readout(&nodes, batch, config, kernel)?);
+                state.extend(virtual_nodes);
+                state.push(nodes);
+            }
+            Self::Paths(network) => {
+                let rows = network.embed(&node_input(config, batch)?, batch)?;
+                state.extend([rows.shallow_clone(), rows]);
+            }
+            Self::Head(head) => {
+                let pooled = pooled(state)?;
+                let outputs = head.forward(&pooled, config.dropout, kernel, mode)?;
+                state = if run.keeps_hidden { vec![outputs, pooled] } else { vec![outputs] };
+            }
+            Self::Space(network) => {
+                let SpaceAnswer { outputs, nodes, vectors, forces } = network.forward(batch, mode)?;
+                state.push(outputs);
+                state.extend(forces);
+                if run.keeps_hidden {
+                    state.push(nodes);
+                    state.extend(vectors.map(|rows| rows.f_reshape([-1, 3 * config.hidden])).transpose()?);
+                }
+            }
+        }
+        Ok(state)
+    }
+}
+
 /// A graph network.
 #[derive(Debug)]
 pub struct Gnn {
     config: GnnConfig,
     kernel: Backend,
-    body: Body,
-}
-
-#[derive(Debug)]
-enum Body {
-    Rows(Box<RowGnn>),
-    Space(Box<SpaceNetwork>),
-}
-
-/// A network whose head reads rows of graphs or nodes.
-#[derive(Debug)]
-struct RowGnn {
-    layers: Layers,
-    head: GnnHead,
+    /// All blocks but the head.
+    body: Vec<GnnBlock>,
+    /// `None` for a network in space.
+    head: Option<GnnHead>,
     embedding: Option<Linear>,
-}
-
-/// The part of a network before its head.
-#[derive(Debug)]
-enum Layers {
-    /// Layers whose outputs are all pooled.
-    Each(Vec<GnnLayer>),
-    /// Interactions over paths, whose last output is pooled.
-    Paths(Sgmp),
 }
 
 impl Gnn {
     /// Builds the model from the tensors of `scope`.
     pub fn new(mut scope: Scope, config: &GnnConfig, kernel: Backend) -> Result<Self, ModelError> {
         config.check()?;
-        if config.kind.is_in_space() {
-            let body = Body::Space(Box::new(SpaceNetwork::new(&mut scope, config, kernel)?));
-            return Ok(Self { config: config.clone(), kernel, body });
-        }
-        let layers = match config.kind {
-            GnnKind::Sgmp => Layers::Paths(Sgmp::new(&mut scope, config, kernel)?),
-            _ => {
-                let layers = (0..config.layers).map(|index| GnnLayer::new(&mut scope, config, index));
-                Layers::Each(layers.collect::<Result<_, _>>()?)
+        let (body, head) = match config.kind.is_in_space() {
+            true => (blocks::build(&mut scope, config, 0..1, kernel)?, None),
+            false => {
+                let body = blocks::build(&mut scope, config, 0..body(config), kernel)?;
+                (body, Some(GnnHead::new(&mut scope, config)?))
             }
         };
-        let head = GnnHead::new(&mut scope, config)?;
         let embedding = match config.embedding_columns {
             0 => None,
             columns => Some(Linear::new(scope.sub("embedding"), config.pooled_columns(), columns)?),
         };
-        Ok(Self { config: config.clone(), kernel, body: Body::Rows(Box::new(RowGnn { layers, head, embedding })) })
+        Ok(Self { config: config.clone(), kernel, body, head, embedding })
     }
 
     /// The model's architecture.
@@ -81,49 +137,39 @@ impl Gnn {
 
     /// The outputs, rows and forces of a network in space; `None` for other kinds.
     pub fn in_space(&self, batch: &Batch, mode: Mode) -> Option<Result<SpaceAnswer, ModelError>> {
-        match &self.body {
-            Body::Space(network) => Some(network.forward(batch, mode)),
-            Body::Rows(_) => None,
-        }
-    }
-
-    /// The layers and the head of a network that is not in space.
-    fn rows(&self) -> Result<&RowGnn, ModelError> {
-        match &self.body {
-            Body::Rows(network) => Ok(network),
-            Body::Space(_) => Err(ModelError::Architecture {
-                field: "kind",
-                found: self.config.kind.as_str().to_owned(),
-                expected: "a network in space has no pooled rows; its nodes' rows come with its outputs",
-            }),
+        match &self.body[..] {
+            [GnnBlock::Space(network)] => Some(network.forward(batch, mode)),
+            _ => None,
         }
     }
 
     /// Rows that the head reads: pooled rows of each graph, `[num_graphs, width * layers]`, or for outputs of nodes those of each node,
     /// `[num_nodes, width * layers]`.
+    ///
+    /// # Errors
+    /// A network in space, which has no such rows, and errors of libtorch.
     pub fn embed(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
-        let input = node_input(&self.config, batch)?;
-        let layers = match &self.rows()?.layers {
-            Layers::Each(layers) => layers,
-            Layers::Paths(network) => return network.embed(&input, batch),
-        };
-        let mut rows = LayerRows { nodes: input, virtual_nodes: None };
-        let mut pooled = Vec::with_capacity(layers.len());
-        for layer in layers {
-            rows = layer.forward(rows, batch, &self.config, self.kernel, mode)?;
-            pooled.push(layer.readout(&rows.nodes, batch, &self.config, self.kernel)?);
-        }
-        Ok(Tensor::f_cat(&pooled, 1)?)
+        self.head()?;
+        let run = Run::new(batch, None, self.kernel, mode);
+        pooled(blocks::through(&self.body, &self.config, Vec::new(), &run)?)
     }
 
     /// Outputs for rows of [`Gnn::embed`], all or some: `[rows, width * layers]` → `[rows, outputs]`.
     pub fn classify(&self, pooled: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
-        self.rows()?.head.forward(pooled, self.config.dropout, self.kernel, mode)
+        self.head()?.forward(pooled, self.config.dropout, self.kernel, mode)
+    }
+
+    fn head(&self) -> Result<&GnnHead, ModelError> {
+        self.head.as_ref().ok_or_else(|| ModelError::Architecture {
+            field: "kind",
+            found: self.config.kind.as_str().to_owned(),
+            expected: "a network in space has no pooled rows; its nodes' rows come with its outputs",
+        })
     }
 
     /// Embeddings for pooled rows, `[num_graphs, embedding_columns]`; `None` for a model without embedding.
     pub fn embedding(&self, pooled: &Tensor) -> Result<Option<Tensor>, ModelError> {
-        self.rows()?.embedding.as_ref().map(|layer| layer.forward(pooled, self.kernel)).transpose()
+        self.embedding.as_ref().map(|layer| layer.forward(pooled, self.kernel)).transpose()
     }
 
     /// Outputs of each graph or node, `[num_graphs or num_nodes, outputs]`: logits, or standardised values.
@@ -177,15 +223,6 @@ pub struct GnnHead {
 }
 
 impl GnnHead {
-    /// Names of its tensors, and of those of the embedding.
-    pub fn tensor_names(config: &GnnConfig) -> Vec<String> {
-        let mut names = vec!["head.lins.0.weight", "head.lins.0.bias", "head.lins.1.weight", "head.lins.1.bias"];
-        if config.embedding_columns > 0 {
-            names.extend(["embedding.weight", "embedding.bias"]);
-        }
-        names.into_iter().map(str::to_owned).collect()
-    }
-
     /// Builds the head.
     pub fn new(scope: &mut Scope, config: &GnnConfig) -> Result<Self, ModelError> {
         let mut head = scope.sub("head");
@@ -390,20 +427,6 @@ mod tests {
                 let expected = together.slice(0, rows.start, rows.end, 1);
                 assert!(alone.equal(&expected), "{config:?}, graph {graph}: {alone} {together}");
             }
-        }
-    }
-
-    #[test]
-    fn every_tensor_is_named_by_its_layer() {
-        for config in configs() {
-            let mut parameters = FreshParameters::new(1, Device::Cpu);
-            Gnn::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
-            let mut found: Vec<String> = parameters.into_tensors().into_iter().map(|named| named.name).collect();
-            let layers = (0..config.layers).flat_map(|index| GnnLayer::tensor_names(&config, index));
-            let mut expected: Vec<String> = layers.chain(GnnHead::tensor_names(&config)).collect();
-            found.sort();
-            expected.sort();
-            assert_eq!(found, expected);
         }
     }
 

@@ -90,33 +90,6 @@ impl GnnLayer {
         Ok(Self { conv, norm, pool, virtual_node: VirtualNode::new(scope, config, index)? })
     }
 
-    /// Names of the tensors of layer `index`.
-    pub fn tensor_names(config: &GnnConfig, index: i64) -> Vec<String> {
-        let norm = |path: &str| {
-            ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
-                .map(|name| format!("{path}.module.{name}"))
-        };
-        let conv: &[&str] = match config.kind {
-            GnnKind::Gin => &["nn.lins.0.weight", "nn.lins.0.bias", "nn.lins.1.weight", "nn.lins.1.bias"],
-            GnnKind::Gcn => &["lin.weight", "bias"],
-            GnnKind::Sage => &["lin_l.weight", "lin_l.bias", "lin_r.weight"],
-            GnnKind::Gat => GatConv::TENSORS,
-            GnnKind::Mlp => &["lin.weight", "lin.bias"],
-            GnnKind::SchNet | GnnKind::PaiNN | GnnKind::Sgmp => &[],
-        };
-        let mut names: Vec<String> = conv.iter().map(|name| format!("convs.{index}.{name}")).collect();
-        if config.edge_features > 0 {
-            names.extend(["weight", "bias"].map(|name| format!("convs.{index}.lin.{name}")));
-        }
-        if config.kind == GnnKind::Gin {
-            names.extend(norm(&format!("convs.{index}.nn.norms.0")));
-        }
-        names.extend(norm(&format!("norms.{index}")));
-        names.extend(GraphPool::tensors(config.pooling).iter().map(|name| format!("pools.{index}.{name}")));
-        names.extend(VirtualNode::tensor_names(config, index));
-        names
-    }
-
     /// The rows of the layer's output, `[num_nodes, width]`, for the head: pooled, `[num_graphs, width]`, or for outputs of nodes the same.
     pub fn readout(
         &self,

@@ -34,14 +34,6 @@ pub struct GraphPool {
 }
 
 impl GraphPool {
-    /// Names of the tensors of a pooling, without its path.
-    pub fn tensors(pooling: Pooling) -> &'static [&'static str] {
-        match pooling {
-            Pooling::Attention => &["gate_nn.weight", "gate_nn.bias"],
-            _ => &[],
-        }
-    }
-
     /// Builds the pooling of rows with `columns` columns.
     pub fn new(mut scope: Scope, pooling: Pooling, columns: i64) -> Result<Self, ModelError> {
         let gate = match pooling {

@@ -9,6 +9,7 @@ use tch::{Kind, Tensor};
 
 use super::ModelError;
 use super::attention::Backend;
+use super::blocks::{self, Block, Run, last, with_mean, with_reconstruction};
 use super::gnn::{GnnLayer, LayerRows, node_input};
 pub use super::graph_vgae_config::GraphVgaeConfig;
 pub use super::graph_vgae_losses::{GraphErrors, GraphVgaeLoss, graph_errors, task_loss};
@@ -33,12 +34,63 @@ pub struct GraphVgaeOutput {
     pub log_variance: Tensor,
 }
 
+/// A block between the input of a VGAE of graphs and its reconstruction: each layer of the encoder [x] → [x], the first from the batch's
+/// features; the mean [x] → [hidden, μ, x], the first two if they are kept; the decoder → [μ, reconstruction, hidden].
+#[derive(Debug)]
+pub enum GraphVgaeBlock {
+    /// A layer of the encoder.
+    Layer(Box<GnnLayer>),
+    /// The linear layer for μ.
+    Mean(Linear),
+    /// The decoder of node features.
+    Decoder(Mlp),
+}
+
+impl Block for GraphVgaeBlock {
+    type Config = GraphVgaeConfig;
+
+    fn names(config: &GraphVgaeConfig) -> Vec<String> {
+        let layers = (0..config.encoder.layers).map(|index| format!("layer {index}"));
+        layers.chain(["latent", "decoder"].map(str::to_owned)).collect()
+    }
+
+    fn new(scope: &mut Scope, config: &GraphVgaeConfig, index: usize, _: Backend) -> Result<Self, ModelError> {
+        Ok(match index as i64 - config.encoder.layers {
+            0 => Self::Mean(Linear::new(scope.sub("z_mean"), config.encoder.width(), config.latent())?),
+            1 => Self::Decoder(decoder(scope, config)?),
+            _ => Self::Layer(Box::new(GnnLayer::new(scope, &config.encoder, index as i64)?)),
+        })
+    }
+
+    fn forward(&self, config: &GraphVgaeConfig, mut state: Vec<Tensor>, run: &Run) -> Result<Vec<Tensor>, ModelError> {
+        let Run { batch, kernel, mode, .. } = *run;
+        let x = match state.pop() {
+            Some(x) => x,
+            None => features(config, batch)?,
+        };
+        Ok(match self {
+            Self::Layer(layer) => {
+                let rows = LayerRows { nodes: x, virtual_nodes: None };
+                vec![layer.forward(rows, batch, &config.encoder, kernel, mode)?.nodes]
+            }
+            Self::Mean(linear) => {
+                let mean = linear.forward(&x, kernel)?;
+                with_mean(state, x, mean, run)
+            }
+            Self::Decoder(decoder) => {
+                let decoded = decoder.forward(&x, config.encoder.dropout, kernel, mode)?;
+                with_reconstruction(state, reconstruction(&decoded, config)?, run)
+            }
+        })
+    }
+}
+
 /// A variational autoencoder of graphs.
 #[derive(Debug)]
 pub struct GraphVgae {
     config: GraphVgaeConfig,
     kernel: Backend,
-    layers: Vec<GnnLayer>,
+    layers: Vec<GraphVgaeBlock>,
     mean: Linear,
     log_variance: Linear,
     decoder: Mlp,
@@ -48,11 +100,11 @@ impl GraphVgae {
     /// Builds the model from the tensors of `scope`.
     pub fn new(mut scope: Scope, config: &GraphVgaeConfig, kernel: Backend) -> Result<Self, ModelError> {
         config.check()?;
-        let layers = (0..config.encoder.layers).map(|index| GnnLayer::new(&mut scope, &config.encoder, index));
+        let (width, latent) = (config.encoder.width(), config.latent());
         Ok(Self {
-            layers: layers.collect::<Result<_, _>>()?,
-            mean: mean_layer(&mut scope, config)?,
-            log_variance: Linear::new(scope.sub("z_logvar"), config.encoder.width(), config.latent())?,
+            layers: blocks::build(&mut scope, config, 0..config.encoder.layers as usize, kernel)?,
+            mean: Linear::new(scope.sub("z_mean"), width, latent)?,
+            log_variance: Linear::new(scope.sub("z_logvar"), width, latent)?,
             decoder: decoder(&mut scope, config)?,
             config: config.clone(),
             kernel,
@@ -70,11 +122,8 @@ impl GraphVgae {
     /// If the batch has another number of node or edge features.
     pub fn forward(&self, batch: &Batch, mode: Mode) -> Result<GraphVgaeOutput, ModelError> {
         let features = features(&self.config, batch)?;
-        let mut rows = LayerRows { nodes: features.shallow_clone(), virtual_nodes: None };
-        for layer in &self.layers {
-            rows = layer.forward(rows, batch, &self.config.encoder, self.kernel, mode)?;
-        }
-        let hidden = rows.nodes;
+        let run = Run::new(batch, None, self.kernel, mode);
+        let hidden = last(&mut blocks::through(&self.layers, &self.config, vec![features.shallow_clone()], &run)?)?;
         let mean = self.mean.forward(&hidden, self.kernel)?;
         let log_variance = self.log_variance.forward(&hidden, self.kernel)?;
         let latent = match mode {
@@ -94,19 +143,9 @@ pub fn features(config: &GraphVgaeConfig, batch: &Batch) -> Result<Tensor, Model
     Ok(config.scaling.apply(&node_input(&config.encoder, batch)?)?)
 }
 
-/// Builds the linear layer for μ.
-pub fn mean_layer(scope: &mut Scope, config: &GraphVgaeConfig) -> Result<Linear, ModelError> {
-    Linear::new(scope.sub("z_mean"), config.encoder.width(), config.latent())
-}
-
 /// Builds the decoder of node features.
-pub fn decoder(scope: &mut Scope, config: &GraphVgaeConfig) -> Result<Mlp, ModelError> {
+fn decoder(scope: &mut Scope, config: &GraphVgaeConfig) -> Result<Mlp, ModelError> {
     Mlp::new(scope.sub("decoder"), &[config.latent(), config.encoder.width(), config.encoder.node_features])
-}
-
-/// Names of the decoder's tensors.
-pub fn decoder_tensors() -> Vec<String> {
-    ["0.weight", "0.bias", "3.weight", "3.bias"].map(|name| format!("decoder.{name}")).to_vec()
 }
 
 /// The reconstruction that distillation compares, `[num_nodes, node_features]`, of [decoded](GraphVgaeOutput::decoded) features: values of

@@ -113,9 +113,6 @@ pub struct HashEmbedding {
 }
 
 impl HashEmbedding {
-    /// Names of the tensors in checkpoints.
-    pub const TENSORS: &'static [&'static str] = &["id_hash.buckets", "id_hash.weights"];
-
     /// Creates an embedding of `columns` columns.
     pub fn new(scope: &mut Scope, shape: IdHash, columns: i64) -> Result<Self, ModelError> {
         shape.check()?;

@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod attention;
+pub mod blocks;
 pub mod class_loss;
 pub mod conv;
 pub mod description;
@@ -46,6 +47,7 @@ mod vgae_losses;
 pub mod virtual_node;
 pub mod weights;
 
+pub use blocks::Block;
 pub use class_loss::ClassLoss;
 pub use conv::{Conv, EdgeInput};
 pub use description::{Architecture, BatchNeeds, DatasetIdentity, ModelDescription};

@@ -329,19 +329,6 @@ mod tests {
     }
 
     #[test]
-    fn every_tensor_is_named_by_its_layer() {
-        for config in configs() {
-            let mut found: Vec<String> =
-                network(&config, Backend::Auto).1.into_iter().map(|named| named.name).collect();
-            let mut expected: Vec<String> =
-                (0..config.num_layers()).flat_map(|index| NodeLayer::tensor_names(&config, index)).collect();
-            found.sort();
-            expected.sort();
-            assert_eq!(found, expected);
-        }
-    }
-
-    #[test]
     fn other_batches_are_refused() {
         let config = NodeGnnConfig::new(NodeGnnKind::Gcn, [FEATURES, 8, 2, 4]);
         let refused = |config: &NodeGnnConfig, batch: Batch| {

@@ -6,6 +6,7 @@ use tch::Tensor;
 
 use super::ModelError;
 use super::attention::Backend;
+use super::blocks::Run;
 use super::fused::{self, hashed_input, input};
 use super::id_hash::{HashEmbedding, IdHash};
 use super::parameters::{Init, Scope};
@@ -51,11 +52,6 @@ impl InputConfig {
         embedding + self.node_features()
     }
 
-    /// Names of the tensors of the ID embedding.
-    pub fn tensor_names(&self) -> &'static [&'static str] {
-        if self.id_hash.is_some() { HashEmbedding::TENSORS } else { &[EMBEDDING] }
-    }
-
     pub(super) fn check(&self) -> Result<(), ModelError> {
         if let Some(found) = self.node_scaling.as_ref().and_then(NodeScaling::problem) {
             let expected = "35 means and 35 deviations above 0";
@@ -92,8 +88,6 @@ impl InputConfig {
     }
 }
 
-const EMBEDDING: &str = "id_embedding.weight";
-
 /// The first layer's input: the embedding of each node's ID, and its continuous features.
 #[derive(Debug)]
 pub enum NodeInput {
@@ -119,6 +113,14 @@ impl NodeInput {
             }
             Some(shape) => Self::Hash(HashEmbedding::new(scope, shape, columns)?),
         })
+    }
+
+    /// The input of a batch's nodes, `[num_nodes, columns + node_features]`.
+    ///
+    /// # Errors
+    /// If the batch has a different feature set.
+    pub fn of_batch(&self, config: &InputConfig, run: &Run) -> Result<Tensor, ModelError> {
+        self.forward(&run.batch.id_input, &config.continuous(run.batch)?, run.kernel)
     }
 
     /// Embeds IDs `[num_nodes]` (vocabulary indices, or CAN IDs if hashed) and appends features `[num_nodes,

@@ -147,27 +147,6 @@ impl NodeLayer {
         Ok(Self { transform, end, input_layer, attention, input_columns: input })
     }
 
-    /// Names of the tensors of layer `index`, equal to those of PyTorch Geometric's layers.
-    pub fn tensor_names(config: &NodeGnnConfig, index: i64) -> Vec<String> {
-        if index >= config.layers {
-            return Vec::new();
-        }
-        let (folder, names): (_, &[&str]) = match (config.kind, config.aggregator) {
-            (NodeGnnKind::Sage, Aggregator::Mean) => ("convs", &["lin_l.weight", "lin_l.bias", "lin_r.weight"]),
-            (NodeGnnKind::Sage, Aggregator::Gcn) => ("convs", &["lin.weight", "lin.bias"]),
-            (NodeGnnKind::Gcn, _) => ("convs", &["lin.weight", "bias"]),
-            (NodeGnnKind::Gat, _) => ("convs", GatConv::TENSORS),
-            (NodeGnnKind::GatV2, _) => ("convs", GatV2Conv::TENSORS_WITHOUT_EDGES),
-            (NodeGnnKind::Appnp | NodeGnnKind::Mlp, _) => ("lins", &["weight", "bias"]),
-        };
-        let mut names: Vec<String> = names.iter().map(|name| format!("{folder}.{index}.{name}")).collect();
-        if config.is_hidden(index) {
-            names
-                .extend(NormedActivation::tensor_names(config.norm).iter().map(|name| format!("norms.{index}.{name}")));
-        }
-        names
-    }
-
     /// Applies the layer to one row for each source: → `[num_targets, output columns]`, one row for each row of the input if
     /// the layer reads no edges.
     ///

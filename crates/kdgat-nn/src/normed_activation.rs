@@ -51,21 +51,6 @@ impl NormedActivation {
         Ok(Self { norm, activation, layer })
     }
 
-    /// Names of the tensors, relative to `norms.N`: those of PyTorch Geometric's `BatchNorm` and of PyTorch's `LayerNorm`.
-    pub fn tensor_names(norm: Norm) -> &'static [&'static str] {
-        match norm {
-            Norm::None => &[],
-            Norm::Batch => &[
-                "module.weight",
-                "module.bias",
-                "module.running_mean",
-                "module.running_var",
-                "module.num_batches_tracked",
-            ],
-            Norm::Layer => &["weight", "bias"],
-        }
-    }
-
     /// Applies normalisation, activation and dropout: `[rows, columns]` → the same shape.
     pub fn forward(&self, x: &Tensor, dropout: f64, kernel: Backend, mode: Mode) -> Result<Tensor, ModelError> {
         match &self.norm {

@@ -9,21 +9,21 @@ use kdgat_torch::test_cuda_library;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
+use super::ModelError;
 use super::attention::Backend;
+use super::blocks::{self, Block, Run, last};
 use super::description::{MOST_LAYERS, expect_common, expect_sizes};
 use super::fused::fan_out::fan_out;
 use super::fused::latent::NoiseSeed;
 use super::fused::step_seed::{self, LayerId};
 use super::fused::{self, latent};
 pub use super::layers::Mode;
-use super::layers::{InputConfig, Linear, Mlp, NodeInput, pool_layers};
+use super::layers::{InputConfig, Linear, Mlp, pool_layers};
 use super::parameters::Scope;
-use super::recompute::{Hidden, recomputed};
 use super::vgae_layers::log_variance_layer;
-pub use super::vgae_layers::{HiddenLayer, last_width, mean_layer, output_layer, reconstruction};
+pub use super::vgae_layers::{VgaeBlock, last_width};
 pub use super::vgae_losses::{Difficulty, NodeErrors, VgaeLoss, difficulty, distilled_loss, is_one_pass, task_loss};
 use super::vgae_losses::{graph_difficulty, node_errors};
-use super::{Conv, EdgeInput, ModelError};
 
 /// Architecture of a VGAE: everything needed to rebuild a model around its weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -132,12 +132,12 @@ impl Latent {
 pub struct Vgae {
     config: VgaeConfig,
     kernel: Backend,
-    input: NodeInput,
-    encoder: Vec<HiddenLayer>,
+    /// The input, and the encoder's hidden layers.
+    encoder: Vec<VgaeBlock>,
     mean: Linear,
     log_variance: Linear,
-    decoder: Vec<HiddenLayer>,
-    output: Conv,
+    /// The decoder's hidden layers, and its output.
+    decoder: Vec<VgaeBlock>,
     id_classifier: Linear,
     successor_decoder: Mlp,
     recomputes: bool,
@@ -149,25 +149,14 @@ impl Vgae {
     pub fn new(mut scope: Scope, config: &VgaeConfig, kernel: Backend) -> Result<Self, ModelError> {
         config.check()?;
         let (latent, ids) = (config.latent, config.vocabulary_size);
-        let input = NodeInput::new(&mut scope, &config.input, ids, config.embedding)?;
-        let mut encoder = Vec::new();
-        for index in 0..config.encoder_widths().len() {
-            encoder.push(HiddenLayer::encoder(&mut scope, config, index)?);
-        }
-        let (mean, log_variance) = (mean_layer(&mut scope, config)?, log_variance_layer(&mut scope, config)?);
-        let mut decoder = Vec::new();
-        for index in 0..config.decoder_widths().len() {
-            decoder.push(HiddenLayer::decoder(&mut scope, config, index)?);
-        }
+        let (mean, blocks) = (config.encoder_widths().len() + 1, VgaeBlock::names(config).len());
         Ok(Self {
             config: config.clone(),
             kernel,
-            input,
-            encoder,
-            mean,
-            log_variance,
-            decoder,
-            output: output_layer(&mut scope, config)?,
+            encoder: blocks::build(&mut scope, config, 0..mean, kernel)?,
+            mean: Linear::new(scope.sub("z_mean"), last_width(config), latent)?,
+            log_variance: log_variance_layer(&mut scope, config)?,
+            decoder: blocks::build(&mut scope, config, mean + 1..blocks, kernel)?,
             id_classifier: Linear::new(scope.sub("canid_classifier"), latent, ids)?,
             successor_decoder: Mlp::new(scope.sub("neighborhood_decoder"), &[latent, latent, latent, ids])?,
             recomputes: false,
@@ -184,15 +173,6 @@ impl Vgae {
     /// their activations.
     pub fn set_checkpointing(&mut self, recomputes: bool) {
         self.recomputes = recomputes;
-    }
-
-    fn hidden(&self, layer: &HiddenLayer, x: &Tensor, edges: &EdgeInput, mode: Mode) -> Result<Tensor, ModelError> {
-        if !self.recomputes || mode == Mode::Evaluation {
-            return layer.forward(x, edges, self.kernel, self.config.dropout, mode);
-        }
-        let (layer_id, dropout) = (layer.norm.layer_id(), self.config.dropout);
-        let hidden = Hidden { conv: &layer.conv, norm: Some(&layer.norm), layer: layer_id, dropout };
-        recomputed(hidden, x, edges, self.kernel)
     }
 
     /// Implementation that computes the operations, and the losses of the outputs.
@@ -276,32 +256,28 @@ impl Vgae {
     /// Attention weights of the edges for each encoder layer in evaluation mode, `[num_edges, heads]` each, in the
     /// order of the batch's adjacency.
     pub fn attention_weights(&self, batch: &Batch) -> Result<Vec<Tensor>, ModelError> {
-        let edges = self.edges(batch)?;
-        let mut x = self.input.forward(&batch.id_input, &self.config.input.continuous(batch)?, self.kernel)?;
-        let mut weights = Vec::with_capacity(self.encoder.len());
-        for layer in &self.encoder {
-            weights.push(layer.conv.attention_weights(&x, &edges, self.kernel)?);
-            x = self.hidden(layer, &x, &edges, Mode::Evaluation)?;
+        let run = self.run(batch, Mode::Evaluation);
+        let (mut state, mut weights) = (Vec::new(), Vec::with_capacity(self.encoder.len()));
+        for block in &self.encoder {
+            if let (VgaeBlock::Hidden(conv, _), [.., x]) = (block, &state[..]) {
+                weights.push(conv.attention_weights(x, run.edges()?, self.kernel)?);
+            }
+            state = block.forward(&self.config, state, &run)?;
         }
         Ok(weights)
     }
 
     fn encoder(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
-        let edges = self.edges(batch)?;
-        let mut x = self.input.forward(&batch.id_input, &self.config.input.continuous(batch)?, self.kernel)?;
-        for layer in &self.encoder {
-            x = self.hidden(layer, &x, &edges, mode)?;
-        }
-        Ok(x)
+        last(&mut blocks::through(&self.encoder, &self.config, Vec::new(), &self.run(batch, mode))?)
     }
 
     fn reconstruct(&self, latent: &Tensor, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
-        let edges = self.edges(batch)?;
-        let mut x = latent.shallow_clone();
-        for layer in &self.decoder {
-            x = self.hidden(layer, &x, &edges, mode)?;
-        }
-        reconstruction(self.output.forward(&x, &edges, self.kernel)?, &self.config, self.kernel, mode)
+        let state = vec![latent.shallow_clone()];
+        last(&mut blocks::through(&self.decoder, &self.config, state, &self.run(batch, mode))?)
+    }
+
+    fn run<'a>(&'a self, batch: &'a Batch, mode: Mode) -> Run<'a> {
+        Run::new(batch, self.config.edge_scaling.as_ref(), self.kernel, mode).recomputing(self.recomputes)
     }
 
     /// Contribution of each node to its graph's difficulty, in evaluation mode. Skips the successor decoder, which the
@@ -328,10 +304,6 @@ impl Vgae {
         let columns = [&residual, &residual.f_square()?, &errors.id.f_unsqueeze(1)?];
         let profile = pool_layers(&columns, batch, self.kernel)?;
         Ok((errors, profile))
-    }
-
-    fn edges<'a>(&self, batch: &'a Batch) -> Result<EdgeInput<'a>, ModelError> {
-        EdgeInput::new(batch, self.config.edge_scaling.as_ref())
     }
 }
 

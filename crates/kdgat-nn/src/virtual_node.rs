@@ -55,27 +55,6 @@ impl VirtualNode {
         Ok(Some(Self { embedding, update }))
     }
 
-    /// Names of its tensors at layer `index`; none for a model without a virtual node.
-    pub fn tensor_names(config: &GnnConfig, index: i64) -> Vec<String> {
-        if !config.virtual_node {
-            return Vec::new();
-        }
-        let mut names = Vec::new();
-        if index == 0 {
-            names.push("virtualnode_embedding.weight".to_owned());
-        }
-        if index + 1 < config.layers {
-            for (place, is_norm) in [(0, false), (1, true), (3, false), (4, true)] {
-                let own: &[&str] = match is_norm {
-                    true => &["weight", "bias", "running_mean", "running_var", "num_batches_tracked"],
-                    false => &["weight", "bias"],
-                };
-                names.extend(own.iter().map(|name| format!("mlp_virtualnode_list.{index}.{place}.{name}")));
-            }
-        }
-        names
-    }
-
     /// Adds the row of each graph to the rows of its nodes: `[num_nodes, input]` and, after the first layer, `[num_graphs, input]` →
     /// `[num_nodes, input]`.
     ///

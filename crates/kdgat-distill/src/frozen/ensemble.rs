@@ -115,16 +115,20 @@ mod tests {
     use kdgat_nn::attention::Backend;
     use kdgat_nn::layers::Mode;
     use kdgat_nn::parameters::FreshParameters;
-    use kdgat_nn::{Gat, GatConfig, Scope};
+    use kdgat_nn::{Architecture, Gat, GatConfig, Scope};
     use tch::Device;
 
-    use super::super::{Asked, FrozenGat, TeacherVocabulary, probe_batch};
+    use super::super::{Asked, TeacherVocabulary, model, probe_batch};
     use super::*;
 
     fn config(hidden: i64, layers: i64) -> GatConfig {
         let (heads, embedding, fc_layers, vocabulary_size, dropout) = (2, 4, 2, 4, 0.1);
         let (edge_scaling, input) = (None, Default::default());
         GatConfig { hidden, layers, heads, embedding, fc_layers, vocabulary_size, dropout, edge_scaling, input }
+    }
+
+    fn member(config: GatConfig, asked: Asked) -> Box<dyn FrozenModel> {
+        model(Architecture::Gat(config), TeacherVocabulary::Shared, Backend::Auto, asked).unwrap()
     }
 
     /// The targets of a graph have the same bits wherever it is in a batch.
@@ -159,8 +163,7 @@ mod tests {
             for named in parameters.into_tensors() {
                 views.insert(format!("{index}.{}", named.name), named.tensor);
             }
-            let member = FrozenGat::new(config, TeacherVocabulary::Shared, Backend::Auto, Asked::OUTPUTS);
-            members.push(Box::new(member) as Box<dyn FrozenModel>);
+            members.push(member(config, Asked::OUTPUTS));
         }
         let model = FrozenEnsemble::new(members).unwrap();
         assert_eq!(model.layers().len(), 4 + 3 + 5, "input, attention layers and head of each");
@@ -175,8 +178,7 @@ mod tests {
     fn what_has_no_mean_is_refused() {
         let error = |members| FrozenEnsemble::new(members).map(|_| ()).unwrap_err().to_string();
         assert_eq!(error(Vec::new()), "the teacher has no network");
-        let hinted = FrozenGat::new(config(3, 2), TeacherVocabulary::Shared, Backend::Auto, Asked::OUTPUTS_AND_HINTS);
-        let said = error(vec![Box::new(hinted)]);
+        let said = error(vec![member(config(3, 2), Asked::OUTPUTS_AND_HINTS)]);
         assert!(said.contains("hidden layer of graphs") && said.contains("expected logits"), "{said}");
     }
 }

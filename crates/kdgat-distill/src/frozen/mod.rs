@@ -3,15 +3,11 @@
 //! A teacher uses the vocabulary that it was trained with. If the student has another one, each node is looked up in the teacher's
 //! vocabulary by its CAN ID; an ID that the teacher does not know is its UNKNOWN.
 
+mod blocks;
 mod ensemble;
-mod gat;
-mod graph;
-mod graph_vgae;
 mod loaded;
 mod node_targets;
 mod nodes;
-mod space;
-mod vgae;
 mod weight_file;
 
 use std::sync::Arc;
@@ -20,26 +16,22 @@ use kdgat_graph::edge_list::{EdgeList, from_edge_list};
 use kdgat_graph::{Batch, EDGE_FEATURES, FeatureSet, Vocabulary, any_id};
 use kdgat_nn::attention::Backend;
 use kdgat_nn::parameters::{Init, Role, TensorSource};
-use kdgat_nn::{Architecture, Conv, GnnConfig, InputConfig};
+use kdgat_nn::{Architecture, GnnConfig};
 use kdgat_nodes::NodeGraph;
 use kdgat_torch::device::Uploader;
 use parking_lot::Mutex;
 use tch::{Device, Kind, TchError, Tensor};
 
-use self::space::probe_space;
+use self::blocks::probe_space;
 use super::model::{FrozenModel, ModelError, WeightViews};
 use super::registry::{Registered, RegistryError, TeacherConfig};
 use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights, WeightsError};
 
+pub use blocks::model;
 pub use ensemble::FrozenEnsemble;
-pub use gat::FrozenGat;
-pub use graph::FrozenGraph;
-pub use graph_vgae::FrozenGraphVgae;
 pub use loaded::LoadedModel;
 pub use node_targets::{TargetChanges, TargetSmoothing};
 pub use nodes::{ActivationPlace, CachedNodes, FrozenNodes, NodeTeacher, outputs_of_all_nodes, targets_of_all_nodes};
-pub use space::FrozenSpace;
-pub use vgae::FrozenVgae;
 pub use weight_file::{NoModel, TEACHER_WEIGHTS, weight_file};
 
 /// The targets that a student needs from its teacher, besides its logits or its reconstruction.
@@ -186,26 +178,6 @@ impl TensorSource for Views<'_> {
     }
 }
 
-/// Names of the input layer's tensors, which embed the IDs.
-fn input_tensors(input: &InputConfig) -> Vec<String> {
-    input.tensor_names().iter().map(|name| (*name).to_owned()).collect()
-}
-
-/// Names of the tensors of an attention layer at `path`.
-fn conv_tensors(path: &str, edge_features: bool) -> Vec<String> {
-    Conv::tensor_names(edge_features).iter().map(|name| format!("{path}.{name}")).collect()
-}
-
-/// Names of the tensors of a batch norm at `path`.
-fn norm_tensors(path: &str) -> Vec<String> {
-    let names = ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"];
-    names.iter().map(|name| format!("{path}.{name}")).collect()
-}
-
-fn linear_tensors(path: &str) -> Vec<String> {
-    vec![format!("{path}.weight"), format!("{path}.bias")]
-}
-
 /// Prefix of a teacher's tensors among the weights of `count` teachers; none if there is only one.
 pub fn tensor_prefix(teacher: usize, count: usize) -> String {
     if count == 1 { String::new() } else { format!("{teacher}.") }
@@ -235,28 +207,6 @@ fn state_at(state: &[Tensor], position: usize) -> Result<Tensor, kdgat_nn::Model
         expected: "layers must run in order, each with the state of the previous one",
     };
     state.get(position).map(Tensor::shallow_clone).ok_or_else(missing)
-}
-
-/// Builds the teacher of this architecture, which reads graphs; that of the nodes of one graph is a [`FrozenNodes`].
-///
-/// # Errors
-/// For a network for the nodes of one graph.
-pub fn model(
-    architecture: Architecture,
-    vocabulary: TeacherVocabulary,
-    kernel: Backend,
-    asked: Asked,
-) -> Result<Box<dyn FrozenModel>, ModelError> {
-    Ok(match architecture {
-        Architecture::Vgae(config) => Box::new(FrozenVgae::new(config, vocabulary, kernel, asked)),
-        Architecture::Gat(config) => Box::new(FrozenGat::new(config, vocabulary, kernel, asked)),
-        Architecture::Graph(config) if config.kind.is_in_space() => Box::new(FrozenSpace::new(config, kernel, asked)),
-        Architecture::Graph(config) => Box::new(FrozenGraph::new(config, kernel, asked)),
-        Architecture::GraphVgae(config) => Box::new(FrozenGraphVgae::new(config, kernel, asked)),
-        Architecture::Nodes(_) => {
-            return Err(ModelError::Other("a network for the nodes of one graph needs that graph".to_owned()));
-        }
-    })
 }
 
 /// Reads the architecture from a teacher's `config.json`. `vocabulary_size` and `dropout` may be missing there.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use kdgat_graph::{Adjacency, Batch, NodeFeatures};
 use kdgat_nn::attention::Backend;
+use kdgat_nn::blocks::names_of;
 use kdgat_nn::layers::Mode;
 use kdgat_nn::node_layer::{LayerEdges, LayerInput, NodeLayer};
 use kdgat_nn::parameters::{Init, Role, TensorSource};
@@ -218,6 +219,7 @@ pub fn targets_of_all_nodes(
 pub struct FrozenNodes {
     teachers: Vec<NodeTeacher>,
     changes: TargetChanges,
+    layers: Vec<LayerSpec>,
     progress: Mutex<Progress>,
 }
 
@@ -244,8 +246,9 @@ impl FrozenNodes {
         let start = |NodeTeacher { config, graph }: &NodeTeacher| {
             Inference::new(Arc::clone(graph), config.clone(), kernel, place.clone())
         };
-        let inferences = teachers.iter().map(start).collect();
-        Ok(Self { teachers, changes, progress: Mutex::new(Progress { inferences, targets: None }) })
+        let progress = Mutex::new(Progress { inferences: teachers.iter().map(start).collect(), targets: None });
+        let layers = layers_of(&teachers.iter().map(|teacher| &teacher.config).collect::<Vec<_>>())?;
+        Ok(Self { teachers, changes, layers, progress })
     }
 
     /// The teacher of layer `layer` of [`FrozenModel::layers`], and the number of its layers that are done after it.
@@ -267,8 +270,7 @@ impl FrozenModel for FrozenNodes {
     }
 
     fn layers(&self) -> Vec<LayerSpec> {
-        let configs: Vec<&NodeGnnConfig> = self.teachers.iter().map(|teacher| &teacher.config).collect();
-        layers_of(&configs)
+        self.layers.clone()
     }
 
     fn forward_layer(
@@ -305,22 +307,28 @@ impl FrozenModel for FrozenNodes {
 
 /// A network for nodes whose targets were cached before: a student's batch does not have the neighbours that they were computed from.
 #[derive(Debug)]
-pub struct CachedNodes(NodeGnnConfig);
+pub struct CachedNodes {
+    outputs: usize,
+    layers: Vec<LayerSpec>,
+}
 
 impl CachedNodes {
     /// A teacher of this architecture.
-    pub fn new(config: NodeGnnConfig) -> Self {
-        Self(config)
+    ///
+    /// # Errors
+    /// An architecture without these layers.
+    pub fn new(config: &NodeGnnConfig) -> Result<Self, ModelError> {
+        Ok(Self { outputs: config.outputs as usize, layers: layers_of(&[config])? })
     }
 }
 
 impl FrozenModel for CachedNodes {
     fn target_layout(&self) -> TargetLayout {
-        TargetLayout::classifier(self.0.outputs as usize)
+        TargetLayout::classifier(self.outputs)
     }
 
     fn layers(&self) -> Vec<LayerSpec> {
-        layers_of(&[&self.0])
+        self.layers.clone()
     }
 
     fn forward_layer(&self, _: usize, _: &WeightViews, batch: &Batch, _: LayerState) -> Result<LayerState, ModelError> {
@@ -334,16 +342,19 @@ impl FrozenModel for CachedNodes {
 }
 
 /// The layers with weights, of one teacher after the other.
-fn layers_of(configs: &[&NodeGnnConfig]) -> Vec<LayerSpec> {
+fn layers_of(configs: &[&NodeGnnConfig]) -> Result<Vec<LayerSpec>, ModelError> {
     let mut layers = Vec::new();
     for (teacher, config) in configs.iter().enumerate() {
         let prefix = tensor_prefix(teacher, configs.len());
-        layers.extend((0..config.layers).map(|index| LayerSpec {
-            name: format!("{prefix}layer {index}"),
-            tensors: NodeLayer::tensor_names(config, index).iter().map(|name| format!("{prefix}{name}")).collect(),
-        }));
+        for index in 0..config.layers {
+            let tensors = names_of(|scope| NodeLayer::new(scope, config, index))?;
+            layers.push(LayerSpec {
+                name: format!("{prefix}layer {index}"),
+                tensors: tensors.iter().map(|name| format!("{prefix}{name}")).collect(),
+            });
+        }
     }
-    layers
+    Ok(layers)
 }
 
 #[cfg(test)]

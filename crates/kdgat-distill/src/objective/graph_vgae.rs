@@ -141,15 +141,15 @@ impl Student for GraphVgaeObjective {
 mod tests {
     use kdgat_graph::{FeatureSet, NodeScaling};
     use kdgat_nn::attention::Backend;
-    use kdgat_nn::{FreshParameters, GnnKind, GraphVgaeConfig, Scope};
+    use kdgat_nn::{Architecture, FreshParameters, GnnKind, GraphVgaeConfig, Scope};
     use tch::{Device, Kind};
 
     use super::*;
     use crate::alpha::Alpha;
-    use crate::frozen::{Asked, FrozenGraphVgae, probe_batch};
+    use crate::frozen::{self, Asked, TeacherVocabulary, probe_batch};
     use crate::hints::Hints;
     use crate::losses::Projection;
-    use crate::model::{FrozenModel, WeightViews};
+    use crate::model::WeightViews;
     use crate::objective::Translation;
 
     /// A ring with ten features, two of them a category.
@@ -179,9 +179,10 @@ mod tests {
         for named in parameters.into_tensors() {
             views.insert(named.name, named.tensor.detach());
         }
-        let targets = FrozenGraphVgae::new(taught.clone(), Backend::Auto, Asked::OUTPUTS_AND_HINTS)
-            .forward(&views, &batch)
-            .unwrap();
+        let architecture = Architecture::GraphVgae(taught.clone());
+        let teacher =
+            frozen::model(architecture, TeacherVocabulary::Shared, Backend::Auto, Asked::OUTPUTS_AND_HINTS).unwrap();
+        let targets = teacher.forward(&views, &batch).unwrap();
         let wanted = reconstruction(&expected.decoded, &taught).unwrap();
         assert!(targets.get(TargetName::Latent).unwrap().equal(&expected.mean));
         assert!(targets.get(TargetName::Reconstruction).unwrap().equal(&wanted));

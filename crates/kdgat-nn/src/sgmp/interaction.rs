@@ -55,13 +55,6 @@ impl Interaction {
         Ok(Self { width, encodings, combine })
     }
 
-    /// Names of the tensors below an interaction's scope.
-    pub fn tensor_names() -> Vec<String> {
-        let encodings = (0..3).flat_map(|level| [0, 2].map(|layer| format!("mlps_dist.{level}.{layer}")));
-        let layers = encodings.chain([0, 2, 4].map(|layer| format!("combine.{layer}")));
-        layers.flat_map(|layer| ["weight", "bias"].map(|name| format!("{layer}.{name}"))).collect()
-    }
-
     /// The sums of the network over the paths that begin at each node, `[num_nodes, width]` → `[num_nodes, width]`. `counts`: number of paths
     /// of each node, `[num_nodes, 1]`, f32.
     pub fn forward(

@@ -73,17 +73,6 @@ impl Sgmp {
         Ok(Self { bases, level: config.level, kernel, embedding, interactions, pool })
     }
 
-    /// Names of the body's tensors.
-    pub fn tensor_names(config: &GnnConfig) -> Vec<String> {
-        let embedding =
-            [0, 2].into_iter().flat_map(|layer| ["weight", "bias"].map(|name| format!("embedding.{layer}.{name}")));
-        let interactions = (0..config.layers).flat_map(|layer| {
-            Interaction::tensor_names().into_iter().map(move |name| format!("interactions.{layer}.{name}"))
-        });
-        let pool = GraphPool::tensors(config.pooling).iter().map(|name| format!("pool.{name}"));
-        embedding.chain(interactions).chain(pool).collect()
-    }
-
     /// Rows that the head reads: the pooled embeddings of each graph, `[num_graphs, hidden]`, or for outputs of nodes those of each node,
     /// `[num_nodes, hidden]`. `features`: `[num_nodes, node_features]`.
     ///

@@ -49,9 +49,3 @@ pub fn of_mode(parameter: &Tensor, mode: Mode) -> Tensor {
         Mode::Evaluation => parameter.detach(),
     }
 }
-
-/// Names of the tensors of a layer at `path`.
-pub fn tensor_names(path: &str, has_bias: bool) -> Vec<String> {
-    let names = if has_bias { &["weight", "bias"][..] } else { &["weight"] };
-    names.iter().map(|name| format!("{path}.{name}")).collect()
-}

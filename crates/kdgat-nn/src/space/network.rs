@@ -6,7 +6,7 @@ use kdgat_torch::autograd;
 use tch::{Kind, TchError, Tensor};
 
 use super::config::SpaceConfig;
-use super::dense::{Dense, of_mode, tensor_names};
+use super::dense::{Dense, of_mode};
 use super::messages::pulled;
 use super::painn::{Features, PaiNN};
 use super::pairs::{Pairs, vectors};
@@ -74,20 +74,6 @@ impl SpaceNetwork {
         let inner = (columns / 2).max(config.outputs);
         let head = [Dense::new(net.sub(0), columns, inner)?, Dense::new(net.sub(1), inner, config.outputs)?];
         Ok(Self { config: config.clone(), space, kernel, embedding, features, representation: built, head })
-    }
-
-    /// Names of the network's tensors.
-    pub fn tensor_names(config: &GnnConfig) -> Vec<String> {
-        let interactions = match config.kind {
-            GnnKind::PaiNN => PaiNN::tensor_names(config.layers),
-            _ => SchNet::tensor_names(config.layers),
-        };
-        let reads_features = config.space.as_ref().is_some_and(|space| space.features);
-        let features = reads_features.then(|| "features.weight".to_owned());
-        let names = ["embedding.weight".to_owned()].into_iter().chain(features).chain(interactions);
-        let mut names: Vec<String> = names.map(|name| format!("representation.{name}")).collect();
-        names.extend((0..2).flat_map(|layer| tensor_names(&format!("output_modules.0.outnet.{layer}"), true)));
-        names
     }
 
     /// Outputs and, if the network gives them, forces. In training the forces can be differentiated; in evaluation nothing is recorded for

@@ -4,7 +4,7 @@
 use tch::{Kind, TchError, Tensor};
 
 use super::config::SpaceConfig;
-use super::dense::{Dense, tensor_names};
+use super::dense::Dense;
 use super::messages::{directed, filtered};
 use super::pairs::Pairs;
 use super::radial::{basis, cosine_cutoff};
@@ -72,21 +72,6 @@ impl PaiNN {
             });
         }
         Ok(Self { columns, filters, interactions, mixings })
-    }
-
-    /// Names of the tensors below the scope.
-    pub fn tensor_names(layers: i64) -> Vec<String> {
-        let of = |index: i64| {
-            let mut names = tensor_names(&format!("mixing.{index}.mu_channel_mix"), false);
-            for net in [
-                format!("interactions.{index}.interatomic_context_net"),
-                format!("mixing.{index}.intraatomic_context_net"),
-            ] {
-                names.extend((0..2).flat_map(|layer| tensor_names(&format!("{net}.{layer}"), true)));
-            }
-            names
-        };
-        tensor_names("filter_net", true).into_iter().chain((0..layers).flat_map(of)).collect()
     }
 
     /// Rows of the nodes after all interactions. Distances of the lines are `[num_lines, 1]`, their directions `[num_lines, 3]`.

@@ -5,7 +5,7 @@ use std::f64::consts::LN_2;
 use tch::Tensor;
 
 use super::config::SpaceConfig;
-use super::dense::{Dense, tensor_names};
+use super::dense::Dense;
 use super::messages::filtered;
 use super::pairs::Pairs;
 use super::radial::{basis, cosine_cutoff};
@@ -49,23 +49,6 @@ impl SchNet {
             })
         };
         Ok(Self { interactions: (0..layers).map(interaction).collect::<Result<_, ModelError>>()? })
-    }
-
-    /// Names of the tensors below the scope.
-    pub fn tensor_names(layers: i64) -> Vec<String> {
-        let of = |index| {
-            let own =
-                move |(name, has_bias): (&str, bool)| tensor_names(&format!("interactions.{index}.{name}"), has_bias);
-            let parts = [
-                ("in2f", false),
-                ("filter_network.0", true),
-                ("filter_network.1", true),
-                ("f2out.0", true),
-                ("f2out.1", true),
-            ];
-            parts.into_iter().flat_map(own)
-        };
-        (0..layers).flat_map(of).collect()
     }
 
     /// Rows of the nodes after all interactions, `[num_nodes, columns]`; distances of the lines are `[num_lines, 1]`.
