@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import shutil
 import sys
 
 #: Version of PyTorch whose libtorch the program was built for: its C++ interface changes with each minor version.
@@ -33,8 +34,13 @@ def _libtorch():
 
 
 def program():
-    """Returns the path of the program and the environment to start it with."""
+    """Returns the path of the program and the environment to start it with: that of the package, else the one in PATH (of a clone)."""
     environment = dict(os.environ)
+    if not (_PACKAGE / "bin" / "kdgat").exists() and (built := shutil.which("kdgat")):
+        teachers = _PACKAGE.parent.parent / "teachers"
+        if teachers.is_dir():
+            environment.setdefault("KDGAT_SHIPPED_TEACHERS", str(teachers))
+        return pathlib.Path(built), environment
     libraries = _libtorch()
     # The program finds PyTorch beside its package by itself; it may be in another folder, such as that of the user.
     if libraries != _PACKAGE.parent / "torch" / "lib":

@@ -6,8 +6,10 @@ use std::process::Command;
 use serde_json::json;
 use tch::{Kind, Tensor};
 
+use crate::pages::{NORMAL, trained};
 use kdgat::distill::losses::{LogitLoss, relational};
 use support::process::is_soak;
+use support::stage::dataset;
 use support::python::python_with;
 
 fn package() -> PathBuf {
@@ -107,6 +109,22 @@ fn weights_come_and_go_in_order() {
 #[test]
 fn snippets_of_the_page_and_examples_run() {
     run("test_documents", &[]);
+}
+
+/// Runs, commands and detectors of the program, on a classifier of the report's tests.
+#[test]
+fn the_program_answers_in_python() {
+    let place = trained();
+    let program = Path::new(env!("CARGO_BIN_EXE_kdgat")).parent().unwrap();
+    let others = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths([program.to_owned()].into_iter().chain(std::env::split_paths(&others))).unwrap();
+    let attacked = std::fs::read_dir(dataset().join("test_01_known_attack")).unwrap();
+    let log = attacked.map(|log| log.unwrap().path()).min().unwrap();
+    let folder = place.path("");
+    run(
+        "test_program",
+        &[("FOLDER", &folder), ("RUN", Path::new(NORMAL)), ("LOG", &log), ("PATH", Path::new(&path))],
+    );
 }
 
 /// The package starts the program in environments whose PyTorch is slow to import, or missing.
