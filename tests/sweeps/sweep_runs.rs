@@ -432,3 +432,21 @@ fn results_belong_to_the_registered_teacher() {
     assert!(of_new[0] != of_old[0], "{of_old:?} {of_new:?}");
     assert_eq!((&of_old[1], &of_new[1]), (&first[1], &second[1]));
 }
+
+#[test]
+fn a_task_of_two_processes_has_the_losses_of_one() {
+    let workplace = Workplace::with_teacher();
+    write_file(&workplace, 3, "seeds = [1]");
+    workplace.success(&sweep(&["--output", "one"]));
+    let file = workplace.path().join("small.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{text}processes = 2\n")).unwrap();
+    workplace.success(&sweep(&["--output", "two"]));
+    let [one, two] = ["one", "two"].map(|folder| only_row(&workplace, folder)[1].parse::<f64>().unwrap());
+    assert!((one - two).abs() <= 1e-5 * one.abs(), "{one} {two}");
+    let log = std::fs::read_to_string(tasks(&workplace, "two", "student")[0].join("run/log.txt")).unwrap();
+    assert!(log.contains("2 processes"), "{log}");
+    std::fs::write(&file, format!("{text}processes = 0\n")).unwrap();
+    let said = workplace.refused(&sweep(&["--output", "none"]));
+    assert!(said.contains("step `student`: processes = 0 must be from 1 to 1024"), "{said}");
+}

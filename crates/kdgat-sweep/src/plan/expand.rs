@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::axis::{Axis, Choice, split};
 use super::combine::{Combination, combinations};
-use super::file::{Combine, Step, StepCommand, SweepFile, text_of};
+use super::file::{Combine, MOST_PROCESSES, Step, StepCommand, SweepFile, text_of};
 use super::task::{Input, Places, Plan, Task, TaskKind, Trial, describe, trial_id};
 use super::{metric, shared};
 use crate::SweepError;
@@ -117,6 +117,13 @@ fn step_problems(file: &SweepFile) -> Vec<String> {
         }
         for field in step.set.keys().filter(|field| SET_BY_THE_SWEEP.contains(&field.as_str())) {
             problems.push(format!("step `{name}` sets `{field}`, which the sweep sets itself; remove it"));
+        }
+        if !(1..=MOST_PROCESSES).contains(&step.processes) {
+            let processes = step.processes;
+            problems.push(format!("step `{name}`: processes = {processes} must be from 1 to {MOST_PROCESSES}"));
+        }
+        if step.processes > 1 && matches!(step.command, StepCommand::Evaluate | StepCommand::Fusion) {
+            problems.push(format!("step `{name}`: this command runs in one process; remove `processes`"));
         }
         let fields = if step.command == StepCommand::Evaluate { &[RUNS][..] } else { WEIGHT_FIELDS };
         for (field, others) in &step.from {
@@ -243,7 +250,7 @@ impl Expansion<'_> {
             needs.push(targets.id.clone());
             self.add(targets);
         }
-        let task = Task::new(kind, &step.name, label, config, needs, inputs);
+        let task = Task { processes: step.processes, ..Task::new(kind, &step.name, label, config, needs, inputs) };
         self.refuse_registry(&task)?;
         let id = task.id.clone();
         self.add(task);

@@ -75,6 +75,9 @@ pub struct Step {
     /// Configuration fields and their values.
     #[serde(default)]
     pub set: BTreeMap<String, toml::Value>,
+    /// Processes that train together; they share the cores and the memory of the task.
+    #[serde(default = "one")]
+    pub processes: u32,
     /// Fields that take the output of another step: `teacher_path = "teacher"` is the best weights of the step `teacher`.
     #[serde(default)]
     pub from: BTreeMap<String, String>,
@@ -191,6 +194,9 @@ pub enum Combine {
     /// `samples` draws.
     Random,
 }
+
+/// Most processes of a task, the same as for `kdgat launch`.
+pub const MOST_PROCESSES: u32 = 1024;
 
 /// Maximum threads of a trial, the same as for the field `threads`.
 pub const MOST_THREADS: usize = 4096;

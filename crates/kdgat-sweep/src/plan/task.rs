@@ -73,6 +73,8 @@ pub struct Task {
     pub needs: Vec<String>,
     /// Fields that take the output of other tasks.
     pub inputs: Vec<Input>,
+    /// Processes that run the command together. The result does not depend on their number, but for rounding.
+    pub processes: u32,
 }
 
 /// A field that takes the weights or the run of another task.
@@ -249,7 +251,7 @@ impl Task {
         inputs: Vec<Input>,
     ) -> Self {
         let id = digest(kind, &config, &inputs);
-        Self { id, kind, step: step.to_owned(), label, config, needs, inputs }
+        Self { id, kind, step: step.to_owned(), label, config, needs, inputs, processes: 1 }
     }
 
     /// Returns the name of the task's folder below the sweep's `tasks/`.

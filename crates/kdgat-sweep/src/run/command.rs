@@ -27,21 +27,26 @@ pub fn arguments(
     grant: &Grant,
 ) -> Result<Vec<String>, SweepError> {
     let own = folder.task(task);
-    let mut arguments: Vec<String> = task.kind.words().iter().map(|word| (*word).to_owned()).collect();
+    let processes = task.processes as usize;
+    let mut arguments = match processes {
+        1 => Vec::new(),
+        _ => vec!["launch".to_owned(), "--processes".to_owned(), processes.to_string(), "--".to_owned()],
+    };
+    arguments.extend(task.kind.words().iter().map(|word| (*word).to_owned()));
     let mut flag = |name: &str, text: String| {
         arguments.push(format!("--{}", name.replace('_', "-")));
         arguments.push(text);
     };
     flag("config", own.join("config.json").display().to_string());
     let configured = task.config.training.threads;
-    flag("threads", if configured > 0 { configured } else { grant.threads }.to_string());
-    if let Some(bytes) = grant.memory_bytes {
+    flag("threads", if configured > 0 { configured } else { (grant.threads / processes).max(1) }.to_string());
+    if let Some(bytes) = grant.memory_bytes.map(|bytes| bytes / processes as u64) {
         let tensors = bytes.saturating_sub(PROCESS_BYTES).max(PROCESS_BYTES / 4);
         let configured = task.config.memory.memory_limit.map_or(u64::MAX, |size| size.0);
         flag("memory_limit", format!("{}B", tensors.min(configured)));
     }
     let reads_limit = task.kind.trains_on_graphs() || matches!(task.kind, TaskKind::Targets | TaskKind::TargetsPart(_));
-    if let Some(bytes) = grant.gpu_memory_bytes.filter(|_| reads_limit) {
+    if let Some(bytes) = grant.gpu_memory_bytes.filter(|_| reads_limit).map(|bytes| bytes / processes as u64) {
         let configured = task.config.memory.gpu_memory_limit.map_or(u64::MAX, |size| size.0);
         flag("gpu_memory_limit", format!("{}B", bytes.min(configured)));
     }

@@ -59,8 +59,11 @@ fn divide(plan: &Plan, wish: &Wish, gpus: &[Gpu], cores: usize, memory: u64) -> 
         )));
     }
     let per_gpu = resources.trials_per_gpu.max(1);
-    let configured = plan.tasks.iter().map(|task| task.config.training.threads).max().filter(|threads| *threads > 0);
-    let wanted_threads = resources.threads.or(configured);
+    // Each process of a task has a thread at least.
+    let wanted = plan.tasks.iter().map(|task| task.config.training.threads * task.processes as usize);
+    let configured = wanted.max().filter(|threads| *threads > 0);
+    let processes = plan.tasks.iter().map(|task| task.processes as usize).max().filter(|processes| *processes > 1);
+    let wanted_threads = resources.threads.or(configured.max(processes));
     let mut limits = vec![
         (cores / wanted_threads.unwrap_or(1).max(1), format!("{cores} cores")),
         (usize::try_from(memory / needed).unwrap_or(usize::MAX), format!("{} MiB of memory", memory >> 20)),
