@@ -7,10 +7,12 @@ use serde_json::json;
 use tch::{Kind, Tensor};
 
 use crate::pages::{NORMAL, trained};
+use kdgat::distill::TargetName;
+use kdgat::distill::foreign::{ExpectedGraphs, ForeignTargets, GraphNames};
 use kdgat::distill::losses::{LogitLoss, relational};
 use support::process::is_soak;
-use support::stage::dataset;
 use support::python::python_with;
+use support::stage::dataset;
 
 fn package() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("python")
@@ -121,10 +123,7 @@ fn the_program_answers_in_python() {
     let attacked = std::fs::read_dir(dataset().join("test_01_known_attack")).unwrap();
     let log = attacked.map(|log| log.unwrap().path()).min().unwrap();
     let folder = place.path("");
-    run(
-        "test_program",
-        &[("FOLDER", &folder), ("RUN", Path::new(NORMAL)), ("LOG", &log), ("PATH", Path::new(&path))],
-    );
+    run("test_program", &[("FOLDER", &folder), ("RUN", Path::new(NORMAL)), ("LOG", &log), ("PATH", Path::new(&path))]);
 }
 
 /// The package starts the program in environments whose PyTorch is slow to import, or missing.
@@ -133,4 +132,40 @@ fn the_package_is_imported_without_pytorch() {
     let code = "import sys, kdgat; print('torch' in sys.modules, 'Teacher' in kdgat.__all__)";
     let output = Command::new("python3").args(["-S", "-c", code]).env("PYTHONPATH", package()).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "False True", "{output:?}");
+}
+
+/// Fills a cache with the rows of five graphs, by position or by name, whose logits are `[3 n, 3 n + 1, 3 n + 2]` of the n-th.
+const FILL: &str = r#"
+import sys, torch, kdgat
+by_name, precision = sys.argv[2] == "names", sys.argv[3]
+rows = torch.arange(15.0).view(5, 3)
+order = torch.tensor([3, 0, 4, 1, 2])
+ids = [f"graph {number}" for number in order.tolist()] if by_name else order
+with kdgat.Teacher(torch.nn.Identity(), outputs=lambda x: {"logits": x, "embedding": 2 * x[:, :2]}, call=lambda module, batch: module(batch["x"]), ids="id", cache=sys.argv[1], precision=precision) as teacher:
+    list(teacher.distill([{"x": rows[order][at:at + 2], "id": ids[at:at + 2]} for at in (0, 2, 4)]))
+"#;
+
+/// The program reads what Python has written: `--targets-file FOLDER`.
+#[test]
+fn the_program_reads_the_cache_of_python() {
+    for (ids, precision) in [("positions", "f32"), ("names", "f16")] {
+        let Some(mut python) = python() else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("targets");
+        let output = python.args(["-c", FILL]).arg(&cache).args([ids, precision]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let names =
+            || Ok(GraphNames { graphs: (0..5).map(|graph| format!("graph {graph}")).collect(), left_out: Vec::new() });
+        let outputs = ["a", "b", "c"].map(str::to_owned);
+        let graphs = ExpectedGraphs { ids: &names, count: 5, outputs: &outputs, are_values: false };
+        let targets = ForeignTargets::open(&cache, graphs).unwrap();
+        assert_eq!(targets.describe(), "logits [graphs, 3] + embedding [graphs, 2]");
+        assert_eq!(targets.rows(TargetName::Logits, &[4, 0]), [12.0, 13.0, 14.0, 0.0, 1.0, 2.0]);
+        assert_eq!(targets.rows(TargetName::Embedding, &[2]), [12.0, 14.0]);
+        let more = ExpectedGraphs { count: 6, ..graphs };
+        let error = ForeignTargets::open(&cache, more).unwrap_err().to_string();
+        assert!(error.contains("graph 5 has no whole record; 5 of 6 graphs have one"), "{error}");
+        let fewer = ExpectedGraphs { outputs: &outputs[..2], ..graphs };
+        assert!(ForeignTargets::open(&cache, fewer).unwrap_err().to_string().contains("3 logits a graph; expected 2"));
+    }
 }

@@ -114,7 +114,8 @@ impl Bench {
             "data": "small", "window": 100, "stride": 100, "validation_fraction": 0.2, "validation": "blocks",
         });
         let command = if group.starts_with("vgae") { "autoencoder" } else { "classifier" };
-        let config = serde_json::json!({ "command": command, "config": { "training": { "seed": seed }, "data": data } });
+        let config =
+            serde_json::json!({ "command": command, "config": { "training": { "seed": seed }, "data": data } });
         std::fs::write(run.join("config.json"), config.to_string()).unwrap();
         std::fs::write(run.join("summary.json"), "{}").unwrap();
         run

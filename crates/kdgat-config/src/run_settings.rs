@@ -105,7 +105,8 @@ pub fn distinguishing(runs: &[&[Setting]]) -> Vec<String> {
         others.iter().any(|run| run.iter().find(|(other, _)| other == name).is_none_or(|(_, other)| other != value))
     };
     let mut names: Vec<String> = first.iter().filter(differs).map(|(name, _)| name.clone()).collect();
-    let cuts = |name: &str| ![DATA, SYNTHETIC].contains(&name) && field(name).is_some_and(|field| field.section.name == DATA);
+    let cuts =
+        |name: &str| ![DATA, SYNTHETIC].contains(&name) && field(name).is_some_and(|field| field.section.name == DATA);
     if names.iter().any(|name| cuts(name)) {
         names.retain(|name| name != DATA);
     }

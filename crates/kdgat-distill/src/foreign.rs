@@ -3,6 +3,7 @@
 //! | format | content |
 //! |---|---|
 //! | safetensors | tensors `logits` or `values` `[num_graphs, outputs]` and `embedding` `[num_graphs, any width]`, f32, f16 or bf16, in the order of the dataset's graphs |
+//! | folder | the cache of a teacher in Python ([`crate::python_cache`]) with these outputs, by the graphs' positions or names |
 //! | CSV | columns `graph_id`, `logit_*` or `value_*`, and `embedding_*`, in any order of rows and columns |
 //!
 //! A column of a CSV file is matched with an output by its name, `logit_CLASS`, or by its number from 0, `logit_0`; never by its position.
@@ -23,7 +24,7 @@ use thiserror::Error;
 
 use kdgat_torch::rows::Rows;
 
-use crate::{TargetName, TargetRows};
+use crate::{TargetName, TargetRows, python_cache};
 
 /// An error of reading a file of targets.
 #[derive(Debug, Error)]
@@ -108,6 +109,11 @@ impl ForeignTargets {
     /// A file that cannot be read, another number of graphs or outputs, a name that matches no graph or output, or a value that is not
     /// finite.
     pub fn open(path: &Path, graphs: ExpectedGraphs<'_>) -> Result<Self, ForeignError> {
+        if path.is_dir() {
+            let targets = from_cache(path, graphs)?;
+            targets.check(graphs)?;
+            return Ok(targets);
+        }
         let io = |source| ForeignError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;
         if file.metadata().map_err(io)?.len() == 0 {
@@ -211,7 +217,7 @@ const MOST_LISTED: usize = 8;
 
 /// The formats, for errors.
 const FORMATS: &str = "a .safetensors file with the tensors `logits` (or `values`) and `embedding`, or a .csv file with the columns \
-                       graph_id, logit_* (or value_*) and embedding_*";
+                       graph_id, logit_* (or value_*) and embedding_*, or a folder that kdgat.Teacher has filled";
 
 fn content(path: &Path, found: &str, expected: &str) -> ForeignError {
     ForeignError::Content { path: path.to_owned(), found: found.to_owned(), expected: expected.to_owned() }
@@ -289,6 +295,33 @@ fn from_safetensors(path: &Path, map: &Arc<Mmap>, graphs: ExpectedGraphs<'_>) ->
         matrices.push(Matrix { name: target, columns, values });
     }
     Ok(matrices)
+}
+
+/// The outputs in the cache of a teacher in Python.
+fn from_cache(path: &Path, graphs: ExpectedGraphs<'_>) -> Result<ForeignTargets, ForeignError> {
+    let names = || (graphs.ids)().map(|names| names.graphs);
+    let outputs = python_cache::read(path, graphs.count, &names)
+        .map_err(|problem| content(&problem.path, &problem.found, &problem.expected))?;
+    let mut digest = blake3::Hasher::new();
+    let mut matrices: Vec<Matrix> = Vec::new();
+    let is_alone = outputs.len() == 1;
+    for output in outputs {
+        let name = match output.name.as_str() {
+            "embedding" => TargetName::Embedding,
+            // The only output of a module has this name.
+            name if name == output_name(graphs) || (is_alone && name == "output") => TargetName::Logits,
+            other => {
+                let expected = format!("only outputs `{}` and `embedding`", output_name(graphs));
+                return Err(content(&path.join(python_cache::MANIFEST), &format!("an output `{other}`"), &expected));
+            }
+        };
+        digest.update(format!("{name} [{}, {}]", graphs.count, output.columns).as_bytes());
+        output.values.iter().for_each(|value| {
+            digest.update(&value.to_le_bytes());
+        });
+        matrices.push(Matrix { name, columns: output.columns, values: Values::Read(output.values) });
+    }
+    Ok(ForeignTargets { path: path.to_owned(), digest: digest.finalize().to_hex().to_string(), matrices })
 }
 
 /// The columns of a target in a CSV file.

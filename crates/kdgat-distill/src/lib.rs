@@ -18,6 +18,7 @@ pub mod model;
 pub mod objective;
 pub mod order;
 pub mod planner;
+pub mod python_cache;
 pub mod registry;
 pub mod shuttle;
 pub mod targets;

@@ -139,6 +139,15 @@ fn digest_of(path: &Path) -> Option<String> {
         return Some(blake3::hash(said.to_string().as_bytes()).to_hex().to_string());
     }
     let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(File::open(path).ok()?).ok()?;
+    let mut files = vec![path.to_owned()];
+    if path.is_dir() {
+        // The cache of a teacher in Python.
+        let entries = std::fs::read_dir(path).ok()?.collect::<Result<Vec<_>, _>>().ok()?;
+        files = entries.into_iter().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+        files.sort();
+    }
+    for file in files {
+        hasher.update_reader(File::open(file).ok()?).ok()?;
+    }
     Some(hasher.finalize().to_hex().to_string())
 }

@@ -62,7 +62,8 @@ distillation: DistillationConfig {
     #[rules(OF_GRAPH_MODELS, DISTILS, OF_CLASSIFIER)]
     kd_loss: KdLoss = KdLoss::Kl;
     /// File with a teacher's outputs for all graphs of the dataset (`kdgat train`), from which the student learns instead of from a
-    /// teacher's weights: safetensors or CSV, see docs/graphs.md. none: targets.safetensors in the dataset's folder, if there is one.
+    /// teacher's weights: safetensors, CSV, or a folder that kdgat.Teacher has filled, see docs/graphs.md. none: targets.safetensors in the
+    /// dataset's folder, if there is one.
     #[same_losses = true]
     #[rules(LEARNS_FROM_A_FILE, OF_MANY_GRAPHS, DISTILS)]
     targets_file: Option<PathBuf> = None;
