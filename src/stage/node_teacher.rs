@@ -113,7 +113,7 @@ pub fn start_for_nodes(
     usage: TeacherUse,
 ) -> Result<TeacherLink, StageError> {
     let settings = &config.distillation;
-    let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
+    let Some(found) = found else { return Ok(TeacherLink::none()) };
     let teachers = found.node_teachers(graph)?;
     // `node_teachers` has at least one.
     let NodeTeacher { config: first, graph } = teachers[0].clone();
@@ -130,7 +130,7 @@ pub fn start_for_nodes(
         }
     };
     let teacher = Teacher::start(model, found.weights, &options, &shape)?;
-    Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
+    Ok(TeacherLink::new(Some(teacher), settings.teacher_burst, training::alpha(config)))
 }
 
 /// The nodes of a graph as a store whose graphs have one node each.
