@@ -17,6 +17,7 @@ use crate::distill::frozen::{
 };
 use crate::distill::objective::TeacherLink;
 use crate::distill::{FrozenModel, StoreShape, Teacher, TeacherError};
+use crate::files;
 use crate::nn::{Architecture, DatasetIdentity, NodeGnnConfig};
 use crate::nodes::{NodeGraph, NodeSplit, ShareCorrection, Smoothing, with_positions};
 
@@ -140,10 +141,6 @@ pub fn node_shape(graph: &NodeGraph, used: Option<Vec<u64>>) -> StoreShape {
 
 /// Memory for the activations of all nodes at one layer: 1/4 of what is free; beyond it they lie in a file in `folder`.
 pub fn activation_place(config: &Config, folder: &Path) -> Result<ActivationPlace, StageError> {
-    std::fs::create_dir_all(folder).map_err(|source| StageError::File {
-        path: folder.to_owned(),
-        action: "create",
-        source,
-    })?;
+    std::fs::create_dir_all(folder).map_err(files::failed("create", folder))?;
     Ok(ActivationPlace { memory_bytes: cache_memory_bytes(config), folder: folder.to_owned() })
 }
