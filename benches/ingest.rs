@@ -364,15 +364,7 @@ fn epoch(options: &Options) -> Result<Said, Error> {
         }
     });
     let vocabulary = Arc::new(store.vocabulary().clone());
-    let assemble = AssembleOptions {
-        vocabulary,
-        unknown_drop: None,
-        edge_attributes: false,
-        hashed_ids: false,
-        profile: None,
-        short_profiles: false,
-        space: None,
-    };
+    let assemble = AssembleOptions::new(vocabulary);
     let loader = Loader::start(Arc::clone(&store), LoaderOptions { assemble, workers: 2, prefetch_batches: 4 });
     let begin = Instant::now();
     let all: Vec<u64> = (0..store.num_graphs()).collect();

@@ -69,15 +69,7 @@ fn main() -> Result<(), Error> {
 
 fn loader(store: &Arc<Store>) -> Loader {
     let vocabulary = Arc::new(store.vocabulary().clone());
-    let assemble = AssembleOptions {
-        vocabulary,
-        unknown_drop: None,
-        edge_attributes: false,
-        hashed_ids: false,
-        profile: None,
-        short_profiles: false,
-        space: None,
-    };
+    let assemble = AssembleOptions::new(vocabulary);
     Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: WAITING })
 }
 

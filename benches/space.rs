@@ -14,11 +14,11 @@ use clap::Parser;
 use common::rows::Rows;
 use common::{Error, median};
 use kdgat::graph::edge_list::{EdgeList, from_edge_list};
-use kdgat::graph::{Batch, Level, Space};
+use kdgat::graph::{Batch, Space};
 use kdgat::nn::attention::Backend;
 use kdgat::nn::layers::Mode;
 use kdgat::nn::parameters::NamedTensor;
-use kdgat::nn::{FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, RadialBasis, Scope, SpaceConfig};
+use kdgat::nn::{FreshParameters, Gnn, GnnConfig, GnnKind, RadialBasis, Scope, SpaceConfig};
 use tch::{Device, Kind, Tensor};
 
 const MOLECULES: usize = 200;
@@ -86,24 +86,7 @@ impl Network {
         let basis = RadialBasis::Gaussian;
         let space =
             SpaceConfig { cutoff: CUTOFF, kinds: 100, features: false, basis, radial_functions: 20, forces: true };
-        let config = GnnConfig {
-            kind,
-            node_features: 1,
-            edge_features: 0,
-            hidden: COLUMNS,
-            layers: 3,
-            heads: 1,
-            outputs: 1,
-            embedding_columns: 0,
-            level: Level::Graph,
-            pooling: Pooling::Sum,
-            virtual_node: false,
-            dropout: 0.0,
-            target_scales: Vec::new(),
-            space: Some(space),
-            paths: None,
-            input: InputConfig::default(),
-        };
+        let config = GnnConfig { space: Some(space), ..GnnConfig::new(kind, [1, COLUMNS, 3, 1]) };
         let mut parameters = FreshParameters::new(1, Device::Cpu);
         let model = Gnn::new(Scope::root(&mut parameters), &config, Backend::Auto)?;
         Ok(Self { model, tensors: parameters.into_tensors() })

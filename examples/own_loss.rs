@@ -10,11 +10,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kdgat::can::{Dataset, SimulationOptions, ensure_simulated};
+use kdgat::distill::alpha::Alpha;
 use kdgat::distill::frozen::{self, Asked, TeacherVocabulary};
 use kdgat::distill::objective::TeacherLink;
 use kdgat::distill::registry::Registry;
 use kdgat::distill::vgae_terms::Projection;
-use kdgat::distill::{CacheMode, CacheOptions, Residency, StoreShape, TargetName, Teacher, TeacherOptions, losses};
+use kdgat::distill::{CacheMode, CacheOptions, Residency, StoreShape, TargetName, Teacher, TeacherOptions};
 use kdgat::graph::{AssembleOptions, Batch, BuildOptions, Loader, LoaderOptions, Split, Store, Vocabulary};
 use kdgat::graph::{open_or_build, shuffled_batches};
 use kdgat::nn::attention::Backend;
@@ -42,8 +43,6 @@ struct CosineObjective {
     teacher: TeacherLink,
 }
 
-impl CosineObjective {}
-
 impl Objective for CosineObjective {
     fn parts(&self) -> &'static [&'static str] {
         &["task_loss", "cosine_kd"]
@@ -61,13 +60,12 @@ impl Objective for CosineObjective {
     fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
         let output = self.student.forward(batch, mode)?;
         let task = task_loss(&output, batch)?.total;
-        self.teacher.read()?;
-        let targets = self.teacher.rows_of(part)?.ok_or("this loss needs a teacher")?;
+        let targets = self.teacher.targets_of(part)?.ok_or("this loss needs a teacher")?;
         let taught = targets.get(TargetName::Latent).ok_or("the teacher returns no latent")?.gathered()?;
         let projected = self.projection.forward(&output.latent, Backend::Auto)?;
         let cosine = Tensor::f_cosine_similarity(&projected, &taught, 1, 1e-8)?.f_mean(None)?;
         let distance = cosine.f_neg()?.f_add_scalar(1.0)?;
-        let total = losses::total(&distance, &task, ALPHA)?;
+        let total = self.teacher.total(&distance, &task, mode)?;
         Ok(Losses { total, parts: vec![task, distance] })
     }
 
@@ -132,19 +130,11 @@ pub fn distil(workplace: &Path, teachers: &Path, epochs: u64) -> Result<FitSumma
     let mut objective = CosineObjective {
         student: Vgae::new(Scope::root(&mut parameters), &config, Backend::Auto)?,
         projection: Projection::new(Scope::root(&mut parameters), config.latent, teacher_latent)?,
-        teacher: TeacherLink::new(Some(teacher), 4),
+        teacher: TeacherLink::new(Some(teacher), 4, Alpha::constant(ALPHA)),
     };
     let mut trainable = Trainable::new(parameters.into_tensors(), Device::Cpu)?;
 
-    let assemble = AssembleOptions {
-        vocabulary,
-        unknown_drop: None,
-        edge_attributes: false,
-        hashed_ids: false,
-        profile: None,
-        short_profiles: false,
-        space: None,
-    };
+    let assemble = AssembleOptions::new(vocabulary);
     let loader = Loader::start(Arc::clone(&store), LoaderOptions { assemble, workers: 1, prefetch_batches: 4 });
     let mut plan = AttackFree {
         training: store.select(Split::Train, Some(false)),

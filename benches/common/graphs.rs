@@ -103,15 +103,7 @@ impl Graphs {
             Self::File(file) => Ok(file.batch(graphs, FILE_VOCABULARY)?),
             Self::Simulated(store, _) => {
                 let vocabulary = Arc::new(store.vocabulary().clone());
-                let options = AssembleOptions {
-                    vocabulary,
-                    unknown_drop: None,
-                    edge_attributes: false,
-                    hashed_ids: false,
-                    profile: None,
-                    short_profiles: false,
-                    space: None,
-                };
+                let options = AssembleOptions::new(vocabulary);
                 let graphs: Vec<u64> = graphs.iter().map(|&graph| graph as u64).collect();
                 Ok(assemble(store, &graphs, &options)?)
             }

@@ -1,11 +1,11 @@
 //! Measured models with random weights: their sizes, and the work of a batch.
 
 use kdgat::distill::Weights;
-use kdgat::graph::{Batch, Level, NODE_FEATURES};
+use kdgat::graph::{Batch, NODE_FEATURES};
 use kdgat::nn::attention::Backend;
 use kdgat::nn::{
-    Architecture, FreshParameters, Gat, GatConfig, Gnn, GnnConfig, GnnKind, GraphVgae, GraphVgaeConfig, NodeGnn,
-    Pooling, Scope, Vgae, VgaeConfig,
+    Architecture, FreshParameters, Gat, GatConfig, Gnn, GnnConfig, GnnKind, GraphVgae, GraphVgaeConfig, NodeGnn, Scope,
+    Vgae, VgaeConfig,
 };
 use tch::{Device, Tensor};
 
@@ -43,22 +43,11 @@ pub fn architecture(model: &str, size: &str, vocabulary_size: i64) -> Result<Arc
     };
     let gnn = |hidden, layers| {
         Architecture::Graph(GnnConfig {
-            kind: if model == "sage" { GnnKind::Sage } else { GnnKind::Gin },
-            node_features: NODE_FEATURES as i64,
-            edge_features: 0,
-            hidden,
-            layers,
-            heads: 1,
-            outputs: 2,
-            embedding_columns: 0,
-            level: Level::Graph,
-            pooling: Pooling::Sum,
-            virtual_node: false,
             dropout: 0.1,
-            target_scales: Vec::new(),
-            space: None,
-            paths: None,
-            input: Default::default(),
+            ..GnnConfig::new(
+                if model == "sage" { GnnKind::Sage } else { GnnKind::Gin },
+                [NODE_FEATURES as i64, hidden, layers, 2],
+            )
         })
     };
     Ok(match (model, size) {

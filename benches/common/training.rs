@@ -6,8 +6,8 @@ use kdgat::distill::alpha::Alpha;
 use kdgat::distill::frozen::{self, Asked, TeacherVocabulary};
 use kdgat::distill::losses::{LogitLoss, Projection, VgaeWeights};
 use kdgat::distill::objective::{
-    GatDistillation, GatObjective, GraphDistillation, GraphObjective, GraphVgaeObjective, NodeDistillation,
-    NodeObjective, TeacherLink, VgaeDistillation, VgaeObjective,
+    GatDistillation, GatObjective, GraphDistillation, GraphObjective, GraphVgaeObjective, NodeObjective, TeacherLink,
+    VgaeDistillation, VgaeObjective,
 };
 use kdgat::distill::{CacheMode, CacheOptions, Residency, StoreShape, Teacher, TeacherOptions, Weights};
 use kdgat::graph::{Batch, Task};
@@ -90,8 +90,7 @@ impl Training {
     ) -> Result<Self, Error> {
         let mut parameters = FreshParameters::new(SEED, device);
         let (teacher, taught_by) = teacher.unzip();
-        let link = TeacherLink::new(teacher, burst);
-        let alpha = Alpha::constant(VGAE_WEIGHTS.alpha);
+        let link = TeacherLink::new(teacher, burst, Alpha::constant(VGAE_WEIGHTS.alpha));
         let objective: Box<dyn Objective> = match student {
             Architecture::Vgae(config) => {
                 let mut model = Vgae::new(Scope::root(&mut parameters), config, Backend::Auto)?;
@@ -105,7 +104,6 @@ impl Training {
                             config.latent,
                             taught_by.latent,
                         )?),
-                        alpha,
                         latent_weight: VGAE_WEIGHTS.latent,
                         reconstruction_weight: VGAE_WEIGHTS.reconstruction,
                     }),
@@ -119,8 +117,7 @@ impl Training {
             }
             Architecture::Nodes(config) => {
                 let model = NodeGnn::new(Scope::root(&mut parameters), config, Backend::Auto)?;
-                let loss = LogitLoss::SoftLabels { temperature: TEMPERATURE };
-                let distillation = taught_by.map(|_| NodeDistillation { loss, alpha });
+                let distillation = taught_by.map(|_| LogitLoss::SoftLabels { temperature: TEMPERATURE });
                 Box::new(NodeObjective { model, teacher: link, distillation, consistency: None, labelled_share: 1.0 })
             }
             Architecture::Graph(config) => {
@@ -128,7 +125,6 @@ impl Training {
                 let loss = LogitLoss::SoftLabels { temperature: TEMPERATURE };
                 let distillation = taught_by.map(|_| GraphDistillation {
                     loss,
-                    alpha,
                     teacher_scales: Vec::new(),
                     hints: None,
                     vectors: None,
@@ -140,7 +136,7 @@ impl Training {
                 let mut model = Gat::new(Scope::root(&mut parameters), config, Backend::Auto)?;
                 model.set_checkpointing(recomputes);
                 let loss = LogitLoss::SoftLabels { temperature: TEMPERATURE };
-                let distillation = taught_by.map(|_| GatDistillation { loss, alpha, hints: None });
+                let distillation = taught_by.map(|_| GatDistillation { loss, hints: None });
                 Box::new(GatObjective {
                     model,
                     task: ClassLoss::CrossEntropy,

@@ -131,7 +131,7 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
     calibration = calibration.with_profiles(&profiles);
     expect_free(&path, args.replace)?;
     if let Some(folder) = path.parent().filter(|_| args.output.is_none()) {
-        let error = |source| EvaluateError::File { path: folder.to_owned(), action: "make", source };
+        let error = |source| EvaluateError::from(files::failed("make", folder)(source));
         std::fs::create_dir_all(folder).map_err(error)?;
     }
     calibration.write(&path)?;

@@ -15,7 +15,6 @@ use crate::config::{ByteSize, ConfigError};
 use crate::distill::RegistryError;
 use crate::evaluate::EvaluateError;
 use crate::exit::{FAILURE, INPUT, OUT_OF_MEMORY};
-use crate::files;
 use crate::graph::StoreError;
 use crate::notices;
 use crate::report::ReportError;
@@ -62,7 +61,7 @@ impl ExitStatus for ReportError {
 impl ExitStatus for SweepError {
     fn exit_code(&self) -> u8 {
         let is_input = match self {
-            Self::File { source, .. } => files::is_about_the_path(source),
+            Self::File(error) => error.is_input(),
             _ => self.is_input(),
         };
         if is_input { INPUT } else { FAILURE }
@@ -218,6 +217,7 @@ mod tests {
     use crate::curriculum::CurriculumError;
     use crate::distill::TeacherError;
     use crate::exit::INTERRUPTED;
+    use crate::files;
     use crate::nodes::NodesError;
     use crate::train::fit::FitError;
 
@@ -256,7 +256,7 @@ mod tests {
             assert_eq!(exit_code(&planned.into()), OUT_OF_MEMORY);
         }
         let mapped = io::Error::from(ErrorKind::OutOfMemory);
-        let mapped = StageError::File { path: "store".into(), action: "map", source: mapped };
+        let mapped = StageError::from(files::failed("map", "store".as_ref())(mapped));
         assert_eq!(exit_code(&mapped.into()), OUT_OF_MEMORY);
     }
 
@@ -273,11 +273,10 @@ mod tests {
 
     #[test]
     fn bad_paths_are_input_errors_and_full_disks_are_not() {
-        let stage = |kind: ErrorKind| -> Error {
-            StageError::File { path: "out".into(), action: "write", source: kind.into() }.into()
-        };
+        let stage =
+            |kind: ErrorKind| -> Error { StageError::from(files::failed("write", "out".as_ref())(kind.into())).into() };
         let report = |kind: ErrorKind| -> Error {
-            ReportError::File { path: "out".into(), action: "write", source: kind.into() }.into()
+            ReportError::from(files::failed("write", "out".as_ref())(kind.into())).into()
         };
         let sweep =
             |kind: ErrorKind| -> Error { SweepError::file(std::path::Path::new("out"), "write")(kind.into()).into() };

@@ -1,19 +1,17 @@
 //! Trains a VGAE on attack-free CAN windows: a teacher alone, or a student that learns from a teacher.
 
-use serde_json::{Map, Value};
-
 use super::epochs::{Epochs, Graphs};
 use super::outcome::Outcome;
 use super::run::{Prepared, Run};
-use super::setup::{self, Data, Origin};
-use super::workload::{NewStudent, TeacherSource, Workload};
+use super::setup::{self, Data};
+use super::workload::{NewStudent, Opened, TeacherSource, Workload};
 use super::{StageError, graph_batches, teacher, training, validation};
 use crate::config::{Config, Stage};
 use crate::distill::hints::Hints;
 use crate::distill::losses::Projection;
 use crate::distill::objective::{TeacherLink, Translation, VgaeDistillation, VgaeObjective};
 use crate::graph::Split;
-use crate::nn::{Architecture, FreshParameters, ModelError, Scope, Vgae, VgaeConfig, vgae};
+use crate::nn::{Architecture, FreshParameters, Scope, Vgae, VgaeConfig, vgae};
 use crate::train::trainable::Trainable;
 
 /// A VGAE of CAN windows.
@@ -47,24 +45,12 @@ impl<'a> Workload<'a> for WindowAutoencoder<'a> {
     type Student = VgaeObjective;
     type Plan = Epochs;
 
-    fn config(&self) -> &'a Config {
-        self.config
-    }
-
-    fn stage(&self) -> Stage {
-        Stage::Autoencoder
-    }
-
-    fn origin(&self) -> Origin {
-        self.data.origin()
+    fn opened(&self) -> Opened<'a> {
+        Opened { config: self.config, stage: Stage::Autoencoder, origin: self.data.origin() }
     }
 
     fn find_teacher(&mut self) -> Result<TeacherSource, StageError> {
-        Ok(TeacherSource::network(teacher::find(self.config, self.stage(), &self.data)?))
-    }
-
-    fn inputs(&mut self) -> Result<Map<String, Value>, StageError> {
-        Ok(Map::new())
+        Ok(TeacherSource::network(teacher::find(self.config, Stage::Autoencoder, &self.data)?))
     }
 
     fn plan(&mut self) -> Result<Epochs, StageError> {
@@ -141,12 +127,7 @@ fn distillation(
     student: &VgaeConfig,
 ) -> Result<VgaeDistillation, StageError> {
     let Architecture::Vgae(architecture) = teacher else {
-        return Err(ModelError::Architecture {
-            field: "model",
-            found: teacher.model_name().into(),
-            expected: "the teacher of a vgae is a vgae",
-        }
-        .into());
+        return Err(teacher::of_another_kind(teacher, "the teacher of a vgae is a vgae"));
     };
     let scales = student.input.node_scaling.as_ref().zip(architecture.input.node_scaling.as_ref());
     let translation = scales.and_then(|(student, teacher)| teacher.translation(student));
@@ -169,7 +150,6 @@ pub(super) fn distillation_of(
     let hints = Hints::new(Scope::root(parameters), hidden, options.kd_hint_weight)?;
     Ok(VgaeDistillation {
         projection,
-        alpha: training::alpha(config),
         latent_weight: options.kd_vgae_latent_weight,
         reconstruction_weight: options.kd_vgae_recon_weight,
         translation: translation.map(Translation::new),

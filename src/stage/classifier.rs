@@ -8,8 +8,8 @@ use super::difficulty::{self, load_scorer, score_windows};
 use super::epochs::{Epochs, Graphs};
 use super::outcome::Outcome;
 use super::run::{Prepared, Run};
-use super::setup::{self, Data, Origin};
-use super::workload::{NewStudent, TeacherSource, Workload};
+use super::setup::{self, Data};
+use super::workload::{NewStudent, Opened, TeacherSource, Workload};
 use super::{StageError, graph_batches, teacher, training, validation};
 use crate::config::{Config, Stage, TaskLoss};
 use crate::curriculum::Scorer;
@@ -17,7 +17,7 @@ use crate::distill::hints::Hints;
 use crate::distill::objective::{GatDistillation, GatObjective, TeacherLink};
 use crate::graph::Split;
 use crate::nn::parameters::NamedTensor;
-use crate::nn::{Architecture, ClassLoss, FreshParameters, Gat, GatConfig, ModelError, Scope};
+use crate::nn::{Architecture, ClassLoss, FreshParameters, Gat, GatConfig, Scope};
 use crate::train::trainable::Trainable;
 
 /// A classifier of CAN windows, with or without a curriculum.
@@ -61,20 +61,12 @@ impl<'a> Workload<'a> for WindowClassifier<'a> {
     type Student = GatObjective;
     type Plan = Epochs;
 
-    fn config(&self) -> &'a Config {
-        self.config
-    }
-
-    fn stage(&self) -> Stage {
-        self.stage
-    }
-
     fn is_of_head(&self, name: &str) -> bool {
         name.starts_with("fc_layers.")
     }
 
-    fn origin(&self) -> Origin {
-        self.data.origin()
+    fn opened(&self) -> Opened<'a> {
+        Opened { config: self.config, stage: self.stage, origin: self.data.origin() }
     }
 
     fn find_teacher(&mut self) -> Result<TeacherSource, StageError> {
@@ -179,16 +171,11 @@ fn distillation(
     student: &GatConfig,
 ) -> Result<GatDistillation, StageError> {
     let Architecture::Gat(architecture) = teacher else {
-        return Err(ModelError::Architecture {
-            field: "model",
-            found: teacher.model_name().into(),
-            expected: "the teacher of a gat is a gat",
-        }
-        .into());
+        return Err(teacher::of_another_kind(teacher, "the teacher of a gat is a gat"));
     };
     let options = &config.distillation;
     let loss = training::logit_loss(config);
     let columns = [student.embedding_columns(), architecture.embedding_columns()];
     let hints = Hints::new(Scope::root(parameters), columns, options.kd_hint_weight)?;
-    Ok(GatDistillation { loss, alpha: training::alpha(config), hints })
+    Ok(GatDistillation { loss, hints })
 }

@@ -13,6 +13,7 @@ use super::setup::{self, Data};
 use super::{StageError, graph_teacher, teacher, training};
 use crate::config::{CachePrecision, Config, DifficultyOf, TeacherCache, difficulty_of};
 use crate::curriculum::{CurriculumError, Origin, OutputSource, Scorer, Scores, TaskScorer};
+use crate::distill::alpha::Alpha;
 use crate::distill::foreign::ForeignTargets;
 use crate::distill::frozen::{self, Asked, LoadedModel, TeacherVocabulary};
 use crate::distill::objective::{GraphObjective, TeacherLink};
@@ -326,7 +327,7 @@ fn of_model(config: &Config, scorer: TaskScorer, model: LoadedModel, training: &
         let frozen = frozen.map_err(TeacherError::from).map_err(ObjectiveError::from)?;
         let shape = StoreShape::new(&scorer.store, Some(training.to_vec()));
         let teacher = Teacher::start(frozen, model.weights, &TeacherOptions::new(scorer.device), &shape);
-        let mut link = TeacherLink::new(Some(teacher.map_err(ObjectiveError::from)?), 1);
+        let mut link = TeacherLink::new(Some(teacher.map_err(ObjectiveError::from)?), 1, Alpha::constant(1.0));
         let difficulty = scorer.score(OutputSource::Teacher(&mut link), training)?;
         if let Some(teacher) = link.into_teacher() {
             teacher.finish().map_err(ObjectiveError::from)?;

@@ -1,7 +1,5 @@
 //! Errors that end a stage.
 
-use std::path::PathBuf;
-
 use crate::can::CanError;
 use crate::car::CarError;
 use crate::distill::TeacherError;
@@ -53,8 +51,8 @@ pub enum StageError {
     #[error(transparent)]
     Car(#[from] CarError),
     /// A file or folder cannot be read, written or created.
-    #[error("{path}: cannot {action}: {source}", path = path.display())]
-    File { path: PathBuf, action: &'static str, source: std::io::Error },
+    #[error(transparent)]
+    File(#[from] files::FileError),
     /// libtorch failed, usually because memory ran out.
     #[error(transparent)]
     Torch(#[from] tch::TchError),
@@ -83,7 +81,7 @@ impl StageError {
             Self::Checkpoint(error) => error.is_input(),
             Self::Run(error) => error.is_input(),
             Self::Nodes(error) => error.is_input(),
-            Self::File { source, .. } => files::is_about_the_path(source),
+            Self::File(error) => error.is_input(),
             Self::Memory(_) | Self::Interrupted(_) => false,
             Self::Torch(_) | Self::Model(ModelError::Torch(_)) | Self::Onnx(OnnxError::Torch(_)) => false,
             Self::Car(CarError::Model(ModelError::Torch(_)) | CarError::Tool { .. }) => false,

@@ -82,7 +82,7 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
     let files = test_files(&store, calibrate)?;
     let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
     let action = "write to";
-    files::expect_writable(&folder).map_err(|source| StageError::File { path: folder.clone(), action, source })?;
+    files::expect_writable(&folder).map_err(files::failed(action, &folder))?;
     let predictions = options.predictions.as_deref();
     let mut predictions = predictions.map(|path| Predictions::create(path, &PREDICTION_COLUMNS)).transpose()?;
 
@@ -433,7 +433,7 @@ fn choose_for_mean(
     };
     match ensemble::record(&gat.model, chosen) {
         // The results of a read-only run are just as valid.
-        Err(error @ EvaluateError::File { .. }) => tracing::warn!("{error}; continuing without recording it"),
+        Err(error @ EvaluateError::File(_)) => tracing::warn!("{error}; continuing without recording it"),
         recorded => recorded?,
     }
     Ok((method, value))
@@ -486,11 +486,7 @@ fn describe(members: &[&Scored]) -> ModelReport {
 }
 
 fn write(report: &Report, all_curves: &[Vec<Curve>], scored: &[Scored], folder: &Path) -> Result<(), StageError> {
-    let error = |path: &Path| {
-        let path = path.to_owned();
-        move |source| StageError::File { path, action: "write", source }
-    };
-    fs::create_dir_all(folder).map_err(error(folder))?;
+    fs::create_dir_all(folder).map_err(files::failed("write", folder))?;
     let names = report.models.iter().map(|model| model.name.as_str());
     let curves = curves::csv(names.zip(all_curves.iter().map(Vec::as_slice)));
     let of_model = |one: &Scored| ModelWindows { model: one.model.name.clone(), windows: one.windows.clone() };
@@ -504,7 +500,7 @@ fn write(report: &Report, all_curves: &[Vec<Curve>], scored: &[Scored], folder: 
     ];
     for (name, content) in contents {
         let path = folder.join(name);
-        content.and_then(|content| files::write_atomically(&path, &content)).map_err(error(&path))?;
+        content.and_then(|content| files::write_atomically(&path, &content)).map_err(files::failed("write", &path))?;
     }
     Ok(())
 }

@@ -63,11 +63,11 @@ pub fn export(config: &Config, options: &ExportOptions) -> Result<Exported, Stag
         count => Some(retry_on_oom(Meter::new(Device::Cpu), || examples(config, &model, count))?),
     };
 
-    fs::create_dir_all(&folder).map_err(|source| file_error(&folder, "make", source))?;
+    fs::create_dir_all(&folder).map_err(files::failed("make", &folder))?;
     checkpoint::write(&folder.join(WEIGHTS), &model.state, &model.description)?;
     let write = |name: &str, bytes: &[u8]| {
         let path = folder.join(name);
-        files::write_atomically(&path, bytes).map_err(|source| file_error(&path, "write", source))
+        files::write_atomically(&path, bytes).map_err(files::failed("write", &path))
     };
     write(CONFIG, format!("{description:#}").as_bytes())?;
     let mut names = vec![WEIGHTS, CONFIG];
@@ -94,7 +94,7 @@ fn expect_no_other(folder: &Path, model: &TrainedModel) -> Result<(), StageError
     let text = match fs::read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(file_error(&path, "read", source)),
+        Err(source) => return Err(files::failed("read", &path)(source).into()),
     };
     let found: Value = serde_json::from_slice(&text).unwrap_or(Value::Null);
     let what = match &found["weights_digest"] {
@@ -139,10 +139,6 @@ fn onnx(model: &TrainedModel, description: &Value) -> Result<Vec<u8>, StageError
             return Err(StageError::Input(format!("{}: {text}", model.name)));
         }
     })
-}
-
-pub(super) fn file_error(path: &Path, action: &'static str, source: io::Error) -> StageError {
-    StageError::File { path: path.to_owned(), action, source }
 }
 
 /// The content of `config.json`: everything that a reader needs to know.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tch::Device;
 
-use super::export::{description, file_error, short};
+use super::export::{description, short};
 use super::{StageError, setup};
 use crate::can::Frame;
 use crate::car::{self, CarCalibration, CarModel, CarPartner, Measured, Precision, UsualScale, VectorResult, Vectors};
@@ -129,9 +129,9 @@ pub fn export_c(config: &Config, options: &ExportCOptions) -> Result<ExportedC, 
     let write = |name: &str, contents: &str| {
         let path = folder.join(name);
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(|source| file_error(parent, "make", source))?;
+            fs::create_dir_all(parent).map_err(files::failed("make", parent))?;
         }
-        files::write_atomically(&path, contents.as_bytes()).map_err(|source| file_error(&path, "write", source))
+        files::write_atomically(&path, contents.as_bytes()).map_err(files::failed("write", &path))
     };
     // First, so that an interrupted export can be repeated.
     let precision = if options.precision == Precision::Int8 { "int8" } else { "f32" };
@@ -147,7 +147,7 @@ pub fn export_c(config: &Config, options: &ExportCOptions) -> Result<ExportedC, 
     let calibration = match calibration {
         Some(Saved { name, bytes, left_out }) => {
             let path = folder.join(name);
-            files::write_atomically(&path, &bytes).map_err(|source| file_error(&path, "write", source))?;
+            files::write_atomically(&path, &bytes).map_err(files::failed("write", &path))?;
             Some(ExportedCalibration { path, left_out })
         }
         None => None,
@@ -222,7 +222,7 @@ fn expect_own(folder: &Path, names: &[&str], models: &[TrainedModel]) -> Result<
                 path.display()
             )));
         }
-        Err(source) => return Err(file_error(&path, "read", source)),
+        Err(source) => return Err(files::failed("read", &path)(source).into()),
     };
     let found: Value = serde_json::from_slice(&text).unwrap_or(Value::Null);
     let digests: Vec<&str> =

@@ -62,9 +62,9 @@ impl FreshStudent {
         let NewStudent { parameters, student: mut objective } =
             new_student(config, data, architecture, architecture_of_teacher.as_ref(), foreign_targets)?;
         let (link, teacher_bytes) = match (foreign, teacher) {
-            (Some(targets), _) => (TeacherLink::from_file(Arc::clone(targets)), 0.0),
+            (Some(targets), _) => (TeacherLink::from_file(Arc::clone(targets), training::alpha(config)), 0.0),
             (None, Some(teacher)) => random_teacher(config, data.device, teacher)?,
-            (None, None) => (TeacherLink::new(None, 1), 0.0),
+            (None, None) => (TeacherLink::none(), 0.0),
         };
         objective.teacher = link;
         let vocabulary = Arc::new(data.store.vocabulary().clone());
@@ -136,5 +136,5 @@ fn random_teacher(config: &Config, device: Device, architecture: &GnnConfig) -> 
         ..TeacherOptions::new(device)
     };
     let teacher = Teacher::start(model.map_err(TeacherError::from)?, weights, &options, &StoreShape::default())?;
-    Ok((TeacherLink::new(Some(teacher), config.distillation.teacher_burst), bytes as f64))
+    Ok((TeacherLink::new(Some(teacher), config.distillation.teacher_burst, training::alpha(config)), bytes as f64))
 }

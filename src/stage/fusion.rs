@@ -13,6 +13,7 @@ use super::setup::{self, Data};
 use super::{StageError, resume, training};
 use crate::config::{self, Config, FusionKind, Stage};
 use crate::evaluate::judge::TestFile;
+use crate::files;
 use crate::fusion::agent::{self, Agent, AgentDescription};
 use crate::fusion::bandit_learner::{BanditLearner, BanditOptions};
 use crate::fusion::baselines;
@@ -62,7 +63,7 @@ pub fn fusion(config: &Config, resamples: u64) -> Result<FusionOutcome, StageErr
         check(config, &data, &pair, teacher_digest.as_deref(), (&directory, &identity))?;
     }
     let log = directory.file("log.txt");
-    let console = Console::new(Some(&log)).map_err(|source| StageError::File { path: log, action: "write", source });
+    let console = Console::new(Some(&log)).map_err(files::failed("write", &log));
     let mut console = console?;
     if config.output.live {
         let what = format!("{} {} on {}", config.fusion.fusion, config.model.size, data.dataset.name);

@@ -84,7 +84,7 @@ impl Judged<'_> {
         let mut file_bytes: u64 = models.iter().map(|model| model.file_bytes).sum();
         if let Some((run, agent, _)) = agent {
             let path = run.join(BEST);
-            let error = |source| StageError::File { path: path.clone(), action: "read the size", source };
+            let error = files::failed("read the size", &path);
             file_bytes += fs::metadata(&path).map_err(error)?.len();
             paths.insert(0, path);
             weights_digests.insert(0, agent.digest.clone());
@@ -128,11 +128,7 @@ pub fn write_results(directory: &RunDirectory, report: &FusionReport) -> Result<
     directory.write_json("fusion.json", &report.json())?;
     let path = directory.file("fusion.csv");
     let csv = report.report.csv().map_err(std::io::Error::other);
-    csv.and_then(|csv| files::write_atomically(&path, &csv)).map_err(|source| StageError::File {
-        path,
-        action: "write",
-        source,
-    })
+    Ok(csv.and_then(|csv| files::write_atomically(&path, &csv)).map_err(files::failed("write", &path))?)
 }
 
 /// The content of `summary.json`.

@@ -8,16 +8,16 @@ use super::graph_teacher::fold_flag;
 use super::graphs::{fold_options, inputs_of_split, packed, schema};
 use super::recorded_division::{RecordedSplit, expect_same_division};
 use super::run::{Prepared, Run};
-use super::setup::{self, Data, Origin};
+use super::setup::{self, Data};
 use super::teacher::{self, FoundTeacher, ModelRole, Search};
-use super::workload::{NewStudent, TeacherSource, Workload};
+use super::workload::{NewStudent, Opened, TeacherSource, Workload};
 use super::{StageError, graph_batches, training};
 use crate::config::{Config, EncoderChoice, Stage, nearest};
 use crate::distill::frozen::LoadedModel;
 use crate::distill::objective::{GraphVgaeObjective, TeacherLink};
 use crate::graph::dataset::GraphSplit;
 use crate::graph::{NodeScaling, Store};
-use crate::nn::{Architecture, FreshParameters, GnnKind, GraphVgae, GraphVgaeConfig, ModelError, Scope};
+use crate::nn::{Architecture, FreshParameters, GnnKind, GraphVgae, GraphVgaeConfig, Scope};
 use crate::train::trainable::Trainable;
 
 /// A VGAE of a dataset of graphs that are no CAN windows.
@@ -50,16 +50,8 @@ impl<'a> Workload<'a> for GraphAutoencoder<'a> {
     type Student = GraphVgaeObjective;
     type Plan = Epochs;
 
-    fn config(&self) -> &'a Config {
-        self.config
-    }
-
-    fn stage(&self) -> Stage {
-        Stage::Autoencoder
-    }
-
-    fn origin(&self) -> Origin {
-        self.data.origin()
+    fn opened(&self) -> Opened<'a> {
+        Opened { config: self.config, stage: Stage::Autoencoder, origin: self.data.origin() }
     }
 
     fn find_teacher(&mut self) -> Result<TeacherSource, StageError> {
@@ -88,9 +80,7 @@ impl<'a> Workload<'a> for GraphAutoencoder<'a> {
                 Some(distillation_of(config, &mut parameters, latents, hidden, translation)?)
             }
             Some(other) => {
-                let expected = "the teacher of an autoencoder of graphs is one, too";
-                let found = other.model_name().to_owned();
-                return Err(ModelError::Architecture { field: "model", found, expected }.into());
+                return Err(teacher::of_another_kind(other, "the teacher of an autoencoder of graphs is one, too"));
             }
         };
         let seed = config.training.seed;

@@ -16,6 +16,7 @@ use super::{StageError, graph_teacher};
 use crate::config::{self, Config, ModelKind};
 use crate::distill::RegistryError;
 use crate::distill::registry::Registry;
+use crate::files;
 use crate::graph::Level;
 use crate::graph::dataset::GraphSplit;
 use crate::memory::budget::{Moment, WorstBatches};
@@ -269,7 +270,7 @@ fn files(
 
 /// Bytes of the files in a folder.
 fn folder_bytes(folder: &Path) -> Result<f64, StageError> {
-    let failed = |source| StageError::File { path: folder.to_owned(), action: "read", source };
+    let failed = files::failed("read", folder);
     let mut bytes = 0.0;
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;

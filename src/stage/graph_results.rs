@@ -26,7 +26,7 @@ pub(super) fn write_results(
     let groups = graph_runs::groups(evaluated);
     let (comparisons, mismatches) = (graph_runs::comparisons(&groups), graph_runs::mismatches(&groups));
     let compared = Compared { groups: &groups, comparisons: &comparisons, mismatches: &mismatches };
-    fs::create_dir_all(folder).map_err(file_error(folder))?;
+    fs::create_dir_all(folder).map_err(files::failed("write", folder))?;
     write_json(folder, of, task, evaluated, &compared)?;
     write_csv(folder, evaluated)?;
     Ok(text(of, evaluated, &compared))
@@ -170,7 +170,7 @@ fn write_json(
         "mismatches": compared.mismatches,
     });
     let path = folder.join("graph_metrics.json");
-    let text = serde_json::to_vec_pretty(&content).map_err(|problem| file_error(&path)(problem.into()))?;
+    let text = serde_json::to_vec_pretty(&content).map_err(|problem| files::failed("write", &path)(problem.into()))?;
     save(&path, &text)
 }
 
@@ -179,25 +179,20 @@ fn write_csv(folder: &Path, runs: &[RunResult]) -> Result<(), StageError> {
     let mut csv = csv::Writer::from_writer(Vec::new());
     let mut row = |cells: &[String]| csv.write_record(cells).map_err(io::Error::other);
     row(&["model", "group", "fold", "seed", "graphs", "metric", "value", "low", "high"].map(str::to_owned))
-        .map_err(file_error(&path))?;
+        .map_err(files::failed("write", &path))?;
     for run in runs {
         for metric in &run.metrics {
             let end = |at: usize| metric.interval.map_or(String::new(), |interval| interval[at].to_string());
             let seed = run.seed.map_or(String::new(), |seed| seed.to_string());
             let cells = [run.model.clone(), run.group.clone(), run.fold.clone(), seed, run.test_graphs.to_string()];
             let values = [metric.name.clone(), metric.value.to_string(), end(0), end(1)];
-            row(&cells.into_iter().chain(values).collect::<Vec<_>>()).map_err(file_error(&path))?;
+            row(&cells.into_iter().chain(values).collect::<Vec<_>>()).map_err(files::failed("write", &path))?;
         }
     }
-    let text = csv.into_inner().map_err(|failed| file_error(&path)(io::Error::other(failed.to_string())))?;
+    let text = csv.into_inner().map_err(|error| files::failed("write", &path)(io::Error::other(error.to_string())))?;
     save(&path, &text)
 }
 
 fn save(path: &Path, content: &[u8]) -> Result<(), StageError> {
-    files::write_atomically(path, content).map_err(file_error(path))
-}
-
-fn file_error(path: &Path) -> impl Fn(io::Error) -> StageError {
-    let path = path.to_owned();
-    move |source| StageError::File { path: path.clone(), action: "write", source }
+    Ok(files::write_atomically(path, content).map_err(files::failed("write", path))?)
 }

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use super::difficulty::{self, DifficultyModel, score_graphs};
 use super::epochs::{Epochs, Graphs};
 use super::run::{Prepared, Run};
-use super::setup::{self, Data, Origin};
-use super::workload::{NewStudent, TeacherSource, Workload};
+use super::setup::{self, Data};
+use super::workload::{NewStudent, Opened, TeacherSource, Workload};
 use super::{StageError, foreign, graph_batches, graph_teacher, teacher, training};
 use crate::config::{self, Config, ModelKind, PoolingChoice, RadialBasisChoice, Stage, TargetReference};
 use crate::distill::TargetName;
@@ -20,8 +20,8 @@ use crate::graph::{GraphSize, Level, Schema, Store, Task};
 use crate::nn::parameters::NamedTensor;
 use crate::nn::sgmp::PathConfig;
 use crate::nn::{
-    Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, ModelError, RadialBasis, Scope, SpaceConfig,
-    TargetScale, target_scale,
+    Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, RadialBasis, Scope, SpaceConfig, TargetScale,
+    target_scale,
 };
 use crate::train::trainable::Trainable;
 
@@ -74,21 +74,13 @@ impl<'a> Workload<'a> for GraphNetwork<'a> {
     type Student = GraphObjective;
     type Plan = Epochs;
 
-    fn config(&self) -> &'a Config {
-        self.config
-    }
-
-    fn stage(&self) -> Stage {
-        Stage::Train
-    }
-
     fn is_of_head(&self, name: &str) -> bool {
         // Of networks in space, as schnetpack calls it.
         name.starts_with("head.") || name.starts_with("output_modules.")
     }
 
-    fn origin(&self) -> Origin {
-        self.data.origin()
+    fn opened(&self) -> Opened<'a> {
+        Opened { config: self.config, stage: Stage::Train, origin: self.data.origin() }
     }
 
     fn find_teacher(&mut self) -> Result<TeacherSource, StageError> {
@@ -128,7 +120,7 @@ impl<'a> Workload<'a> for GraphNetwork<'a> {
 
     fn start_teacher(&self, teacher: TeacherSource, plan: &Epochs) -> Result<TeacherLink, StageError> {
         match teacher {
-            TeacherSource::File(targets) => Ok(TeacherLink::from_file(targets)),
+            TeacherSource::File(targets) => Ok(TeacherLink::from_file(targets, training::alpha(self.config))),
             teacher => teacher::start(self.config, teacher.into_network(), &self.data, plan.teacher_use()),
         }
     }
@@ -378,12 +370,7 @@ fn distillation(
     student: &GnnConfig,
 ) -> Result<GraphDistillation, StageError> {
     let Architecture::Graph(architecture) = teacher else {
-        return Err(ModelError::Architecture {
-            field: "model",
-            found: teacher.model_name().into(),
-            expected: "the teacher of a graph network is a graph network",
-        }
-        .into());
+        return Err(teacher::of_another_kind(teacher, "the teacher of a graph network is a graph network"));
     };
     let options = &config.distillation;
     let loss = training::logit_loss(config);
@@ -403,14 +390,13 @@ fn distillation(
         _ => None,
     };
     let teacher_scales = architecture.target_scales.clone();
-    Ok(GraphDistillation { loss, alpha: training::alpha(config), teacher_scales, hints, vectors, embedding: None })
+    Ok(GraphDistillation { loss, teacher_scales, hints, vectors, embedding: None })
 }
 
 /// Distillation of the outputs in a file. Its values are in the units of the targets.
 fn foreign_distillation(config: &Config, targets: &ForeignTargets, student: &GnnConfig) -> GraphDistillation {
     GraphDistillation {
         loss: training::logit_loss(config),
-        alpha: training::alpha(config),
         teacher_scales: vec![TargetScale::of_units(); student.target_scales.len()],
         hints: None,
         vectors: None,

@@ -12,7 +12,7 @@ use super::setup;
 use super::sizing::waiting_batches;
 use super::training;
 use crate::config::{Config, FeaturesFrom};
-use crate::distill::objective::{NodeDistillation, NodeObjective, TeacherLink};
+use crate::distill::objective::{NodeObjective, TeacherLink};
 use crate::graph::Loader;
 use crate::memory::budget::{BATCH_DATA, LOADER_QUEUE, MemoryBudget, Moment};
 use crate::memory::limits::host_limit;
@@ -200,11 +200,8 @@ fn measured(
     let device = Device::Cpu;
     let mut parameters = FreshParameters::new(config.training.seed, device);
     let model = NodeGnn::new(Scope::root(&mut parameters), architecture, training::attention_kernel(config))?;
-    let distillation = config
-        .distillation
-        .use_kd
-        .then(|| NodeDistillation { loss: training::logit_loss(config), alpha: training::alpha(config) });
-    let teacher = TeacherLink::new(None, config.distillation.teacher_burst);
+    let distillation = config.distillation.use_kd.then(|| training::logit_loss(config));
+    let teacher = TeacherLink::none();
     let consistency = consistency(config);
     let mut student = NodeObjective { model, teacher, distillation, consistency, labelled_share: 1.0 };
     let mut trainable = Trainable::new(parameters.into_tensors(), device)?;

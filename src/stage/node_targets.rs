@@ -24,6 +24,7 @@ use crate::distill::cache::{CacheError, CacheKey, RecordLayout, TargetCache, che
 use crate::distill::frozen::{NodeTeacher, targets_of_all_nodes};
 use crate::distill::planner::format_bytes;
 use crate::distill::{CacheOptions, TargetLayout, TargetName, Targets, TeacherError};
+use crate::files;
 use crate::graph::{Loader, Share};
 use crate::interrupt;
 use crate::memory::limits::host_limit;
@@ -225,7 +226,7 @@ impl NodeTargets {
             free_text(path)
         );
         if let Some(folder) = path.parent() {
-            let error = |source| StageError::File { path: folder.to_owned(), action: "create", source };
+            let error = files::failed("create", folder);
             std::fs::create_dir_all(folder).map_err(error)?;
         }
         let advice = match self.config.nodes.kd_nodes_per_label {
@@ -393,7 +394,7 @@ fn of_cache(error: CacheError) -> TeacherError {
 fn remove(path: &Path, remove: impl Fn(&Path) -> std::io::Result<()>) -> Result<(), StageError> {
     match remove(path) {
         Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            Err(StageError::File { path: path.to_owned(), action: "remove", source })
+            Err(files::failed("remove", path)(source).into())
         }
         _ => Ok(()),
     }

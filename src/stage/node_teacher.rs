@@ -17,6 +17,7 @@ use crate::distill::frozen::{
 };
 use crate::distill::objective::TeacherLink;
 use crate::distill::{FrozenModel, StoreShape, Teacher, TeacherError};
+use crate::files;
 use crate::nn::{Architecture, DatasetIdentity, NodeGnnConfig};
 use crate::nodes::{NodeGraph, NodeSplit, ShareCorrection, Smoothing, with_positions};
 
@@ -113,7 +114,7 @@ pub fn start_for_nodes(
     usage: TeacherUse,
 ) -> Result<TeacherLink, StageError> {
     let settings = &config.distillation;
-    let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
+    let Some(found) = found else { return Ok(TeacherLink::none()) };
     let teachers = found.node_teachers(graph)?;
     // `node_teachers` has at least one.
     let NodeTeacher { config: first, graph } = teachers[0].clone();
@@ -130,7 +131,7 @@ pub fn start_for_nodes(
         }
     };
     let teacher = Teacher::start(model, found.weights, &options, &shape)?;
-    Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
+    Ok(TeacherLink::new(Some(teacher), settings.teacher_burst, training::alpha(config)))
 }
 
 /// The nodes of a graph as a store whose graphs have one node each.
@@ -140,10 +141,6 @@ pub fn node_shape(graph: &NodeGraph, used: Option<Vec<u64>>) -> StoreShape {
 
 /// Memory for the activations of all nodes at one layer: 1/4 of what is free; beyond it they lie in a file in `folder`.
 pub fn activation_place(config: &Config, folder: &Path) -> Result<ActivationPlace, StageError> {
-    std::fs::create_dir_all(folder).map_err(|source| StageError::File {
-        path: folder.to_owned(),
-        action: "create",
-        source,
-    })?;
+    std::fs::create_dir_all(folder).map_err(files::failed("create", folder))?;
     Ok(ActivationPlace { memory_bytes: cache_memory_bytes(config), folder: folder.to_owned() })
 }

@@ -13,13 +13,12 @@ use super::node_sizing::{Fitted, NodeSizing, planned_bytes};
 use super::node_targets::NodeTargets;
 use super::node_teacher;
 use super::run::{Prepared, Run};
-use super::setup::Origin;
 use super::teacher::{FoundTeacher, TeacherUse};
 use super::together::{self, ShareSizes};
-use super::workload::{NewStudent, TeacherSource, Workload};
+use super::workload::{NewStudent, Opened, TeacherSource, Workload};
 use super::{StageError, training};
 use crate::config::{AggregatorChoice, Config, Convolution, ModelKind, NodeValidation, NormChoice, Stage};
-use crate::distill::objective::{Consistency, IGNORED_LABEL, NodeDistillation, NodeObjective, TeacherLink};
+use crate::distill::objective::{Consistency, IGNORED_LABEL, NodeObjective, TeacherLink};
 use crate::graph::{Loader, Shuffle, Vocabulary};
 use crate::memory::limits::host_limit;
 use crate::nn::node_gnn_config::{Aggregator, Norm};
@@ -148,22 +147,14 @@ impl<'a> Workload<'a> for NodeClassifier<'a> {
     type Student = NodeObjective;
     type Plan = NodePlan;
 
-    fn config(&self) -> &'a Config {
-        self.config
-    }
-
-    fn stage(&self) -> Stage {
-        Stage::Train
-    }
-
     fn is_of_head(&self, name: &str) -> bool {
         // The last layer with weights gives the outputs.
         let last = self.architecture.layers - 1;
         ["convs", "lins"].iter().any(|layers| name.starts_with(&format!("{layers}.{last}.")))
     }
 
-    fn origin(&self) -> Origin {
-        self.data.origin()
+    fn opened(&self) -> Opened<'a> {
+        Opened { config: self.config, stage: Stage::Train, origin: self.data.origin() }
     }
 
     /// With sampled neighbours for the teacher, all its targets are computed first, if the cache does not have them.
@@ -198,11 +189,10 @@ impl<'a> Workload<'a> for NodeClassifier<'a> {
         let mut parameters = FreshParameters::new(config.training.seed, self.data.device);
         let kernel = training::attention_kernel(config);
         let model = NodeGnn::new(Scope::root(&mut parameters), &self.architecture, kernel)?;
-        let (loss, alpha) = (training::logit_loss(config), training::alpha(config));
         let student = NodeObjective {
             model,
             teacher: TeacherLink::none(),
-            distillation: teacher.is_some().then_some(NodeDistillation { loss, alpha }),
+            distillation: teacher.is_some().then(|| training::logit_loss(config)),
             consistency: consistency(config),
             labelled_share: self.seeds.labelled_share,
         };

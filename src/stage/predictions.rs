@@ -39,7 +39,7 @@ impl Predictions {
     /// # Errors
     /// If `path` cannot be written: this fails before anything is computed.
     pub fn create(path: &Path, columns: &[impl AsRef<[u8]>]) -> Result<Self, StageError> {
-        let error = |source| StageError::File { path: path.to_owned(), action: "write", source };
+        let error = files::failed("write", path);
         let behind = files::behind_links(path);
         let parent = behind.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let unnamed = match files::is_stream(path).map_err(error)? {
@@ -58,17 +58,15 @@ impl Predictions {
     /// # Errors
     /// A full disk.
     pub fn row(&mut self, cells: &[impl AsRef<[u8]>]) -> Result<(), StageError> {
-        let error =
-            |error: csv::Error| StageError::File { path: self.path.clone(), action: "write", source: io_error(error) };
-        self.rows.write_record(cells).map_err(error)
+        Ok(self.rows.write_record(cells).map_err(io_error).map_err(files::failed("write", &self.path))?)
     }
 
     /// Writes the rows to the target: a file, a device or a pipe.
     pub fn finish(self) -> Result<(), StageError> {
-        let error = |source| StageError::File { path: self.path.clone(), action: "write", source };
+        let error = files::failed("write", &self.path);
         let mut rows = self.rows.into_inner().map_err(|failed| error(failed.into_error()))?;
         rows.flush().and_then(|()| rows.rewind()).map_err(error)?;
-        files::write_atomically_with(&self.path, |file| io::copy(&mut rows, file).map(drop)).map_err(error)
+        Ok(files::write_atomically_with(&self.path, |file| io::copy(&mut rows, file).map(drop)).map_err(error)?)
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::StageError;
 use super::teacher::ModelRole;
 use crate::config::{self, Config};
+use crate::files;
 use crate::graph::Validation;
 
 /// The flags of the fields that decide on a graph's nodes and their division, where they do not have their defaults.
@@ -89,7 +90,7 @@ fn recorded_config(weights: &Path) -> Result<Option<serde_json::Value>, StageErr
     let path = weights.with_file_name("config.json");
     let text = match std::fs::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text.map_err(|source| StageError::File { path: path.clone(), action: "read", source })?,
+        text => text.map_err(files::failed("read", &path))?,
     };
     serde_json::from_slice(&text).map(Some).map_err(|error| {
         StageError::Input(format!(

@@ -10,6 +10,7 @@ use super::evaluated_models::read_each_once;
 use super::{EvaluateOptions, StageError};
 use crate::config::Config;
 use crate::evaluate::{TrainedModel, models};
+use crate::files;
 
 /// The subject of an evaluation.
 pub struct Subject<'a> {
@@ -73,7 +74,7 @@ pub fn sections_of<S: DeserializeOwned>(model: &TrainedModel) -> Result<Option<S
     let path = model.folder.join("config.json");
     let text = match fs::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text.map_err(|source| StageError::File { path: path.clone(), action: "read", source })?,
+        text => text.map_err(files::failed("read", &path))?,
     };
     let frozen: Frozen<S> = serde_json::from_slice(&text).map_err(|error| {
         StageError::Input(format!(

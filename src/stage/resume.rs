@@ -7,6 +7,7 @@ use super::initial_weights;
 use super::sizing::Decided;
 use super::training::{self, RunInputs};
 use crate::config::{self, Config, Stage};
+use crate::files;
 use crate::train::run_directory::RunDirectory;
 
 /// Checks the configuration, and returns the sizes that the run decided when it started.
@@ -50,8 +51,7 @@ pub fn check(config: &Config, stage: Stage, now: &RunInputs, directory: &RunDire
 /// If the file cannot be read or is damaged.
 pub fn frozen(directory: &RunDirectory) -> Result<Value, StageError> {
     let path = directory.file("config.json");
-    let text =
-        std::fs::read(&path).map_err(|source| StageError::File { path: path.clone(), action: "read", source })?;
+    let text = std::fs::read(&path).map_err(files::failed("read", &path))?;
     serde_json::from_slice(&text).map_err(|error| {
         StageError::Input(format!(
             "{}: not a valid configuration ({error}); start a new run without --resume",

@@ -17,6 +17,7 @@ use crate::config::{self, Config, MonitorChoice, Stage};
 use crate::distill::Teacher;
 use crate::distill::objective::Student;
 use crate::distill::registry::Registry;
+use crate::files;
 use crate::graph::{Loader, Vocabulary};
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::{Architecture, BatchNeeds, ModelDescription};
@@ -110,8 +111,7 @@ impl<'a> Run<'a> {
             Registry::new(&config.distillation.teachers_dir).check_writable(&origin.dataset.name)?;
         }
         let log = directory.file("log.txt");
-        let mut console =
-            Console::new(Some(&log)).map_err(|source| StageError::File { path: log, action: "write", source })?;
+        let mut console = Console::new(Some(&log)).map_err(files::failed("write", &log))?;
         if origin.counts_nodes {
             console = console.counting_nodes();
         }

@@ -44,7 +44,7 @@ pub fn score_only(config: &Config, target: Option<&Path>) -> Result<usize, Stage
                 if outcome.is_err() { Err(io::Error::other("not scored")) } else { Ok(()) }
             });
             let graphs = outcome?;
-            written.map_err(|source| StageError::File { path: path.to_owned(), action: "write the scores", source })?;
+            written.map_err(files::failed("write the scores", path))?;
             Ok(graphs)
         }
     }

@@ -23,7 +23,7 @@ use crate::memory::{Meter, retry_on_oom};
 use crate::memory_plan::estimate::ComparedLayers;
 use crate::nn::attention::Backend;
 use crate::nn::weights::StateDict;
-use crate::nn::{Architecture, DatasetIdentity, ModelDescription};
+use crate::nn::{Architecture, DatasetIdentity, ModelDescription, ModelError};
 use crate::shell;
 use crate::train::checkpoint;
 
@@ -196,6 +196,12 @@ fn hidden_ids(config: &Config, stage: Stage) -> HiddenIds {
     }
 }
 
+/// The error for a student whose teacher is of another kind than `expected`.
+pub(super) fn of_another_kind(teacher: &Architecture, expected: &'static str) -> StageError {
+    let found = teacher.model_name().to_owned();
+    ModelError::Architecture { field: "model", found, expected }.into()
+}
+
 /// The targets that the configured distillation needs. A latent whose distance has no weight is not returned, so not cached
 /// either.
 pub(super) fn asked(config: &Config) -> Asked {
@@ -341,13 +347,13 @@ pub fn start(
     usage: TeacherUse,
 ) -> Result<TeacherLink, StageError> {
     let settings = &config.distillation;
-    let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
+    let Some(found) = found else { return Ok(TeacherLink::none()) };
     let views = if found.asked.hidden_ids == HiddenIds::Seen { 0 } else { settings.kd_views as u64 };
     let shape = usage.shape(&data.store, views);
     let options = teacher_options(config, &found, data.device, &data.dataset, usage.batches_per_epoch);
     let model = found.model(training::attention_kernel(config))?;
     let teacher = Teacher::start(model, found.weights, &options, &shape)?;
-    Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
+    Ok(TeacherLink::new(Some(teacher), settings.teacher_burst, training::alpha(config)))
 }
 
 pub(super) fn teacher_options(

@@ -87,10 +87,7 @@ pub fn share_run(processes: &Processes, directory: &RunDirectory, resumes: bool)
     let resumes = processes.bytes_of_first(&[u8::from(resumes)])? == [1];
     for name in ["config.json", LAST, METRICS].into_iter().filter(|_| resumes) {
         let path = directory.file(name);
-        let error = |action| {
-            let path = path.clone();
-            move |source| StageError::File { path, action, source }
-        };
+        let error = |action| files::failed(action, &path);
         let own = match processes.is_first() && path.exists() {
             true => fs::read(&path).map_err(error("read"))?,
             false => Vec::new(),

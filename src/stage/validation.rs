@@ -87,7 +87,7 @@ pub fn choose_threshold(
     // Recorded thresholds, too: the last entry is the one used last.
     match records::record(model, &recorded) {
         // The results of a read-only run are just as valid.
-        Err(error @ EvaluateError::File { .. }) => tracing::warn!("{error}; continuing without recording it"),
+        Err(error @ EvaluateError::File(_)) => tracing::warn!("{error}; continuing without recording it"),
         recorded => recorded?,
     }
     Ok(Validated { raw, labels, held_out, recorded })

@@ -34,14 +34,8 @@ pub trait Workload<'a> {
     /// The batches of all epochs.
     type Plan: BatchPlan;
 
-    /// The configuration of the run.
-    fn config(&self) -> &'a Config;
-
-    /// The stage, which names the run's folder.
-    fn stage(&self) -> Stage;
-
-    /// The device, and the identity of the data.
-    fn origin(&self) -> Origin;
+    /// The data that was opened, and for what.
+    fn opened(&self) -> Opened<'a>;
 
     /// Finds what the student learns from, if that is configured, and checks that it fits the data and their division.
     ///
@@ -53,7 +47,9 @@ pub trait Workload<'a> {
     ///
     /// # Errors
     /// An input that cannot be read.
-    fn inputs(&mut self) -> Result<Map<String, Value>, StageError>;
+    fn inputs(&mut self) -> Result<Map<String, Value>, StageError> {
+        Ok(Map::new())
+    }
 
     /// Plans the batches.
     ///
@@ -111,6 +107,16 @@ pub trait Workload<'a> {
     fn finish(&self, _outcome: &Outcome) -> Result<(), StageError> {
         Ok(())
     }
+}
+
+/// Opened data.
+pub struct Opened<'a> {
+    /// The configuration of the run.
+    pub config: &'a Config,
+    /// The stage, which names the run's folder.
+    pub stage: Stage,
+    /// The device, and the identity of the data.
+    pub origin: Origin,
 }
 
 /// A network with initial weights.
@@ -194,13 +200,13 @@ fn train<'a, W: Workload<'a>>(
         Some(processes) => processes.first_before_others(open)?,
         None => open()?,
     };
-    let origin = workload.origin();
+    let Opened { config, stage, origin } = workload.opened();
     let device = origin.device;
     let teacher = workload.find_teacher()?;
     let mut inputs = workload.inputs()?;
-    let start = InitialWeights::find(workload.config(), &mut inputs)?;
+    let start = InitialWeights::find(config, &mut inputs)?;
     inputs.extend(start.iter().flat_map(InitialWeights::inputs));
-    let mut run = Run::open((workload.config(), workload.stage()), origin, teacher.identity(), inputs, together)?;
+    let mut run = Run::open((config, stage), origin, teacher.identity(), inputs, together)?;
     let writes = run.writes();
 
     let mut plan = workload.plan()?;

@@ -58,7 +58,7 @@ fn vgae(batch: &Batch, dropout: f64) -> (VgaeObjective, Trainable) {
     };
     let mut parameters = FreshParameters::new(1, Device::Cpu);
     let model = Vgae::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
-    let objective = VgaeObjective { model, teacher: TeacherLink::new(None, 1), distillation: None };
+    let objective = VgaeObjective { model, teacher: TeacherLink::none(), distillation: None };
     (objective, Trainable::new(parameters.into_tensors(), Device::Cpu).unwrap())
 }
 
@@ -76,7 +76,7 @@ fn gat(batch: &Batch, task: ClassLoss) -> (GatObjective, Trainable) {
     };
     let mut parameters = FreshParameters::new(1, Device::Cpu);
     let model = Gat::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
-    let (teacher, distillation, mean_label_weight) = (TeacherLink::new(None, 1), None, None);
+    let (teacher, distillation, mean_label_weight) = (TeacherLink::none(), None, None);
     let objective = GatObjective { model, task, teacher, distillation, labels: None, mean_label_weight };
     (objective, Trainable::new(parameters.into_tensors(), Device::Cpu).unwrap())
 }

@@ -7,13 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kdgat::curriculum::{OutputSource, Scores, TaskScorer};
+use kdgat::distill::alpha::Alpha;
 use kdgat::distill::frozen::{self, Asked, TeacherVocabulary};
 use kdgat::distill::objective::{GraphObjective, TeacherLink};
 use kdgat::distill::{CacheMode, CacheOptions, StoreShape, Teacher, TeacherOptions, Weights};
 use kdgat::graph::store::open_or_build_graphs;
-use kdgat::graph::{AssembleOptions, Level, Store, Task, assemble};
+use kdgat::graph::{AssembleOptions, Store, Task, assemble};
 use kdgat::nn::attention::Backend;
-use kdgat::nn::{Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, Scope, target_scale};
+use kdgat::nn::{Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, Pooling, Scope, target_scale};
 use kdgat::train::objective::{Objective, Part};
 use kdgat::train::trainable::Trainable;
 use support::cli::{Workplace, loss_columns};
@@ -65,25 +66,15 @@ fn store(folder: &Path, task: Task) -> Arc<Store> {
 fn architecture(store: &Store, graphs: &[u64], kind: GnnKind, pooling: Pooling) -> GnnConfig {
     let schema = store.schema().unwrap();
     GnnConfig {
-        level: Level::Graph,
-        virtual_node: false,
-        kind,
-        node_features: schema.node_columns() as i64,
         edge_features: if kind == GnnKind::Gin { schema.edge_columns() as i64 } else { 0 },
-        hidden: 24,
-        layers: 2,
         heads: if kind == GnnKind::Gat { 2 } else { 1 },
-        outputs: 2,
-        embedding_columns: 0,
         pooling,
         dropout: 0.2,
-        space: None,
-        paths: None,
         target_scales: match schema.task {
             Task::Regression => target_scale::with_linear_part(store, graphs).unwrap(),
             _ => Vec::new(),
         },
-        input: InputConfig::default(),
+        ..GnnConfig::new(kind, [schema.node_columns() as i64, 24, 2, 2])
     }
 }
 
@@ -107,7 +98,7 @@ fn teacher(config: &GnnConfig, tensors: &Trainable, store: &Store, cache: CacheM
     let cache = CacheOptions { mode: cache, ram_budget_bytes: 1 << 30, ..CacheOptions::off() };
     let options = TeacherOptions { cache, burst: 3, ..TeacherOptions::new(Device::Cpu) };
     let shape = StoreShape::new(store, None);
-    TeacherLink::new(Some(Teacher::start(model.unwrap(), weights, &options, &shape).unwrap()), 3)
+    TeacherLink::new(Some(Teacher::start(model.unwrap(), weights, &options, &shape).unwrap()), 3, Alpha::constant(0.7))
 }
 
 #[test]
@@ -160,7 +151,7 @@ fn difficulty_is_the_task_loss_and_depends_neither_on_chunks_nor_on_who_computes
                 space: None,
             };
             let batch = assemble(&store, &graphs, &options).unwrap();
-            let mut objective = GraphObjective::new(model, task, TeacherLink::new(None, 1), None);
+            let mut objective = GraphObjective::new(model, task, TeacherLink::none(), None);
             objective.receive(&batch).unwrap();
             let loss = tch::no_grad(|| objective.validation_loss(&batch, &Part::whole(&batch))).unwrap().total;
             let mean = whole.iter().map(|&value| f64::from(value)).sum::<f64>() / graphs.len() as f64;

@@ -9,11 +9,10 @@ use kdgat::distill::losses::LogitLoss;
 use kdgat::distill::objective::{GraphDistillation, GraphObjective, TeacherLink};
 use kdgat::distill::{Residency, Teacher};
 use kdgat::graph::padding::SizeClass;
-use kdgat::graph::{Batch, Level, NODE_FEATURES, Task};
+use kdgat::graph::{Batch, NODE_FEATURES, Task};
 use kdgat::nn::attention::Backend;
 use kdgat::nn::{
-    Architecture, FreshParameters, GatConfig, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, Scope, TargetScale,
-    VgaeConfig,
+    Architecture, FreshParameters, GatConfig, Gnn, GnnConfig, GnnKind, Pooling, Scope, TargetScale, VgaeConfig,
 };
 use kdgat::torch::device::cuda_device_count;
 use kdgat::train::console::Console;
@@ -108,22 +107,11 @@ impl Network {
     fn architecture(self, hidden: i64, deviation: f64) -> GnnConfig {
         let scale = TargetScale { mean: 0.3, deviation, weights: vec![0.02; NODE_FEATURES] };
         GnnConfig {
-            kind: self.kind,
-            node_features: NODE_FEATURES as i64,
-            edge_features: 0,
-            hidden,
-            layers: 2,
             heads: if self.kind == GnnKind::Gat { 2 } else { 1 },
-            outputs: TARGETS as i64,
-            embedding_columns: 0,
-            level: Level::Graph,
             pooling: self.pooling,
             virtual_node: self.virtual_node,
-            dropout: 0.0,
             target_scales: if self.task == Task::Regression { vec![scale; TARGETS] } else { Vec::new() },
-            space: None,
-            paths: None,
-            input: InputConfig::default(),
+            ..GnnConfig::new(self.kind, [NODE_FEATURES as i64, hidden, 2, TARGETS as i64])
         }
     }
 
@@ -133,13 +121,13 @@ impl Network {
         let taught_by = self.architecture(10, 3.0);
         let distillation = is_taught.then(|| GraphDistillation {
             loss: LogitLoss::SoftLabels { temperature: 4.0 },
-            alpha: Alpha::constant(0.7),
             teacher_scales: taught_by.target_scales.clone(),
             hints: None,
             vectors: None,
             embedding: None,
         });
-        let link = TeacherLink::new(is_taught.then(|| teacher(&Architecture::Graph(taught_by), device)), 1);
+        let teacher = is_taught.then(|| teacher(&Architecture::Graph(taught_by), device));
+        let link = TeacherLink::new(teacher, 1, Alpha::constant(0.7));
         let objective = GraphObjective::new(model, self.task, link, distillation);
         Training::of(Box::new(objective), parameters, device).unwrap()
     }

@@ -1,9 +1,8 @@
 //! GIN, GIN-E, GCN, GraphSAGE and GAT, each with and without a virtual node, equal PyTorch Geometric: names of tensors, outputs, and gradients.
 
-use kdgat::graph::Level;
 use kdgat::nn::attention::Backend;
 use kdgat::nn::layers::Mode;
-use kdgat::nn::{FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, Scope};
+use kdgat::nn::{FreshParameters, Gnn, GnnConfig, GnnKind, Pooling, Scope};
 use tch::{Device, Kind};
 
 use super::reference_values::{assert_close, batch, reference};
@@ -30,22 +29,11 @@ fn graph_networks_equal_pytorch_geometric() {
     ] {
         let heads = if kind == GnnKind::Gat { 2 } else { 1 };
         let config = GnnConfig {
-            kind,
-            node_features: 5,
             edge_features: if name.ends_with("gine") { EDGE_FEATURES as i64 } else { 0 },
-            hidden: 8,
-            layers: 3,
             heads,
-            outputs: 4,
-            embedding_columns: 0,
-            level: Level::Graph,
             pooling,
             virtual_node: name.starts_with("virtual_"),
-            dropout: 0.0,
-            target_scales: Vec::new(),
-            space: None,
-            paths: None,
-            input: InputConfig::default(),
+            ..GnnConfig::new(kind, [5, 8, 3, 4])
         };
         let of = |part: &str, tensor: &str| &reference[&format!("{name}.{part}.{tensor}")];
         for kernel in [Backend::Fused, Backend::Composed] {

@@ -1,10 +1,10 @@
 //! SGMP equals a plain computation over all paths at once: names of tensors, outputs, and gradients.
 
-use kdgat::graph::{Batch, Level, Space};
+use kdgat::graph::{Batch, Space};
 use kdgat::nn::attention::Backend;
 use kdgat::nn::layers::Mode;
 use kdgat::nn::sgmp::PathConfig;
-use kdgat::nn::{FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, Scope};
+use kdgat::nn::{FreshParameters, Gnn, GnnConfig, GnnKind, Pooling, Scope};
 use tch::{Device, Kind, Tensor};
 
 use super::reference_values::{self, Reference, assert_close, reference};
@@ -31,22 +31,9 @@ fn sgmp_equals_the_plain_computation() {
     let batch = batch(&reference);
     for (name, pooling) in [("sum", Pooling::Sum), ("mean", Pooling::Mean)] {
         let config = GnnConfig {
-            kind: GnnKind::Sgmp,
-            node_features: 3,
-            edge_features: 0,
-            hidden: 8,
-            layers: 2,
-            heads: 1,
-            outputs: 4,
-            embedding_columns: 0,
-            level: Level::Graph,
             pooling,
-            virtual_node: false,
-            dropout: 0.0,
-            target_scales: Vec::new(),
-            space: None,
             paths: Some(PathConfig { cutoff: 10.0, gaussians: PathConfig::GAUSSIANS }),
-            input: InputConfig::default(),
+            ..GnnConfig::new(GnnKind::Sgmp, [3, 8, 2, 4])
         };
         for kernel in [Backend::Fused, Backend::Composed] {
             let mut fresh = FreshParameters::new(0, Device::Cpu);

@@ -2,13 +2,12 @@
 //! of a molecule in space, nor on the order of its atoms; forces turn along.
 
 use kdgat::graph::edge_list::{EdgeList, from_edge_list};
-use kdgat::graph::{Batch, Level, Space};
+use kdgat::graph::{Batch, Space};
 use kdgat::nn::attention::Backend;
 use kdgat::nn::layers::Mode;
 use kdgat::nn::space::SpaceAnswer;
 use kdgat::nn::{
-    FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, RadialBasis, Scope, SpaceConfig,
-    parameters::NamedTensor,
+    FreshParameters, Gnn, GnnConfig, GnnKind, Pooling, RadialBasis, Scope, SpaceConfig, parameters::NamedTensor,
 };
 use tch::{Device, Kind, Tensor};
 
@@ -68,19 +67,7 @@ fn sizes(reference: &Reference) -> Vec<usize> {
 
 fn config(kind: GnnKind, basis: RadialBasis, pooling: Pooling) -> GnnConfig {
     GnnConfig {
-        kind,
-        node_features: 1,
-        edge_features: 0,
-        hidden: 8,
-        layers: 2,
-        heads: 1,
-        outputs: 1,
-        embedding_columns: 0,
-        level: Level::Graph,
         pooling,
-        virtual_node: false,
-        dropout: 0.0,
-        target_scales: Vec::new(),
         space: Some(SpaceConfig {
             cutoff: CUTOFF,
             kinds: 100,
@@ -89,8 +76,7 @@ fn config(kind: GnnKind, basis: RadialBasis, pooling: Pooling) -> GnnConfig {
             radial_functions: 5,
             forces: true,
         }),
-        paths: None,
-        input: InputConfig::default(),
+        ..GnnConfig::new(kind, [1, 8, 2, 1])
     }
 }
 

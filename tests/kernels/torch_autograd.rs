@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use support::process::runs_alone;
 
-use kdgat::torch::autograd::{self, Forward, Function, apply, backward_from, gradients};
+use kdgat::torch::autograd::{self, Forward, Function, Gradients, apply, backward_from, gradients};
 use kdgat::torch::checkpoint::checkpoint;
 use kdgat::torch::draw;
 use kdgat::torch::grad::{clear_grad, detached_leaves, set_grad};
@@ -33,12 +33,7 @@ impl Function for Example {
         Ok(Forward { outputs, saved })
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, needed: &[bool]) -> Result<Gradients, TchError> {
         (self.backward)(&saved, &gradients, needed)
     }
 }
@@ -161,12 +156,7 @@ fn an_output_that_is_an_input_is_refused() {
         fn forward(&mut self, inputs: &[&Tensor], _: bool) -> Result<Forward, TchError> {
             Ok(Forward { outputs: vec![inputs[0].shallow_clone()], saved: vec![] })
         }
-        fn backward(
-            &self,
-            _: Vec<Tensor>,
-            _: Vec<Option<Tensor>>,
-            _: &[bool],
-        ) -> Result<Vec<Option<Tensor>>, TchError> {
+        fn backward(&self, _: Vec<Tensor>, _: Gradients, _: &[bool]) -> Result<Gradients, TchError> {
             unreachable!()
         }
     }

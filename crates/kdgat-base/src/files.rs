@@ -8,6 +8,30 @@ use std::path::{Path, PathBuf};
 
 pub use partial::{Partial, is_old, random_number};
 
+/// A file or folder that could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: cannot {action}: {source}", path = path.display())]
+pub struct FileError {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// The attempted action: completes "cannot …".
+    pub action: &'static str,
+    /// Error of the operating system.
+    pub source: io::Error,
+}
+
+impl FileError {
+    /// True if the given path caused it, see [`is_about_the_path`].
+    pub fn is_input(&self) -> bool {
+        is_about_the_path(&self.source)
+    }
+}
+
+/// Returns a closure for `map_err` that adds the attempted action ("read", "write") and the path.
+pub fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> FileError + Copy {
+    move |source| FileError { path: path.to_owned(), action, source }
+}
+
 /// Extension of files that are being written. No reader ever opens a file with it.
 pub const PARTIAL_EXTENSION: &str = "partial";
 /// Symbolic links followed in a chain, the same limit as Linux.

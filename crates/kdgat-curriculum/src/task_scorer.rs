@@ -168,8 +168,7 @@ impl OutputSource<'_> {
 }
 
 fn teacher_outputs(teacher: &mut TeacherLink, batch: &Batch) -> Result<Vec<Vec<f32>>, CurriculumError> {
-    teacher.read().map_err(ObjectiveError::from)?;
-    let targets = teacher.rows_of(&Part::whole(batch))?;
+    let targets = teacher.targets_of(&Part::whole(batch))?;
     let outputs = targets.as_ref().and_then(|targets| targets.get(TargetName::Logits));
     let outputs =
         outputs.ok_or_else(|| ObjectiveError::from("the teacher returns no outputs to compute losses from"))?;

@@ -305,11 +305,9 @@ impl Calibration {
     /// Writes the file atomically.
     pub fn write(&self, path: &Path) -> Result<(), EvaluateError> {
         let text = serde_json::to_vec_pretty(self).map_err(std::io::Error::other);
-        text.and_then(|text| files::write_atomically(path, &text)).map_err(|source| EvaluateError::File {
-            path: path.to_owned(),
-            action: "write the calibration",
-            source,
-        })
+        Ok(text
+            .and_then(|text| files::write_atomically(path, &text))
+            .map_err(files::failed("write the calibration", path))?)
     }
 
     /// Reads a calibration file made for the model with these weights, together with an autoencoder with the weights `partner`.

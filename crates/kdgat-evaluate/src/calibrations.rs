@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{Calibration, Ensemble, EvaluateError};
+use kdgat_base::files;
 
 /// Subfolder of the run's folder.
 const FOLDER: &str = "calibrations";
@@ -44,11 +45,11 @@ pub fn name_after(log: &Path) -> Option<String> {
 /// Names of the model's calibrations, in ascending order.
 pub fn names(models: &Ensemble) -> Result<Vec<String>, EvaluateError> {
     let folder = models.folder().join(FOLDER);
-    let error = |source| EvaluateError::File { path: folder.clone(), action: "list", source };
+    let error = files::failed("list", &folder);
     let entries = match fs::read_dir(&folder) {
         Ok(entries) => entries,
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(error(source)),
+        Err(source) => return Err(error(source).into()),
     };
     let mut names = Vec::new();
     for entry in entries {

@@ -29,15 +29,8 @@ pub enum EvaluateError {
     #[error(transparent)]
     Registry(#[from] RegistryError),
     /// A file cannot be read or written.
-    #[error("{path}: cannot {action}: {source}", path = path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The attempted action, as in "cannot {action}".
-        action: &'static str,
-        /// Error of the operating system.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] files::FileError),
     /// A file of a run has invalid content.
     #[error("{path}: {reason}", path = path.display())]
     Content {
@@ -57,7 +50,7 @@ impl EvaluateError {
         match self {
             Self::Store(error) => error.is_input(),
             Self::Checkpoint(error) => error.is_input(),
-            Self::File { source, .. } => files::is_about_the_path(source),
+            Self::File(error) => error.is_input(),
             Self::Model(ModelError::Torch(_)) => false,
             _ => true,
         }

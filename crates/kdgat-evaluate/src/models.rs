@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use kdgat_base::files;
 use serde_json::Value;
 use tch::Device;
 
@@ -120,7 +121,7 @@ impl TrainedModel {
                 other => other.into(),
             },
         )?;
-        let file_error = |source| EvaluateError::File { path: path.to_owned(), action: "read the size", source };
+        let file_error = files::failed("read the size", path);
         let file_bytes = fs::metadata(path).map_err(file_error)?.len();
         let folder = path.parent().unwrap_or(Path::new("."));
         let config = frozen_config(folder);
@@ -254,7 +255,7 @@ fn subfolders(parent: &Path) -> Result<Vec<PathBuf>, EvaluateError> {
     if !parent.exists() {
         return Ok(Vec::new());
     }
-    let error = |source| EvaluateError::File { path: parent.to_owned(), action: "list", source };
+    let error = files::failed("list", parent);
     let mut folders = Vec::new();
     for entry in fs::read_dir(parent).map_err(error)? {
         let path = entry.map_err(error)?.path();

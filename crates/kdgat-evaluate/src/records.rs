@@ -222,11 +222,9 @@ pub fn record(model: &TrainedModel, threshold: &RecordedThreshold) -> Result<(),
 pub(super) fn write_file(model: &TrainedModel, file: &ThresholdFile) -> Result<(), EvaluateError> {
     let path = path(model);
     let text = serde_json::to_vec_pretty(file).map_err(std::io::Error::other);
-    text.and_then(|text| files::write_atomically(&path, &text)).map_err(|source| EvaluateError::File {
-        path,
-        action: "record the threshold",
-        source,
-    })
+    Ok(text
+        .and_then(|text| files::write_atomically(&path, &text))
+        .map_err(files::failed("record the threshold", &path))?)
 }
 
 fn path(model: &TrainedModel) -> PathBuf {

@@ -32,15 +32,8 @@ pub enum FusionError {
     #[error(transparent)]
     Run(#[from] RunError),
     /// A file-system operation failed.
-    #[error("{path}: cannot {action}: {source}", path = path.display())]
-    File {
-        /// The file or folder.
-        path: PathBuf,
-        /// The attempted action, as in "cannot {action}".
-        action: &'static str,
-        /// Error of the operating system.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] files::FileError),
     /// A file of states is corrupt or incomplete.
     #[error("{path}: {reason}; delete it to recompute the states", path = path.display())]
     Damaged {
@@ -93,7 +86,7 @@ impl FusionError {
             Self::Checkpoint(error) => error.is_input(),
             Self::Run(error) => error.is_input(),
             Self::Log(error) => error.is_input(),
-            Self::File { source, .. } => files::is_about_the_path(source),
+            Self::File(error) => error.is_input(),
             Self::Damaged { .. } | Self::Input(_) | Self::OtherIdentity { .. } => true,
             Self::Model(_) | Self::Interrupted { .. } | Self::NotFinite { .. } => false,
         }

@@ -13,6 +13,7 @@
 
 use std::time::Instant;
 
+use kdgat_base::files;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Reduction;
@@ -29,7 +30,7 @@ use kdgat_train::fit::{Ending, LAST, METRICS};
 use kdgat_train::logs::CsvLog;
 use kdgat_train::memory::{self, Meter, retry_on_oom};
 use kdgat_train::metrics::{EpochMetrics, metrics_header, metrics_row};
-use kdgat_train::run_directory::{RunDirectory, RunError};
+use kdgat_train::run_directory::RunDirectory;
 use kdgat_train::schedule::{Progress, Schedule};
 
 /// Metrics logged per epoch in addition to the total loss.
@@ -210,7 +211,7 @@ fn epoch_metrics(
 fn write_checkpoint(learner: &dyn Learner, run: &RunDirectory, position: &AgentPosition) -> Result<(), FusionError> {
     let path = run.file(LAST);
     if let Some(folder) = path.parent() {
-        let error = |source| RunError::File { path: folder.to_owned(), action: "create", source };
+        let error = files::failed("create", folder);
         std::fs::create_dir_all(folder).map_err(error)?;
     }
     Ok(checkpoint::write(&path, &learner.state()?, position)?)

@@ -102,7 +102,7 @@ impl StateFile {
     /// # Errors
     /// Names what is damaged, or the states the file holds if they are not those of `key`.
     pub fn open(path: &Path, key: &StateKey) -> Result<Self, FusionError> {
-        let error = |action| move |source| FusionError::File { path: path.to_owned(), action, source };
+        let error = |action| files::failed(action, path);
         let file = File::open(path).map_err(error("open the states"))?;
         // The file has its final name and is never modified: writers write another file and rename it.
         let mapped = mapped::map(&file).map_err(error("map the states"))?;
@@ -195,7 +195,7 @@ impl StateWriter {
         let mut building = target.as_os_str().to_owned();
         building.push(".building");
         let building = PathBuf::from(building);
-        let error = |source| FusionError::File { path: building.clone(), action: "write the states", source };
+        let error = files::failed("write the states", &building);
         if let Some(folder) = target.parent() {
             fs::create_dir_all(folder).map_err(error)?;
         }
@@ -248,7 +248,7 @@ impl StateWriter {
     }
 
     fn error(&self, source: io::Error) -> FusionError {
-        FusionError::File { path: self.building.clone(), action: "write the states", source }
+        files::failed("write the states", &self.building)(source).into()
     }
 }
 

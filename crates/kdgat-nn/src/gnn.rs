@@ -251,10 +251,10 @@ mod tests {
     use std::sync::Arc;
     use tch::{Device, Kind};
 
+    use super::super::Pooling;
     use super::super::fused::edge_messages::edge_message_sum;
     use super::super::fused::neighbours::neighbour_sum;
     use super::super::parameters::FreshParameters;
-    use super::super::{InputConfig, Pooling};
     use super::*;
 
     /// A path of three nodes, a star of four, and a node without edges; features are 0, 1, 2…
@@ -304,22 +304,12 @@ mod tests {
             _ => Pooling::Attention,
         };
         GnnConfig {
-            kind,
-            node_features: 2,
             edge_features,
-            hidden: 6,
-            layers: 2,
             heads: if kind == GnnKind::Gat { 2 } else { 1 },
-            outputs: 3,
             embedding_columns: 5,
-            level: Level::Graph,
             pooling,
             virtual_node,
-            dropout: 0.0,
-            target_scales: Vec::new(),
-            space: None,
-            paths: None,
-            input: InputConfig::default(),
+            ..GnnConfig::new(kind, [2, 6, 2, 3])
         }
     }
 

@@ -103,6 +103,29 @@ fn is_zero(value: &i64) -> bool {
 }
 
 impl GnnConfig {
+    /// A network with one head, which sums the nodes of each graph, without edge features, virtual node and dropout. SchNet, PaiNN and SGMP
+    /// also need [`GnnConfig::space`] or [`GnnConfig::paths`].
+    pub fn new(kind: GnnKind, [node_features, hidden, layers, outputs]: [i64; 4]) -> Self {
+        Self {
+            kind,
+            node_features,
+            edge_features: 0,
+            hidden,
+            layers,
+            heads: 1,
+            outputs,
+            embedding_columns: 0,
+            level: Level::Graph,
+            pooling: Pooling::Sum,
+            virtual_node: false,
+            dropout: 0.0,
+            target_scales: Vec::new(),
+            space: None,
+            paths: None,
+            input: InputConfig::default(),
+        }
+    }
+
     /// Columns of a layer's output.
     pub fn width(&self) -> i64 {
         self.hidden * self.heads

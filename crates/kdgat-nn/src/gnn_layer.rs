@@ -4,12 +4,13 @@ use kdgat_graph::{Batch, Level};
 use tch::{Kind, Tensor};
 
 use super::attention::Backend;
+use super::convolution::{Convolution, LayerEdges, Rows};
 use super::fused::edge_messages::edge_message_sum;
 use super::fused::neighbours::neighbour_sum;
 use super::gnn_config::{GnnConfig, GnnKind};
 use super::graph_pooling::GraphPool;
-use super::layers::{BatchNorm, Linear, Mode, matmul_transposed};
-use super::parameters::{Init, Scope};
+use super::layers::{BatchNorm, Linear, Mode};
+use super::parameters::Scope;
 use super::virtual_node::VirtualNode;
 use super::{GatConv, ModelError};
 
@@ -40,16 +41,7 @@ enum GnnConv {
         inner_norm: BatchNorm,
         second: Linear,
     },
-    Gcn {
-        weight: Tensor,
-        bias: Tensor,
-    },
-    Sage {
-        neighbours: Linear,
-        own: Tensor,
-    },
-    Gat(GatConv),
-    Mlp(Linear),
+    Other(Convolution),
 }
 
 impl GnnLayer {
@@ -70,16 +62,10 @@ impl GnnLayer {
                 let second = Linear::new(nn.sub("lins").sub(1), width, width)?;
                 GnnConv::Gin { edges, first, inner_norm, second }
             }
-            GnnKind::Gcn => GnnConv::Gcn {
-                weight: conv.sub("lin").parameter("weight", &[width, input], Init::Glorot)?,
-                bias: conv.parameter("bias", &[width], Init::Constant(0.0))?,
-            },
-            GnnKind::Sage => GnnConv::Sage {
-                neighbours: Linear::new(conv.sub("lin_l"), input, width)?,
-                own: conv.sub("lin_r").parameter("weight", &[width, input], Init::Linear { fan_in: input })?,
-            },
-            GnnKind::Gat => GnnConv::Gat(GatConv::new(conv, input, config.hidden, config.heads)?),
-            GnnKind::Mlp => GnnConv::Mlp(Linear::new(conv.sub("lin"), input, width)?),
+            GnnKind::Gcn => GnnConv::Other(Convolution::gcn(conv, [input, width])?),
+            GnnKind::Sage => GnnConv::Other(Convolution::sage(conv, [input, width])?),
+            GnnKind::Gat => GnnConv::Other(Convolution::Gat(GatConv::new(conv, input, config.hidden, config.heads)?)),
+            GnnKind::Mlp => GnnConv::Other(Convolution::Linear(Linear::new(conv.sub("lin"), input, width)?)),
             GnnKind::SchNet | GnnKind::PaiNN | GnnKind::Sgmp => {
                 let (found, expected) = (config.kind.as_str().to_owned(), "its layers are those of a network in space");
                 return Err(ModelError::Architecture { field: "kind", found, expected });
@@ -146,20 +132,10 @@ impl GnnConv {
                 let hidden = first.forward(&sums, kernel)?;
                 second.forward(&inner_norm.forward(&hidden, real, 0.0, kernel, mode)?, kernel)?
             }
-            // Σ_j W x_j / √(d_i d_j) + b over the neighbours and the node itself, d counting both.
-            Self::Gcn { weight, bias } => {
-                let scale = degrees(batch)?.f_rsqrt()?;
-                let values = matmul_transposed(x, weight, kernel)?.f_mul(&scale)?;
-                neighbour_sum(&values, adjacency, kernel)?.f_mul(&scale)?.f_add(bias)?
+            Self::Other(convolution) => {
+                let edges = LayerEdges { adjacency, source_degrees: None };
+                convolution.forward(&Rows::Matrix(x.shallow_clone()), Some(edges), None, kernel)?
             }
-            // W_l·mean_j x_j + b + W_r·x_i; a node without neighbours has a mean of 0.
-            Self::Sage { neighbours, own } => {
-                let counts = degrees(batch)?.f_sub_scalar(1.0)?.f_clamp_min(1.0)?;
-                let mean = neighbour_sum(x, adjacency, kernel)?.f_sub(x)?.f_div(&counts)?;
-                neighbours.forward(&mean, kernel)?.f_add(&matmul_transposed(x, own, kernel)?)?
-            }
-            Self::Gat(conv) => conv.forward(x, adjacency, kernel)?,
-            Self::Mlp(linear) => linear.forward(x, kernel)?,
         })
     }
 }

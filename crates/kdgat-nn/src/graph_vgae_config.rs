@@ -5,7 +5,7 @@ use std::ops::Range;
 use kdgat_graph::{Level, NodeScaling};
 use serde::{Deserialize, Serialize};
 
-use super::{GnnConfig, GnnKind, InputConfig, ModelError, Pooling};
+use super::{GnnConfig, GnnKind, ModelError};
 
 /// Architecture of a [`GraphVgae`](super::GraphVgae).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,24 +29,8 @@ impl GraphVgaeConfig {
     /// A VGAE with `layers` layers of `hidden` columns and `latent` columns of the latent, for continuous features of nodes and without decoded
     /// edges or dropout.
     pub fn new(kind: GnnKind, scaling: NodeScaling, [hidden, layers, latent]: [i64; 3]) -> Self {
-        let encoder = GnnConfig {
-            kind,
-            node_features: scaling.width() as i64,
-            edge_features: 0,
-            hidden,
-            layers,
-            heads: 1,
-            outputs: latent,
-            embedding_columns: 0,
-            level: Level::Node,
-            pooling: Pooling::Sum,
-            virtual_node: false,
-            dropout: 0.0,
-            target_scales: Vec::new(),
-            space: None,
-            paths: None,
-            input: InputConfig::default(),
-        };
+        let encoder =
+            GnnConfig { level: Level::Node, ..GnnConfig::new(kind, [scaling.width() as i64, hidden, layers, latent]) };
         Self { encoder, categories: Vec::new(), scaling, decodes_edges: false, classes: Vec::new() }
     }
 

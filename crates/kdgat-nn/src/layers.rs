@@ -8,6 +8,7 @@ use tch::{Kind, Tensor};
 use super::ModelError;
 use super::attention::Backend;
 use super::fused::dropout::Dropout;
+use super::fused::elementwise::{Elementwise, with_dropout};
 use super::fused::norm::{EPSILON, MOMENTUM, Moments, norm_relu_dropout};
 use super::fused::step_seed::{self, LayerId};
 use super::fused::{self, Pass, activation, pool};
@@ -38,7 +39,7 @@ pub fn matmul_transposed(x: &Tensor, weight: &Tensor, kernel: Backend) -> Result
 /// position, so that a teacher's target for a graph is the same in every batch.
 pub fn sigmoid(x: &Tensor, kernel: Backend, mode: Mode) -> Result<Tensor, ModelError> {
     if fused::applies(kernel, &[x]) {
-        return Ok(fused::sigmoid::sigmoid(x)?);
+        return Ok(with_dropout(x, Elementwise::Sigmoid, None)?);
     }
     match mode {
         Mode::Training => Ok(x.f_sigmoid()?),
@@ -185,6 +186,14 @@ impl BatchNorm {
             None if self.is_fused(x, kernel) => Ok((self.fused_of_batch(x, pass, mask)?, true)),
             None => Ok((self.composed_of_batch(x, pass)?.f_relu()?, false)),
             Some(real) => Ok((self.composed_of_real(x, pass, real)?.f_relu()?, false)),
+        }
+    }
+
+    /// The normalisation alone, by torch's operations: `[rows, columns]` → the same shape.
+    pub(super) fn normalised(&self, x: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
+        match mode {
+            Mode::Training => self.composed_of_batch(x, Pass::Forward),
+            Mode::Evaluation => self.composed_of_running(x),
         }
     }
 

@@ -9,6 +9,7 @@ pub mod attention;
 pub mod blocks;
 pub mod class_loss;
 pub mod conv;
+pub mod convolution;
 pub mod description;
 pub mod error;
 pub mod fused;

@@ -85,11 +85,10 @@ mod tests {
     use kdgat_graph::{Adjacency, NodeFeatures, SparseRows};
     use tch::{Device, Kind};
 
+    use super::super::FreshParameters;
     use super::super::fused::step_seed;
     use super::super::node_gnn_config::{Activation, Aggregator, NodeGnnKind, Norm};
-    use super::super::node_layer::{LayerEdges, LayerInput};
     use super::super::parameters::NamedTensor;
-    use super::super::{FreshParameters, GivenTensors};
     use super::*;
     use crate::test_graphs::{adjacency, degrees, edges_into, numbers, random_edges, relative_difference};
 
@@ -230,50 +229,6 @@ mod tests {
             let [part, whole] = [blocks(&config, true), whole(&config, true)]
                 .map(|batch| step(&config, &batch, Backend::Fused, Mode::Evaluation));
             assert_close(&format!("{config:?}"), &part, &whole);
-        }
-    }
-
-    /// Evaluates a teacher as inference does: each layer for all nodes before the next, a few nodes at a time.
-    #[test]
-    fn layers_over_blocks_of_nodes_are_a_forward() {
-        for config in configs() {
-            let (model, tensors) = network(&config, Backend::Auto);
-            let mut given = GivenTensors::new(tensors.into_iter().map(|named| (named.name, named.tensor)));
-            let (graph, x) = (graph(), features());
-            let degrees = degrees(&graph);
-            let everyone: Vec<usize> = (0..NODES).collect();
-            let (mut rows, mut initial) = (x, None::<Tensor>);
-            let _guard = tch::no_grad_guard();
-            for index in 0..config.num_layers() {
-                let mut scope = Scope::root(&mut given);
-                let layer = NodeLayer::new(&mut scope, &config, index).unwrap();
-                if index == config.layers {
-                    initial = Some(rows.shallow_clone());
-                }
-                let of_block = |nodes: &[usize]| {
-                    let (adjacency, sources) = edges_into(&graph, nodes);
-                    let (adjacency, sources) = match config.edges_of_layer(index) {
-                        Some(_) => (Some(adjacency), sources),
-                        None => (None, nodes.to_vec()),
-                    };
-                    let (inputs, source_degrees) = (rows_of(&rows, &sources), rows_of(&degrees, &sources));
-                    let edges = adjacency
-                        .as_ref()
-                        .map(|adjacency| LayerEdges { adjacency, source_degrees: Some(&source_degrees) });
-                    let initial = initial.as_ref().map(|initial| rows_of(initial, nodes));
-                    let features = NodeFeatures::Sparse(sparse(&inputs));
-                    let input = match &initial {
-                        Some(initial) => LayerInput::Propagated { rows: &inputs, initial },
-                        None if index == 0 => LayerInput::Features(&features),
-                        None => LayerInput::Rows(&inputs),
-                    };
-                    layer.forward(input, edges, &config, Backend::Auto, Mode::Evaluation).unwrap()
-                };
-                rows = Tensor::cat(&everyone.chunks(7).map(of_block).collect::<Vec<_>>(), 0);
-            }
-            let expected = model.forward(&whole(&config, true), Mode::Evaluation).unwrap();
-            let difference = relative_difference(&rows_of(&rows, &SEEDS), &expected);
-            assert!(difference < 1e-5, "{config:?}: {difference:e}");
         }
     }
 

@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use tch::{Kind, TchError, Tensor};
 
 use super::ModelError;
@@ -87,8 +87,7 @@ pub fn norm_of_all(x: &Tensor, tensors: NormTensors, sums: &Arc<dyn Sums>) -> Re
 
 /// The sum of `[numbers]`, f64, over all processes; differentiable.
 fn total(numbers: &Tensor, sums: &Arc<dyn Sums>) -> Result<Tensor, TchError> {
-    let mut outputs = autograd::apply(Total { sums: Arc::clone(sums) }, &[numbers])?;
-    Ok(outputs.pop().unwrap_or_default())
+    autograd::apply_one(Total { sums: Arc::clone(sums) }, &[numbers])
 }
 
 struct Total {
@@ -111,12 +110,7 @@ impl Function for Total {
     }
 
     /// Every process's loss depends on the sum, so that the gradient is the sum of theirs.
-    fn backward(
-        &self,
-        _: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        _: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, _: Vec<Tensor>, gradients: Gradients, _: &[bool]) -> Result<Gradients, TchError> {
         Ok(vec![gradients[0].as_ref().map(|gradient| self.of(gradient)).transpose()?])
     }
 }

@@ -216,8 +216,8 @@ impl<'a> Network<'a> {
 
 #[cfg(test)]
 mod tests {
+    use kdgat_nn::Gnn;
     use kdgat_nn::attention::Backend;
-    use kdgat_nn::{Gnn, InputConfig};
 
     use super::*;
     use crate::test_models::{expect_complete, state_of};
@@ -231,22 +231,13 @@ mod tests {
                 let edge_features = if kind == GnnKind::Gin { position as i64 } else { 0 };
                 let scale = TargetScale { mean: 1.0, deviation: 2.0, weights: vec![0.5, -1.0] };
                 let config = GnnConfig {
-                    kind,
-                    node_features: 2,
                     edge_features,
-                    hidden: 6,
-                    layers: 2,
                     heads: if kind == GnnKind::Gat { 2 } else { 1 },
-                    outputs: 2,
                     embedding_columns: if position > 1 { 5 } else { 0 },
-                    level: Level::Graph,
                     pooling,
                     virtual_node: position % 2 == 1 && kind != GnnKind::Mlp,
-                    dropout: 0.0,
                     target_scales: if position > 0 { vec![scale, TargetScale::of_units()] } else { Vec::new() },
-                    space: None,
-                    paths: None,
-                    input: InputConfig::default(),
+                    ..GnnConfig::new(kind, [2, 6, 2, 2])
                 };
                 let state = state_of(|scope| Gnn::new(scope, &config, Backend::Auto).map(drop));
                 let bytes = graph_network(&config, &state, &[]).unwrap();

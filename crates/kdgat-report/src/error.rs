@@ -19,15 +19,8 @@ pub enum ReportError {
         reason: String,
     },
     /// A file operation failed.
-    #[error("{path}: cannot {action}: {source}", path = path.display())]
-    File {
-        /// The file or folder.
-        path: PathBuf,
-        /// The attempted action, as in "cannot {action}".
-        action: &'static str,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] files::FileError),
     /// A chart could not be drawn.
     #[error("cannot draw a chart: {0}")]
     Draw(String),
@@ -49,7 +42,7 @@ impl ReportError {
     pub fn is_input(&self) -> bool {
         match self {
             Self::Input { .. } => true,
-            Self::File { source, .. } => files::is_about_the_path(source),
+            Self::File(error) => error.is_input(),
             Self::Sweep(error) => error.is_input(),
             _ => false,
         }
@@ -62,8 +55,7 @@ impl ReportError {
 
     /// Returns a closure for `map_err` that adds the path and the attempted action ("read", "write").
     pub fn file(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
-        move |source| Self::File { path, action, source }
+        move |source| files::failed(action, path)(source).into()
     }
 }
 

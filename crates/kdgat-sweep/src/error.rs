@@ -3,21 +3,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use kdgat_base::files;
 use kdgat_config::ConfigError;
 
 /// Error of a sweep. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
     /// A file operation failed.
-    #[error("{path}: cannot {action}: {source}", path = path.display())]
-    File {
-        /// File or folder.
-        path: PathBuf,
-        /// The attempted action, as in "cannot {action}".
-        action: &'static str,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] files::FileError),
     /// The sweep file is not valid TOML, or has an unknown key.
     #[error("{file}:{line}: {message}")]
     Syntax {
@@ -108,12 +102,12 @@ pub enum SweepError {
 impl SweepError {
     /// Returns a closure for `map_err` that adds the path and the attempted action ("read", "write").
     pub fn file<'a>(path: &'a Path, action: &'static str) -> impl Fn(io::Error) -> SweepError + 'a {
-        move |source| SweepError::File { path: path.to_owned(), action, source }
+        move |source| files::failed(action, path)(source).into()
     }
 
     /// True if another command line or sweep file can fix the error (exit code 2).
     pub fn is_input(&self) -> bool {
-        !matches!(self, Self::File { .. } | Self::Batch { .. } | Self::Lost { .. })
+        !matches!(self, Self::File(_) | Self::Batch { .. } | Self::Lost { .. })
     }
 }
 

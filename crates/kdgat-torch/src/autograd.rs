@@ -34,13 +34,11 @@ pub trait Function: Send + 'static {
     ///
     /// `gradients` has one entry per output, `None` if the loss does not depend on it; an entry dropped in this
     /// function is freed at once. The caller of `backward` gets errors and panics as errors.
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError>;
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, needed: &[bool]) -> Result<Gradients, TchError>;
 }
+
+/// The gradients of several tensors; `None` stands for zero.
+pub type Gradients = Vec<Option<Tensor>>;
 
 /// The result of a forward.
 pub struct Forward {
@@ -49,6 +47,19 @@ pub struct Forward {
     /// Tensors that the backward needs: inputs, outputs or others. libtorch checks that nobody modifies them in the
     /// meantime.
     pub saved: Vec<Tensor>,
+}
+
+impl Forward {
+    /// One output, which the backward reads, too, if there is one.
+    pub fn saving_output(output: Tensor, recorded: bool) -> Self {
+        let saved = if recorded { vec![output.shallow_clone()] } else { Vec::new() };
+        Self { outputs: vec![output], saved }
+    }
+}
+
+/// [`apply`] for a function of one output.
+pub fn apply_one<F: Function>(function: F, inputs: &[&Tensor]) -> Result<Tensor, TchError> {
+    Ok(apply(function, inputs)?.pop().unwrap_or_default())
 }
 
 /// Runs `function` on `inputs` and records it for the backward if any input requires a gradient.
@@ -98,13 +109,13 @@ pub fn gradients(
     output_gradients: &[Option<&Tensor>],
     inputs: &[&Tensor],
     keep_graph: bool,
-) -> Result<Vec<Option<Tensor>>, TchError> {
+) -> Result<Gradients, TchError> {
     let graph = Graph { keep: keep_graph, create: false };
     of_inputs(outputs, output_gradients, inputs, graph)
 }
 
 /// Like [`gradients`], of scalars, but records the backward, too, so that a loss of the gradients can be differentiated.
-pub fn recorded_gradients(outputs: &[&Tensor], inputs: &[&Tensor]) -> Result<Vec<Option<Tensor>>, TchError> {
+pub fn recorded_gradients(outputs: &[&Tensor], inputs: &[&Tensor]) -> Result<Gradients, TchError> {
     of_inputs(outputs, &vec![None; outputs.len()], inputs, Graph { keep: true, create: true })
 }
 
@@ -122,7 +133,7 @@ fn of_inputs(
     output_gradients: &[Option<&Tensor>],
     inputs: &[&Tensor],
     graph: Graph,
-) -> Result<Vec<Option<Tensor>>, TchError> {
+) -> Result<Gradients, TchError> {
     if inputs.is_empty() {
         return Ok(Vec::new());
     }
@@ -134,7 +145,7 @@ fn of_inputs(
 
 /// Like [`gradients`], but takes ownership of the outputs and their gradients and frees them as the backward passes
 /// them.
-pub fn gradients_consuming(roots: Vec<(Tensor, Tensor)>, inputs: &[&Tensor]) -> Result<Vec<Option<Tensor>>, TchError> {
+pub fn gradients_consuming(roots: Vec<(Tensor, Tensor)>, inputs: &[&Tensor]) -> Result<Gradients, TchError> {
     let mut results = vec![ptr::null_mut(); inputs.len()];
     let input_pointers = ffi::pointers(inputs);
     let (outputs, weights): (Vec<_>, Vec<_>) =

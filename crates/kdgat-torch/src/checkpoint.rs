@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use tch::{TchError, Tensor};
 
 use super::autocast::AutocastState;
-use super::autograd::{self, Forward, Function};
+use super::autograd::{self, Forward, Function, Gradients};
 use super::grad::detached_leaves;
 
 /// Runs `body` on `inputs` and saves none of its activations, only its outputs.
@@ -42,12 +42,7 @@ where
     }
 
     /// Frees recomputed activations and output gradients as the backward passes them.
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, needed: &[bool]) -> Result<Gradients, TchError> {
         let (inputs, parameters) = saved.split_at(self.num_inputs);
         let leaves = detached_leaves(&inputs.iter().collect::<Vec<_>>())?;
         let outputs = {

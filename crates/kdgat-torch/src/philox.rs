@@ -74,9 +74,7 @@ mod tests {
         first: u64,
     }
 
-    impl Kernel for Lanes {
-        type Output = Words;
-
+    impl Kernel<Words> for Lanes {
         #[inline(always)]
         fn run<I: Instructions>(self) -> Words {
             I::philox(self.key, self.first)

@@ -144,12 +144,10 @@ fn wide_row_products<I: Instructions>(left: &[f32], rows: (Matrix<f32>, &[i32]),
     }
 }
 
-/// Code to be compiled for several instruction sets.
-pub trait Kernel {
-    /// The result type.
-    type Output;
+/// Code to be compiled for several instruction sets, with a result of type `R`.
+pub trait Kernel<R = ()> {
     /// Runs the kernel. Mark the implementation `#[inline(always)]`.
-    fn run<I: Instructions>(self) -> Self::Output;
+    fn run<I: Instructions>(self) -> R;
 }
 
 /// The widest level that [`dispatch`] uses; no limit until [`limit_level`] is called.
@@ -162,7 +160,7 @@ pub fn limit_level(level: Level) {
 }
 
 /// Runs `kernel` with the widest vectors of this machine.
-pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+pub fn dispatch<R>(kernel: impl Kernel<R>) -> R {
     let limit = match LIMIT.load(Ordering::Relaxed) {
         0 => Level::Baseline,
         1 => Level::Avx2,
@@ -175,7 +173,7 @@ pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
 ///
 /// # Panics
 /// If this machine does not support `level`.
-pub fn dispatch_at<K: Kernel>(level: Level, kernel: K) -> K::Output {
+pub fn dispatch_at<R>(level: Level, kernel: impl Kernel<R>) -> R {
     assert!(level <= Level::best(), "this machine supports {:?}, not {level:?}", Level::best());
     match level {
         // SAFETY (both): the machine has these instructions, as checked above.
@@ -200,8 +198,7 @@ mod tests {
 
     struct Dot<'a>(&'a [f32], &'a [f32]);
 
-    impl Kernel for Dot<'_> {
-        type Output = f32;
+    impl Kernel<f32> for Dot<'_> {
         #[inline(always)]
         fn run<I: Instructions>(self) -> f32 {
             I::dot(self.0, self.1)

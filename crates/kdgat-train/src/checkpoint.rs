@@ -25,15 +25,8 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// A file could not be read or written.
-    #[error("{path}: cannot {action}: {source}", path = path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Failed action: completes "cannot …".
-        action: &'static str,
-        /// Error of the operating system.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] files::FileError),
     /// The file is not a checkpoint.
     #[error("{path}: is not a checkpoint of kdgat ({reason}); {}", wanted.advice(), path = path.display())]
     Foreign {
@@ -94,7 +87,7 @@ impl CheckpointError {
     /// True if the user's files or settings caused it (exit code 2), false for the machine or the program (exit code 1).
     pub fn is_input(&self) -> bool {
         match self {
-            Self::File { source, .. } => files::is_about_the_path(source),
+            Self::File(error) => error.is_input(),
             Self::Model(ModelError::Torch(_)) | Self::Content { .. } => false,
             _ => true,
         }
@@ -129,11 +122,7 @@ pub fn write<T: Serialize>(path: &Path, tensors: &StateDict, content: &T) -> Res
     }
     let metadata = HashMap::from([(METADATA_KEY.to_owned(), text)]);
     let file = safetensors::serialize(views, Some(metadata)).map_err(|error| unfit(error.to_string()))?;
-    files::write_atomically(path, &file).map_err(|source| CheckpointError::File {
-        path: path.to_owned(),
-        action: "write the checkpoint",
-        source,
-    })
+    Ok(files::write_atomically(path, &file).map_err(files::failed("write the checkpoint", path))?)
 }
 
 /// Reads a file written by [`write`].
@@ -143,11 +132,7 @@ pub fn write<T: Serialize>(path: &Path, tensors: &StateDict, content: &T) -> Res
 pub fn read<T: Content>(path: &Path) -> Result<(StateDict, T), CheckpointError> {
     let damaged = |reason: String| CheckpointError::Damaged { path: path.to_owned(), reason, kind: T::KIND };
     let foreign = |reason| CheckpointError::Foreign { path: path.to_owned(), reason, wanted: T::KIND };
-    let file = std::fs::read(path).map_err(|source| CheckpointError::File {
-        path: path.to_owned(),
-        action: "read the checkpoint",
-        source,
-    })?;
+    let file = std::fs::read(path).map_err(files::failed("read the checkpoint", path))?;
     // A file named *.safetensors counts as damaged; under any other name it never was a safetensors file.
     let is_named_so = path.extension().is_some_and(|extension| extension == "safetensors");
     let (_, header) = safetensors::SafeTensors::read_metadata(&file).map_err(|error| match is_named_so {

@@ -1,6 +1,6 @@
 //! Errors that end the epoch loop.
 
-use kdgat_base::{exit, files};
+use kdgat_base::exit;
 use kdgat_graph::StoreError;
 use kdgat_nn::ModelError;
 use kdgat_torch::device::DeviceError;
@@ -115,7 +115,7 @@ impl RunError {
     /// True if the user's files or settings caused it (exit code 2), false for the machine or the program (exit code 1).
     pub fn is_input(&self) -> bool {
         match self {
-            Self::File { source, .. } => files::is_about_the_path(source),
+            Self::File(error) => error.is_input(),
             Self::NothingToResume { .. } | Self::InUse { .. } | Self::Taken { .. } => true,
         }
     }

@@ -229,8 +229,8 @@ impl LoopState {
         memory::set_epoch(epoch);
         memory::set_activity(Activity::Training);
         fit.console.start_epoch(epoch, options.max_epochs, total_steps, self.position.step);
-        fit.objective.start_epoch(epoch, options.max_epochs);
-        fit.objective.source_mut().start_epoch();
+        fit.objective.start_epoch(epoch);
+        fit.objective.source_mut().start_epoch(epoch, options.max_epochs);
         self.epoch_clock = EpochClock::start(self.position.epoch_seconds);
 
         let rest: Vec<Vec<u64>> = batches.into_iter().skip(self.position.step as usize).collect();

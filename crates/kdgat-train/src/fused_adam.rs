@@ -68,9 +68,7 @@ pub(super) fn update([values, gradients, mean, mean_square]: [&mut Tensor; 4], u
 
 struct Squares<'a>(&'a [f32]);
 
-impl Kernel for Squares<'_> {
-    type Output = f64;
-
+impl Kernel<f64> for Squares<'_> {
     #[inline(always)]
     fn run<I: Instructions>(self) -> f64 {
         let mut lanes = [0.0_f64; 16];
@@ -93,8 +91,6 @@ struct Apply<'a> {
 }
 
 impl Kernel for Apply<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let Update { clip, weight_decay, share_first, share_second, beta_second, step, correction, epsilon } =

@@ -1,5 +1,6 @@
 //! `last/`: the state from which a run is resumed.
 
+use kdgat_base::files;
 use kdgat_nn::ModelError;
 use kdgat_nn::weights::StateDict;
 use tch::Tensor;
@@ -15,8 +16,7 @@ use super::state::Position;
 pub(super) fn write(fit: &Fit, optimizer: &Adam, sums: &Tensor, position: &Position) -> Result<(), FitError> {
     let path = fit.run.file(LAST);
     if let Some(folder) = path.parent() {
-        let error = |source| RunError::File { path: folder.to_owned(), action: "create", source };
-        std::fs::create_dir_all(folder).map_err(error)?;
+        std::fs::create_dir_all(folder).map_err(files::failed("create", folder)).map_err(RunError::from)?;
     }
     let mut tensors = StateDict::new();
     for (name, tensor) in fit.trainable.state_dict()? {

@@ -131,7 +131,7 @@ pub trait Objective {
     }
 
     /// Starts an epoch of training, counted from 0; called once more when it is resumed.
-    fn start_epoch(&mut self, _epoch: u64, _max_epochs: u64) {}
+    fn start_epoch(&mut self, _epoch: u64) {}
 
     /// Source of the targets of the loss.
     fn source(&self) -> &dyn TargetSource;
@@ -213,8 +213,8 @@ pub trait TargetSource {
         1
     }
 
-    /// Starts an epoch; [`TargetSource::status`] describes it from here on.
-    fn start_epoch(&mut self) {}
+    /// Starts an epoch of training, counted from 0, of at most `max_epochs`; [`TargetSource::status`] describes it from here on.
+    fn start_epoch(&mut self, _epoch: u64, _max_epochs: u64) {}
 
     /// Announces the next batches.
     fn announce(&mut self, _batches: &[Batch]) -> Result<(), ObjectiveError> {

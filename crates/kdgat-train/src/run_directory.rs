@@ -12,15 +12,8 @@ use kdgat_base::files;
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A file could not be read or written.
-    #[error("{path}: cannot {action}: {source}", path = path.display())]
-    File {
-        /// The file or folder.
-        path: PathBuf,
-        /// Failed action: completes "cannot …".
-        action: &'static str,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] files::FileError),
     /// There is no unfinished run to resume.
     #[error("{path}: no unfinished run to resume; start one without --resume", path = path.display())]
     NothingToResume {
@@ -58,7 +51,7 @@ pub struct RunDirectory {
 impl RunDirectory {
     /// Creates and locks the folder with the next free number below `parent`.
     pub fn create(parent: &Path) -> Result<Self, RunError> {
-        let error = |source| RunError::File { path: parent.to_owned(), action: "create the run's folder", source };
+        let error = files::failed("create the run's folder", parent);
         fs::create_dir_all(parent).map_err(error)?;
         let mut number = numbers(parent).map_err(error)?.last().copied().unwrap_or(0);
         loop {
@@ -68,7 +61,7 @@ impl RunDirectory {
                 Ok(()) => return Self::hold(path),
                 // Another process has taken the number in the meantime.
                 Err(source) if source.kind() == io::ErrorKind::AlreadyExists => continue,
-                Err(source) => return Err(error(source)),
+                Err(source) => return Err(error(source).into()),
             }
         }
     }
@@ -80,11 +73,7 @@ impl RunDirectory {
     pub fn at(path: &Path, goes_on: bool) -> Result<Self, RunError> {
         /// Files and folders that a new run would overwrite, or without which no run exists.
         const OF_A_RUN: [&str; 5] = ["config.json", "summary.json", "metrics.csv", "best.safetensors", "last"];
-        fs::create_dir_all(path).map_err(|source| RunError::File {
-            path: path.to_owned(),
-            action: "create the run's folder",
-            source,
-        })?;
+        fs::create_dir_all(path).map_err(files::failed("create the run's folder", path))?;
         let held = Self::hold(path.to_owned())?;
         match OF_A_RUN.into_iter().find(|name| held.file(name).exists()) {
             Some(found) if !goes_on => Err(RunError::Taken { path: path.to_owned(), found }),
@@ -104,12 +93,12 @@ impl RunDirectory {
     }
 
     fn hold(path: PathBuf) -> Result<Self, RunError> {
-        let error = |source| RunError::File { path: path.clone(), action: "lock the run", source };
+        let error = files::failed("lock the run", &path);
         let lock = File::create(path.join("lock")).map_err(error)?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { path, _lock: lock }),
             Err(fs::TryLockError::WouldBlock) => Err(RunError::InUse { path }),
-            Err(fs::TryLockError::Error(source)) => Err(error(source)),
+            Err(fs::TryLockError::Error(source)) => Err(error(source).into()),
         }
     }
 
@@ -127,11 +116,7 @@ impl RunDirectory {
     pub fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), RunError> {
         let path = self.file(name);
         let text = serde_json::to_vec_pretty(value).map_err(io::Error::other);
-        text.and_then(|text| files::write_atomically(&path, &text)).map_err(|source| RunError::File {
-            path,
-            action: "write",
-            source,
-        })
+        Ok(text.and_then(|text| files::write_atomically(&path, &text)).map_err(files::failed("write", &path))?)
     }
 }
 

@@ -160,7 +160,7 @@ mod tests {
     use kdgat_graph::FeatureSet;
     use kdgat_graph::edge_list::{EdgeList, from_edge_list};
     use kdgat_nn::sgmp::PathConfig;
-    use kdgat_nn::{FreshParameters, Gnn, InputConfig, Pooling, RadialBasis, SpaceConfig};
+    use kdgat_nn::{FreshParameters, Gnn, RadialBasis, SpaceConfig};
     use tch::Device;
 
     use super::super::probe_batch;
@@ -206,22 +206,10 @@ mod tests {
             (GnnKind::Sgmp, false, Level::Node),
         ] {
             let config = GnnConfig {
-                kind,
-                node_features: 10,
-                edge_features: 0,
-                hidden: 6,
-                layers: 3,
-                heads: 1,
-                outputs: 2,
-                embedding_columns: 0,
                 level,
-                pooling: Pooling::Sum,
                 virtual_node,
-                dropout: 0.0,
-                target_scales: Vec::new(),
-                space: None,
                 paths: (kind == GnnKind::Sgmp).then_some(PathConfig { cutoff: 2.0, gaussians: [4, 3, 5] }),
-                input: InputConfig::default(),
+                ..GnnConfig::new(kind, [10, 6, 3, 2])
             };
             let mut parameters = FreshParameters::new(3, Device::Cpu);
             let model = Gnn::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
@@ -251,22 +239,8 @@ mod tests {
         for (kind, forces) in [(GnnKind::PaiNN, true), (GnnKind::SchNet, true), (GnnKind::PaiNN, false)] {
             let basis = RadialBasis::Gaussian;
             let config = GnnConfig {
-                kind,
-                node_features: 1,
-                edge_features: 0,
-                hidden: 4,
-                layers: 2,
-                heads: 1,
-                outputs: 1,
-                embedding_columns: 0,
-                level: Level::Graph,
-                pooling: Pooling::Sum,
-                virtual_node: false,
-                dropout: 0.0,
-                target_scales: Vec::new(),
                 space: Some(SpaceConfig { cutoff: 4.0, kinds: 3, features: false, basis, radial_functions: 5, forces }),
-                paths: None,
-                input: InputConfig::default(),
+                ..GnnConfig::new(kind, [1, 4, 2, 1])
             };
             let mut parameters = FreshParameters::new(3, Device::Cpu);
             let model = Gnn::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();

@@ -360,6 +360,7 @@ fn layers_of(configs: &[&NodeGnnConfig]) -> Result<Vec<LayerSpec>, ModelError> {
 #[cfg(test)]
 mod tests {
     use kdgat_graph::BatchSource;
+    use kdgat_nn::node_gnn_config::{Aggregator, Norm};
     use kdgat_nn::parameters::FreshParameters;
     use kdgat_nn::{GivenTensors, NodeGnn, NodeGnnKind};
     use kdgat_nodes::{BatchOptions, Features, NodeBatches, Reach};
@@ -397,8 +398,11 @@ mod tests {
             NodeGnnKind::Appnp,
             NodeGnnKind::Mlp,
         ];
-        for kind in kinds {
-            let config = NodeGnnConfig::new(kind, [5, 8, 3, 3]);
+        let plain = |kind| NodeGnnConfig::new(kind, [5, 8, 3, 3]);
+        let normed = |kind, norm| NodeGnnConfig { norm, residual: true, ..plain(kind) };
+        let gcn = NodeGnnConfig { aggregator: Aggregator::Gcn, ..normed(NodeGnnKind::Sage, Norm::Layer) };
+        let heads = NodeGnnConfig { heads: 3, output_heads: 2, ..normed(NodeGnnKind::GatV2, Norm::Batch) };
+        for config in kinds.map(plain).into_iter().chain([gcn, heads]) {
             let mut parameters = FreshParameters::new(7, Device::Cpu);
             let model = NodeGnn::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
             let reach = match config.message_layers() {
@@ -421,7 +425,7 @@ mod tests {
                 inference.block_size = 16;
                 let found = inference.finish(&mut given, Device::Cpu).unwrap();
                 let difference = (found.rows(0..NODES as usize).unwrap() - &whole).abs().max().double_value(&[]);
-                assert!(difference < 1e-5, "{kind:?}, {memory_bytes} bytes in memory: {difference:e}");
+                assert!(difference < 1e-5, "{config:?}, {memory_bytes} bytes in memory: {difference:e}");
             }
         }
     }

@@ -4,9 +4,8 @@ use tch::Tensor;
 
 use super::{Student, TeacherLink, absent, parts, share, target};
 use crate::TargetName;
-use crate::alpha::Alpha;
 use crate::hints::Hints;
-use crate::losses::{self, LogitLoss};
+use crate::losses::LogitLoss;
 use kdgat_graph::Batch;
 use kdgat_graph::padding::Mask;
 use kdgat_nn::vgae::Mode;
@@ -34,8 +33,6 @@ pub struct GatObjective {
 pub struct GatDistillation {
     /// The comparison of the student's logits with the teacher's.
     pub loss: LogitLoss,
-    /// α: share of the distillation in the total loss.
-    pub alpha: Alpha,
     /// The loss of a hidden layer, if hints are used.
     pub hints: Option<Hints>,
 }
@@ -58,12 +55,6 @@ fn share_equal(left: &Tensor, right: &Tensor, real: Option<&Mask>) -> Result<Ten
 impl Objective for GatObjective {
     fn parts(&self) -> &'static [&'static str] {
         parts(WITH_HINT, self.distillation.as_ref().is_some_and(|distillation| distillation.hints.is_some()))
-    }
-
-    fn start_epoch(&mut self, epoch: u64, max_epochs: u64) {
-        if let Some(distillation) = &mut self.distillation {
-            distillation.alpha.start_epoch(epoch, max_epochs);
-        }
     }
 
     fn source(&self) -> &dyn TargetSource {
@@ -90,8 +81,7 @@ impl Objective for GatObjective {
             },
             (Mode::Evaluation, _) => self.task.of_validation(&logits, &batch.labels)?,
         };
-        self.teacher.read()?;
-        let targets = self.teacher.rows_of(part)?;
+        let targets = self.teacher.targets_of(part)?;
         let called = logits.f_argmax(-1, false)?;
         let (total, kd, agreement, hint) = match (&self.distillation, targets) {
             (Some(distillation), Some(targets)) => {
@@ -104,7 +94,7 @@ impl Objective for GatObjective {
                     kd = kd.f_add(&hint.weighted()?)?;
                     distance = Some(hint.distance);
                 }
-                let total = losses::total(&kd, &task, distillation.alpha.of(mode))?;
+                let total = self.teacher.total(&kd, &task, mode)?;
                 let agreement = share_equal(&called, &taught.f_argmax(-1, false)?, real)?;
                 (total, kd, agreement, distance)
             }

@@ -14,7 +14,6 @@ use tch::{Device, Kind, Tensor};
 pub use forces::ForceWeights;
 
 use super::{Student, TeacherLink, absent, share, target};
-use crate::alpha::Alpha;
 use crate::hints::{Hints, VectorHints};
 use crate::losses::{self, EmbeddingLoss, LogitLoss};
 use crate::{TargetName, TargetRows};
@@ -73,8 +72,6 @@ struct Scales {
 pub struct GraphDistillation {
     /// The comparison of logits; for regression the distance of standardised values is used.
     pub loss: LogitLoss,
-    /// α: share of the distillation in the total loss.
-    pub alpha: Alpha,
     /// Scales of the teacher's outputs, for regression.
     pub teacher_scales: Vec<TargetScale>,
     /// The loss of a hidden layer, if hints are used.
@@ -364,12 +361,6 @@ impl Objective for GraphObjective {
         Some(Monitor::Part { index: FIGURE, highest_is_best: self.task != Task::Regression })
     }
 
-    fn start_epoch(&mut self, epoch: u64, max_epochs: u64) {
-        if let Some(distillation) = &mut self.distillation {
-            distillation.alpha.start_epoch(epoch, max_epochs);
-        }
-    }
-
     fn source(&self) -> &dyn TargetSource {
         &self.teacher
     }
@@ -386,8 +377,7 @@ impl Objective for GraphObjective {
         let truth = Truth { labels, values, forces: self.true_forces(batch)?, real };
         let task = self.task_loss(&answer.outputs, &truth)?;
         let task = self.with_forces(task, [answer.forces.as_ref(), truth.forces.as_ref()], part)?;
-        self.teacher.read()?;
-        let targets = self.teacher.rows_of(part)?;
+        let targets = self.teacher.targets_of(part)?;
         let figure = self.figure(&answer.outputs, &truth)?;
         let forces = answer.forces.as_ref().zip(truth.forces.as_ref());
         let of_forces = forces.map(|(forces, truth)| self.force_error(forces, truth, part)).transpose()?;
@@ -397,7 +387,7 @@ impl Objective for GraphObjective {
             return Ok(Losses { total, parts: [task, kd, figure, agreement].into_iter().chain(of_forces).collect() });
         };
         let Taught { kd, agreement, extra } = self.taught(distillation, &targets, &answer, (batch, &truth, part))?;
-        let total = losses::total(&kd, &task, distillation.alpha.of(mode))?;
+        let total = self.teacher.total(&kd, &task, mode)?;
         let agreement = agreement.unwrap_or_else(|| absent(&task));
         let mut parts = vec![task, kd, figure, agreement];
         parts.extend(of_forces);
@@ -441,9 +431,6 @@ impl Student for GraphObjective {
         &mut self.teacher
     }
 
-    /// Activations are always stored: recomputing them is not implemented for these layers.
-    fn set_checkpointing(&mut self, _: bool) {}
-
     fn capture_obstacle(&self) -> Option<&'static str> {
         let config = self.model.config();
         match config.level {
@@ -462,7 +449,7 @@ mod tests {
     use kdgat_graph::columns::Columns;
     use kdgat_graph::{AssembleOptions, FeatureSet, Vocabulary};
     use kdgat_nn::attention::Backend;
-    use kdgat_nn::{FreshParameters, GnnConfig, InputConfig, Pooling, Scope};
+    use kdgat_nn::{FreshParameters, GnnConfig, Scope};
     use tch::Device;
 
     use super::*;
@@ -496,30 +483,18 @@ mod tests {
         let batch = batch();
         for (task, outputs) in [(Task::Classification, 3), (Task::MultiLabel, 1), (Task::Regression, 1)] {
             let config = GnnConfig {
-                kind: GnnKind::Gin,
-                node_features: 1,
-                edge_features: 0,
-                hidden: 4,
-                layers: 2,
-                heads: 1,
-                outputs,
-                embedding_columns: 0,
                 level: Level::Node,
-                pooling: Pooling::Sum,
                 virtual_node: true,
-                dropout: 0.0,
-                space: None,
-                paths: None,
                 target_scales: match task {
                     Task::Regression => vec![TargetScale { mean: 1.0, deviation: 2.0, weights: Vec::new() }],
                     _ => Vec::new(),
                 },
-                input: InputConfig::default(),
+                ..GnnConfig::new(GnnKind::Gin, [1, 4, 2, outputs])
             };
             let mut parameters = FreshParameters::new(1, Device::Cpu);
             let model = Gnn::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
             let rows = tch::no_grad(|| model.forward(&batch, Mode::Evaluation).unwrap());
-            let mut objective = GraphObjective::new(model, task, TeacherLink::new(None, 1), None);
+            let mut objective = GraphObjective::new(model, task, TeacherLink::none(), None);
             objective.start_batch(&batch);
             let whole = Part::whole(&batch);
             let loss = |objective: &mut GraphObjective, batch: &Batch, part: &Part| {

@@ -61,7 +61,13 @@ impl GraphVgaeObjective {
             Ok::<_, ObjectiveError>(hints.compare(&output.hidden, &taught, None)?)
         };
         let hint = hints.as_ref().map(compare).transpose()?;
-        let kd = VgaeKd::new(latent.as_ref(), &distance, task, distillation.weights(mode), hint.as_ref())?;
+        let kd = VgaeKd::new(
+            latent.as_ref(),
+            &distance,
+            task,
+            distillation.weights(self.teacher.alpha(mode)),
+            hint.as_ref(),
+        )?;
         Ok((kd, hint))
     }
 }
@@ -71,11 +77,8 @@ impl Objective for GraphVgaeObjective {
         parts(WITH_HINT, self.distillation.as_ref().is_some_and(|distillation| distillation.hints.is_some()))
     }
 
-    fn start_epoch(&mut self, epoch: u64, max_epochs: u64) {
+    fn start_epoch(&mut self, epoch: u64) {
         self.draw.epoch = epoch;
-        if let Some(distillation) = &mut self.distillation {
-            distillation.alpha.start_epoch(epoch, max_epochs);
-        }
     }
 
     fn source(&self) -> &dyn TargetSource {
@@ -90,8 +93,8 @@ impl Objective for GraphVgaeObjective {
         let output = self.model.forward(batch, mode)?;
         let draw = if mode == Mode::Training { self.draw } else { EdgeDraw::FIXED };
         let task = task_loss(&output, self.model.config(), batch, draw)?;
-        self.teacher.read()?;
-        let (kd, hint) = match (&self.distillation, self.teacher.rows_of(part)?) {
+        let targets = self.teacher.targets_of(part)?;
+        let (kd, hint) = match (&self.distillation, targets) {
             (Some(distillation), Some(targets)) => {
                 let (kd, hint) = self.distil(distillation, &output, &targets, (mode, &task.total))?;
                 (Some(kd), hint)
@@ -195,13 +198,13 @@ mod tests {
         let hints = Hints::new(Scope::root(&mut parameters), [6, 10], 0.3).unwrap();
         let distillation = VgaeDistillation {
             projection: Some(projection),
-            alpha: Alpha::constant(0.4),
             latent_weight: 0.7,
             reconstruction_weight: 0.2,
             translation: taught.scaling.translation(&own.scaling).map(Translation::new),
             hints,
         };
-        let objective = GraphVgaeObjective::new(student, TeacherLink::none(), Some(distillation), 1);
+        let link = TeacherLink::new(None, 1, Alpha::constant(0.4));
+        let objective = GraphVgaeObjective::new(student, link, Some(distillation), 1);
         let output = objective.model.forward(&batch, Mode::Evaluation).unwrap();
         let task = task_loss(&output, &own, &batch, EdgeDraw::FIXED).unwrap().total;
         let distillation = objective.distillation.as_ref().unwrap();

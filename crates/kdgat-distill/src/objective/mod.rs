@@ -18,7 +18,7 @@ use kdgat_train::objective::{Objective, ObjectiveError};
 pub use gat::{GatDistillation, GatObjective, WITH_HINT as GAT_PARTS};
 pub use graph::{ALL_PARTS as GRAPH_PARTS, ForceWeights, GraphDistillation, GraphObjective};
 pub use graph_vgae::{GraphVgaeObjective, WITH_HINT as GRAPH_VGAE_PARTS};
-pub use nodes::{Consistency, IGNORED_LABEL, NodeDistillation, NodeObjective};
+pub use nodes::{Consistency, IGNORED_LABEL, NodeObjective};
 pub use teacher_link::TeacherLink;
 pub use vgae::{Translation, VgaeDistillation, VgaeObjective, WITH_HINT as VGAE_PARTS};
 
@@ -30,8 +30,9 @@ pub trait Student: Objective {
     /// The connection, to replace it.
     fn teacher_mut(&mut self) -> &mut TeacherLink;
 
-    /// Turns activation checkpointing on or off: activations are recomputed in the backward pass instead of stored.
-    fn set_checkpointing(&mut self, on: bool);
+    /// Turns activation checkpointing on or off: activations are recomputed in the backward pass instead of stored. Not implemented for all
+    /// layers; others always store them.
+    fn set_checkpointing(&mut self, _on: bool) {}
 
     /// The reason why training steps cannot be captured as CUDA graphs; `None` if a step on a padded batch is the step on the batch.
     fn capture_obstacle(&self) -> Option<&'static str> {

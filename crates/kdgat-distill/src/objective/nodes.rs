@@ -4,7 +4,6 @@
 use tch::{Kind, Reduction, Tensor};
 
 use super::{Student, TeacherLink, absent, parts, target};
-use crate::alpha::Alpha;
 use crate::losses::{self, LogitLoss};
 use crate::{TargetName, TargetRows};
 use kdgat_graph::Batch;
@@ -25,22 +24,13 @@ pub struct NodeObjective {
     pub model: NodeGnn,
     /// The connection to the teacher.
     pub teacher: TeacherLink,
-    /// The distillation loss; `None` without a teacher.
-    pub distillation: Option<NodeDistillation>,
+    /// The comparison of logits; `None` without a teacher.
+    pub distillation: Option<LogitLoss>,
     /// The consistency loss, if there is one.
     pub consistency: Option<Consistency>,
     /// Share of the training seeds that have a label, above 0. The label losses of an epoch's batches, weighted by their seeds, then
     /// add up to the mean over all labelled nodes, however the nodes are divided into batches.
     pub labelled_share: f64,
-}
-
-/// The distillation loss of a node classifier and its weight.
-#[derive(Debug, Clone, Copy)]
-pub struct NodeDistillation {
-    /// The comparison of logits.
-    pub loss: LogitLoss,
-    /// α: share of the distillation in the total loss.
-    pub alpha: Alpha,
 }
 
 /// The comparison of a network's outputs under different dropout masks, with and without labels.
@@ -65,12 +55,6 @@ impl NodeObjective {
         Ok(widened(&self.model.forward(batch, mode)?)?)
     }
 
-    /// The teacher's logits of the seeds, `[num_seeds, classes]`; `None` without a teacher.
-    fn taught(&mut self, part: &Part) -> Result<Option<Tensor>, ObjectiveError> {
-        self.teacher.read()?;
-        self.teacher.rows_of(part)?.as_ref().map(logits).transpose()
-    }
-
     /// The losses of one view, without consistency.
     fn losses(
         &self,
@@ -89,10 +73,10 @@ impl NodeObjective {
             let (total, kd, agreement) = (task.shallow_clone(), absent(&task), absent(&task));
             return Ok(Losses { total, parts: vec![task, kd, accuracy, agreement] });
         };
-        let kd = distillation.loss.of(outputs, taught, &batch.labels, None)?;
+        let kd = distillation.of(outputs, taught, &batch.labels, None)?;
         let agree = outputs.f_argmax(-1, false)?.f_eq_tensor(&taught.f_argmax(-1, false)?)?;
         let agreement = agree.f_to_kind(Kind::Float)?.f_mean(Kind::Float)?;
-        let total = losses::total(&kd, &task, distillation.alpha.of(mode))?;
+        let total = self.teacher.total(&kd, &task, mode)?;
         Ok(Losses { total, parts: vec![task, kd, accuracy, agreement] })
     }
 }
@@ -137,12 +121,6 @@ impl Objective for NodeObjective {
         Some(Monitor::Part { index: ACCURACY, highest_is_best: true })
     }
 
-    fn start_epoch(&mut self, epoch: u64, max_epochs: u64) {
-        if let Some(distillation) = &mut self.distillation {
-            distillation.alpha.start_epoch(epoch, max_epochs);
-        }
-    }
-
     fn source(&self) -> &dyn TargetSource {
         &self.teacher
     }
@@ -157,7 +135,7 @@ impl Objective for NodeObjective {
         let outputs = (0..views)
             .map(|view| step_seed::in_view(view, || self.outputs(batch, mode)))
             .collect::<Result<Vec<_>, _>>()?;
-        let taught = self.taught(part)?;
+        let taught = self.teacher.targets_of(part)?.map(|targets| logits(&targets)).transpose()?;
         let of_views = outputs.iter().map(|outputs| self.losses(outputs, taught.as_ref(), batch, mode));
         let mut losses = mean(of_views.collect::<Result<_, _>>()?)?;
         if let Some(Consistency { weight, temperature, .. }) = compared {
@@ -204,9 +182,6 @@ impl Student for NodeObjective {
     fn capture_obstacle(&self) -> Option<&'static str> {
         Some("batches of nodes of one large graph are not padded")
     }
-
-    /// Activations are always stored: recomputing them is not implemented for these layers.
-    fn set_checkpointing(&mut self, _: bool) {}
 }
 
 #[cfg(test)]

@@ -4,13 +4,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use kdgat_graph::Batch;
+use kdgat_nn::layers::Mode;
 use kdgat_torch::rows::Rows;
 use kdgat_train::objective::{ObjectiveError, Part, TargetSource};
 use kdgat_train::timeline::Span;
 use tch::{Device, TchError, Tensor};
 
+use crate::alpha::Alpha;
 use crate::cache::CacheSummary;
 use crate::foreign::ForeignTargets;
+use crate::losses;
 use crate::targets::Per;
 use crate::{StepReport, TargetName, TargetRows, Teacher, TeacherError};
 
@@ -33,6 +36,8 @@ pub struct TeacherLink {
     file: Option<FromFile>,
     /// Batches per visit of the teacher.
     burst: usize,
+    /// α: share of the teacher in the loss.
+    alpha: Alpha,
     /// Targets of the current batch.
     received: Received,
     /// Work of this epoch up to the last row of the log.
@@ -57,18 +62,28 @@ enum Received {
 impl TeacherLink {
     /// A connection to nothing.
     pub fn none() -> Self {
-        Self::new(None, 1)
+        Self::new(None, 1, Alpha::constant(0.0))
     }
 
-    /// Connects to `teacher` and requests the targets of `burst` batches at a time.
-    pub fn new(teacher: Option<Teacher>, burst: usize) -> Self {
+    /// Connects to `teacher`, requests the targets of `burst` batches at a time, and gives it the share `alpha` in the loss.
+    pub fn new(teacher: Option<Teacher>, burst: usize, alpha: Alpha) -> Self {
         let (of_epoch, before_epoch) = Default::default();
-        Self { teacher, file: None, burst, received: Received::Nothing, of_epoch, before_epoch }
+        Self { teacher, file: None, burst, alpha, received: Received::Nothing, of_epoch, before_epoch }
     }
 
-    /// Connects to a file with a teacher's outputs.
-    pub fn from_file(targets: Arc<ForeignTargets>) -> Self {
-        Self { file: Some(FromFile { targets, announced: VecDeque::new() }), ..Self::new(None, 1) }
+    /// Connects to a file with a teacher's outputs, which have the share `alpha` in the loss.
+    pub fn from_file(targets: Arc<ForeignTargets>, alpha: Alpha) -> Self {
+        Self { file: Some(FromFile { targets, announced: VecDeque::new() }), ..Self::new(None, 1, alpha) }
+    }
+
+    /// The share of the teacher in the loss, in the current epoch.
+    pub fn alpha(&self, mode: Mode) -> f64 {
+        self.alpha.of(mode)
+    }
+
+    /// The loss of a student: α·KD + (1−α)·task.
+    pub fn total(&self, kd: &Tensor, task: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
+        losses::total(kd, task, self.alpha(mode))
     }
 
     /// Reads the targets of the current batch from the cache, if that has not happened yet.
@@ -79,8 +94,10 @@ impl TeacherLink {
         Ok(())
     }
 
-    /// Returns the rows of the targets that belong to `part` of the current batch; `None` without a teacher.
-    pub fn rows_of(&self, part: &Part) -> Result<Option<TargetRows>, TchError> {
+    /// Returns the rows of the targets that belong to `part` of the current batch; `None` without a teacher. Cached targets are read at the
+    /// first call for a batch: a loss calls this when it needs them.
+    pub fn targets_of(&mut self, part: &Part) -> Result<Option<TargetRows>, ObjectiveError> {
+        self.read()?;
         let rows_of = |per| match per {
             Per::Graph => part.graphs.clone(),
             // Rows of a part are never negative.
@@ -149,7 +166,8 @@ impl TargetSource for TeacherLink {
         }
     }
 
-    fn start_epoch(&mut self) {
+    fn start_epoch(&mut self, epoch: u64, max_epochs: u64) {
+        self.alpha.start_epoch(epoch, max_epochs);
         self.of_epoch = StepReport::default();
         self.before_epoch = self.teacher.as_ref().map(Teacher::unreported).unwrap_or_default();
     }

@@ -3,7 +3,6 @@
 use tch::Tensor;
 
 use super::{Student, TeacherLink, absent, parts, target};
-use crate::alpha::Alpha;
 use crate::hints::{Hint, Hints};
 use crate::losses::VgaeWeights;
 use crate::vgae_terms::{LatentComparison, Projection, VgaeKd, VgaeTaught};
@@ -34,8 +33,6 @@ pub struct VgaeObjective {
 pub struct VgaeDistillation {
     /// The map from the student's latent to the teacher's columns; `None` if latents are not compared.
     pub projection: Option<Projection>,
-    /// α: share of the distillation in the total loss.
-    pub alpha: Alpha,
     /// w_z: weight of the distance between latents.
     pub latent_weight: f64,
     /// w_x: weight of the distance between reconstructions.
@@ -47,12 +44,8 @@ pub struct VgaeDistillation {
 }
 
 impl VgaeDistillation {
-    pub(super) fn weights(&self, mode: Mode) -> VgaeWeights {
-        VgaeWeights {
-            alpha: self.alpha.of(mode),
-            latent: self.latent_weight,
-            reconstruction: self.reconstruction_weight,
-        }
+    pub(super) fn weights(&self, alpha: f64) -> VgaeWeights {
+        VgaeWeights { alpha, latent: self.latent_weight, reconstruction: self.reconstruction_weight }
     }
 }
 
@@ -79,14 +72,13 @@ impl VgaeObjective {
     fn losses(&mut self, batch: &Batch, part: &Part, mode: Mode, backward: Backward) -> Result<Losses, ObjectiveError> {
         let Self { model, teacher, distillation } = self;
         let latent = model.latent(batch, mode)?;
-        teacher.read()?;
-        let targets = teacher.rows_of(part)?;
+        let targets = teacher.targets_of(part)?;
         let z = latent.latent.shallow_clone();
         let decode = || model.decode(batch, mode, latent);
         let (total, distilled, hint, task) = match (distillation, targets) {
             (Some(distillation), Some(targets)) => {
                 let student = (&z, model.kernel());
-                let taught = (&*distillation, distillation.weights(mode));
+                let taught = (&*distillation, distillation.weights(teacher.alpha(mode)));
                 let (losses, hint, task) = distil(taught, student, (&targets, batch), decode, backward)?;
                 let latent = losses.latent.unwrap_or_else(|| absent(&losses.total));
                 (losses.total, [losses.kd, latent, losses.reconstruction], hint, task)
@@ -154,12 +146,6 @@ fn compare_hidden(
 impl Objective for VgaeObjective {
     fn parts(&self) -> &'static [&'static str] {
         parts(WITH_HINT, self.distillation.as_ref().is_some_and(|distillation| distillation.hints.is_some()))
-    }
-
-    fn start_epoch(&mut self, epoch: u64, max_epochs: u64) {
-        if let Some(distillation) = &mut self.distillation {
-            distillation.alpha.start_epoch(epoch, max_epochs);
-        }
     }
 
     fn source(&self) -> &dyn TargetSource {

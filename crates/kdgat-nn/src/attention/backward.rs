@@ -21,7 +21,7 @@ pub(super) struct Backward<'a, T: Element> {
 }
 
 /// Gradients that a backward computes.
-pub(super) struct Gradients<'a, T: Element> {
+pub(super) struct GradientSlices<'a, T: Element> {
     /// `[sources, heads * channels]`.
     pub(super) values: &'a mut [T],
     /// `[sources, heads]`.
@@ -35,7 +35,7 @@ pub(super) struct Gradients<'a, T: Element> {
 }
 
 impl<T: Element> Backward<'_, T> {
-    pub(super) fn run(&self, gradients: Gradients<'_, T>) -> Result<(), TchError> {
+    pub(super) fn run(&self, gradients: GradientSlices<'_, T>) -> Result<(), TchError> {
         let Layer { partition, shape, .. } = &self.layer;
         let (blocks, source_blocks, row) = (partition.num_blocks(), partition.num_source_blocks(), shape.row());
         let mut raw = buffer::<T::Real>(self.layer.edges.num_edges() * shape.heads)?;

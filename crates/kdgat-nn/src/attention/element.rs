@@ -282,7 +282,6 @@ mod tests {
     struct Exp<'a>(&'a mut [f32]);
 
     impl Kernel for Exp<'_> {
-        type Output = ();
         #[inline(always)]
         fn run<I: Instructions>(self) {
             f32::exp_in_place::<I>(self.0);

@@ -4,12 +4,12 @@ use std::ffi::CStr;
 
 use half::bf16;
 use kdgat_graph::Adjacency;
-use kdgat_torch::autograd::{Forward, Function};
+use kdgat_torch::autograd::{Forward, Function, Gradients};
 use kdgat_torch::view::{self, Storable};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::AttentionOptions;
-use super::backward::{Backward, Gradients};
+use super::backward::{Backward, GradientSlices};
 use super::element::{Element, Real};
 use super::kernels::Shape;
 use super::layout::{Edges, Partition};
@@ -38,12 +38,7 @@ impl Function for FusedGat {
         }
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, needed: &[bool]) -> Result<Gradients, TchError> {
         let Some(gradient) = &gradients[0] else {
             return Ok(needed.iter().map(|_| None).collect());
         };
@@ -136,7 +131,7 @@ impl FusedGat {
         let mut target_scores = Tensor::f_empty([targets, heads], real)?;
         let mut vectors = Tensor::f_empty([2, row], real)?;
         let mut bias = Tensor::f_empty([row], real)?;
-        Backward { layer, gradient: view::read("gradient", &gradient)?, weights, attention }.run(Gradients {
+        Backward { layer, gradient: view::read("gradient", &gradient)?, weights, attention }.run(GradientSlices {
             values: view::write("gradient of values", &mut values)?,
             source_scores: view::write("gradient of scores", &mut source_scores)?,
             target_scores: view::write("gradient of scores", &mut target_scores)?,

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use half::bf16;
 use kdgat_graph::Adjacency;
-use kdgat_torch::autograd::{Forward, Function};
+use kdgat_torch::autograd::{Forward, Function, Gradients};
 use kdgat_torch::parallel::{Parts, parallel_for};
 use kdgat_torch::simd::dispatch;
 use kdgat_torch::view::{self, Storable};
@@ -45,12 +45,7 @@ impl Function for FusedGatV2 {
         }
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, needed: &[bool]) -> Result<Gradients, TchError> {
         let Some(gradient) = &gradients[0] else {
             return Ok(needed.iter().map(|_| None).collect());
         };
@@ -147,7 +142,7 @@ impl FusedGatV2 {
         let (mut source, mut target) = (like(&saved[SOURCE])?, like(&saved[TARGET])?);
         let (mut attention, mut bias) = (vector()?, vector()?);
         let mut edges = edge_term.filter(|_| needed[EDGE_TERM]).map(like).transpose()?;
-        backward.run(Gradients {
+        backward.run(GradientSlices {
             source: view::write("gradient of source values", &mut source)?,
             target: view::write("gradient of target values", &mut target)?,
             attention: view::write("gradient of attention", &mut attention)?,
@@ -167,7 +162,7 @@ struct Backward<'a, T: Element> {
     weights: SavedWeights<'a, T::Real>,
 }
 
-struct Gradients<'a, T: Element> {
+struct GradientSlices<'a, T: Element> {
     source: &'a mut [T],
     target: &'a mut [T],
     attention: &'a mut [T::Real],
@@ -176,7 +171,7 @@ struct Gradients<'a, T: Element> {
 }
 
 impl<T: Element> Backward<'_, T> {
-    fn run(&self, gradients: Gradients<'_, T>) -> Result<(), TchError> {
+    fn run(&self, gradients: GradientSlices<'_, T>) -> Result<(), TchError> {
         let Layer { partition, shape, edges, .. } = &self.layer;
         let (blocks, row, heads) = (partition.num_blocks(), shape.row(), shape.heads);
         let mut logits = buffer::<T::Real>(edges.num_edges() * heads)?;

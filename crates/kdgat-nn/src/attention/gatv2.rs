@@ -138,8 +138,6 @@ pub(super) struct TargetGradients<'a, T: Element> {
 }
 
 impl<T: Element> Kernel for TargetGradients<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(mut self) {
         let shape = self.pairs.shape;
@@ -203,8 +201,6 @@ pub(super) struct SourceGradients<'a, T: Element> {
 }
 
 impl<T: Element> Kernel for SourceGradients<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(mut self) {
         let shape = self.pairs.shape;

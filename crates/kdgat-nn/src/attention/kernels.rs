@@ -54,8 +54,6 @@ pub(super) struct ProjectScores<'a, T: Element> {
 }
 
 impl<T: Element> Kernel for ProjectScores<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let mut position = 0;
@@ -104,8 +102,6 @@ pub(super) struct Attend<'a, T: Element> {
 }
 
 impl<T: Element> Kernel for Attend<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(mut self) {
         match self.logits {
@@ -249,8 +245,6 @@ pub(super) struct RowGradients<'a, T: Element> {
 }
 
 impl<T: Element> Kernel for RowGradients<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let (shape, heads, row) = (self.shape.heads(), self.shape.heads, self.shape.row());
@@ -320,8 +314,6 @@ pub(super) struct ColumnGradients<'a, T: Element> {
 }
 
 impl<T: Element> Kernel for ColumnGradients<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let (heads, row) = (self.shape.heads, self.shape.row());

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
 use tch::{TchError, Tensor};
@@ -13,8 +13,7 @@ use super::{Blocks, Gate, Pass, by_blocks, bytes_like, like, note_gates, without
 /// Computes `dropout(relu(x))` for `x` of any shape.
 pub fn relu_dropout(x: &Tensor, dropout: Option<Dropout>, pass: Pass) -> Result<Tensor, TchError> {
     let dropout = of_rows(dropout, x);
-    let mut outputs = autograd::apply(ReluDropout { dropout, pass }, &[&x.f_contiguous()?])?;
-    Ok(outputs.pop().unwrap_or_default())
+    autograd::apply_one(ReluDropout { dropout, pass }, &[&x.f_contiguous()?])
 }
 
 /// The mask for rows as wide as those of `x`.
@@ -48,16 +47,10 @@ impl Function for ReluDropout {
         }
         let output = by_blocks("activations", like(inputs[0])?, blocks, 1, activate)?;
         // The output is positive if the input was positive and not dropped; the backward needs no more.
-        let saved = if recorded { vec![output.shallow_clone()] } else { Vec::new() };
-        Ok(Forward { outputs: vec![output], saved })
+        Ok(Forward::saving_output(output, recorded))
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        _: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, _: &[bool]) -> Result<Gradients, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(vec![None]) };
         Ok(vec![Some(match self.pass {
             Pass::Forward => self.gradient::<f32>(gradient, &saved[0])?,
@@ -89,8 +82,6 @@ struct Activate<'a> {
 }
 
 impl Kernel for Activate<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         match self.dropout {
@@ -127,8 +118,6 @@ struct Backward<'a, G> {
 }
 
 impl<G: Gate> Kernel for Backward<'_, G> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         for ((result, &gradient), &gate) in self.result.iter_mut().zip(self.gradient).zip(self.gates) {

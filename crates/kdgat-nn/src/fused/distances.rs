@@ -169,8 +169,6 @@ struct Subtract<'a> {
 }
 
 impl Kernel for Subtract<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         for (difference, (&found, &wanted)) in self.differences.iter_mut().zip(self.found.iter().zip(self.wanted)) {
@@ -185,8 +183,6 @@ struct Scale<'a> {
 }
 
 impl Kernel for Scale<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         for value in self.values {

@@ -11,7 +11,7 @@
 
 use std::ffi::CStr;
 
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::parallel::Pieces;
 use kdgat_torch::rows::Rows;
 use kdgat_torch::view;
@@ -114,12 +114,7 @@ impl Function for Comparison {
         Ok(Forward { outputs: vec![Tensor::from(0.0_f32)], saved: Vec::new() })
     }
 
-    fn backward(
-        &self,
-        _: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, _: Vec<Tensor>, gradients: Gradients, needed: &[bool]) -> Result<Gradients, TchError> {
         let [Some(of_mean)] = &gradients[..] else { return Ok(needed.iter().map(|_| None).collect()) };
         let Some([of_latent, shares]) = &self.gradients else {
             return Err(TchError::Shape("a comparison of latents has no gradients".to_owned()));

@@ -48,8 +48,6 @@ struct Products<'a> {
 }
 
 impl Kernel for Products<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let (input, outputs) = (self.input.max(1), self.bias.len().max(1));

@@ -88,8 +88,6 @@ mod tests {
         struct Factors<'a>(Dropout, usize, &'a mut [f32]);
 
         impl Kernel for Factors<'_> {
-            type Output = ();
-
             #[inline(always)]
             fn run<I: Instructions>(self) {
                 self.0.factors::<I>(self.1, self.2);

@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 
 use kdgat_graph::Adjacency;
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::parallel::Parts;
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
@@ -24,8 +24,7 @@ pub fn edge_message_sum(
 ) -> Result<Tensor, ModelError> {
     if applies(kernel, &[x, edges]) {
         let function = EdgeMessageSum { adjacency: adjacency.shallow_clone() };
-        let mut outputs = autograd::apply(function, &[&x.f_contiguous()?, &edges.f_contiguous()?])?;
-        return Ok(outputs.pop().unwrap_or_default());
+        return Ok(autograd::apply_one(function, &[&x.f_contiguous()?, &edges.f_contiguous()?])?);
     }
     let values = x.f_index_select(0, &adjacency.sources)?;
     let is_loop = adjacency.sources.f_eq_tensor(&adjacency.targets)?.f_unsqueeze(1)?;
@@ -59,12 +58,7 @@ impl Function for EdgeMessageSum {
         Ok(Forward { outputs: vec![output], saved })
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        _: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, _: &[bool]) -> Result<Gradients, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(vec![None, None]) };
         let gradient = gradient.f_contiguous()?;
         let [nodes, columns] = shape("x", &saved[0])?;
@@ -184,8 +178,6 @@ struct Sums<'a> {
 }
 
 impl Kernel for Sums<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let columns = self.columns.max(1);
@@ -216,8 +208,6 @@ struct EdgeGradients<'a> {
 }
 
 impl Kernel for EdgeGradients<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let columns = self.columns.max(1);
@@ -251,8 +241,6 @@ struct NodeGradients<'a> {
 }
 
 impl Kernel for NodeGradients<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let columns = self.columns.max(1);

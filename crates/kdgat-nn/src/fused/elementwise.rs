@@ -1,9 +1,9 @@
-//! Activations with dropout, and their derivatives from the output alone: ELU (Clevert et al. 2016) and the identity as passes
-//! of their own, ReLU for passes that contain it.
+//! Activations with dropout, and their derivatives from the output alone: ELU (Clevert et al. 2016), the logistic function and the identity as
+//! passes of their own, ReLU for passes that contain it.
 
 use std::ffi::CStr;
 
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
 use tch::{TchError, Tensor};
@@ -22,6 +22,8 @@ pub enum Elementwise {
     Relu,
     /// z if it is positive, otherwise eᶻ − 1.
     Elu,
+    /// 1 / (1 + e⁻ᶻ)
+    Sigmoid,
 }
 
 impl Elementwise {
@@ -34,27 +36,23 @@ impl Elementwise {
                 let negative = exp_minus_one::<I>(z);
                 if z < 0.0 { negative } else { z }
             }
+            Self::Sigmoid => math::sigmoid::<I>(z),
         }
     }
 
-    /// Derivative of dropout after this function, from the [output](after_dropout). `scale` is dropout's factor of elements that
-    /// are not dropped.
+    /// Gradient of z, from the one of dropout after this function and the [output](after_dropout). `scale` is dropout's factor of elements
+    /// that are not dropped.
     #[inline(always)]
-    pub(super) fn derivative(self, output: f32, scale: f32) -> f32 {
+    pub(super) fn gradient(self, gradient: f32, output: f32, scale: f32) -> f32 {
         let kept = match self {
-            Self::Identity => scale,
-            Self::Relu => {
-                if output > 0.0 {
-                    scale
-                } else {
-                    0.0
-                }
-            }
+            Self::Identity => gradient * scale,
+            Self::Relu => gradient * if output > 0.0 { scale } else { 0.0 },
             // scale · eᶻ, with output = scale · (eᶻ − 1).
             Self::Elu => {
                 let negative = output + scale;
-                if output > 0.0 { scale } else { negative }
+                gradient * if output > 0.0 { scale } else { negative }
             }
+            Self::Sigmoid => gradient * (1.0 - output / scale) * output,
         };
         if output.to_bits() == DROPPED { 0.0 } else { kept }
     }
@@ -84,8 +82,7 @@ fn exp_minus_one<I: Instructions>(z: f32) -> f32 {
 /// Computes `dropout(function(x))` for `x` of any shape.
 pub fn with_dropout(x: &Tensor, function: Elementwise, dropout: Option<Dropout>) -> Result<Tensor, TchError> {
     let dropout = of_rows(dropout, x);
-    let mut outputs = autograd::apply(WithDropout { function, dropout }, &[&x.f_contiguous()?])?;
-    Ok(outputs.pop().unwrap_or_default())
+    autograd::apply_one(WithDropout { function, dropout }, &[&x.f_contiguous()?])
 }
 
 struct WithDropout {
@@ -104,16 +101,10 @@ impl Function for WithDropout {
             let first = elements.start;
             dispatch(Apply { x: &x[elements], function: self.function, dropout: self.dropout, first, output });
         })?;
-        let saved = if recorded { vec![output.shallow_clone()] } else { Vec::new() };
-        Ok(Forward { outputs: vec![output], saved })
+        Ok(Forward::saving_output(output, recorded))
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        _: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, _: &[bool]) -> Result<Gradients, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(vec![None]) };
         let gradient = gradient.f_contiguous()?;
         let result = like(&gradient)?;
@@ -139,8 +130,6 @@ struct Apply<'a> {
 }
 
 impl Kernel for Apply<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         match self.dropout {
@@ -170,12 +159,10 @@ struct Backward<'a> {
 }
 
 impl Kernel for Backward<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         for ((result, &gradient), &output) in self.result.iter_mut().zip(self.gradient).zip(self.output) {
-            *result = gradient * self.function.derivative(output, self.scale);
+            *result = self.function.gradient(gradient, output, self.scale);
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::parallel::Parts;
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
@@ -39,12 +39,7 @@ impl Function for FanOut {
         Ok(Forward { outputs, saved: Vec::new() })
     }
 
-    fn backward(
-        &self,
-        _: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        _: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, _: Vec<Tensor>, gradients: Gradients, _: &[bool]) -> Result<Gradients, TchError> {
         let mut parts = gradients.into_iter().rev().flatten();
         let Some(first) = parts.next() else { return Ok(vec![None]) };
         let Some(second) = parts.next() else { return Ok(vec![Some(first)]) };
@@ -90,8 +85,6 @@ struct Add<'a> {
 }
 
 impl Kernel for Add<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         for (sum, other) in self.sum.iter_mut().zip(self.other) {

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::view;
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -15,8 +15,7 @@ pub fn hashed_and_features(hash: &HashEmbedding, ids: &Tensor, features: &Tensor
     let (ids, features) = (ids.f_contiguous()?, features.f_contiguous()?);
     let function = Input { hashes: Hashes { shape: hash.shape, functions, of_weights }, ids, features };
     let inputs = [hash.buckets.f_contiguous()?, hash.weights.f_contiguous()?];
-    let mut outputs = autograd::apply(function, &inputs.each_ref())?;
-    Ok(outputs.pop().unwrap_or_default())
+    autograd::apply_one(function, &inputs.each_ref())
 }
 
 struct Input {
@@ -84,12 +83,7 @@ impl Function for Input {
         Ok(Forward { outputs: vec![output], saved: vec![inputs[0].shallow_clone(), inputs[1].shallow_clone()] })
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        _: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, _: &[bool]) -> Result<Gradients, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(vec![None, None]) };
         let gradient = gradient.f_contiguous()?;
         let [_, width] = shape("gradient", &gradient)?;

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::view;
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -12,8 +12,7 @@ use super::{Blocks, by_blocks, empty, expect_elements, expect_ids, shape};
 /// features]`.
 pub fn embedding_and_features(embedding: &Tensor, index: &Tensor, features: &Tensor) -> Result<Tensor, TchError> {
     let function = Input { index: index.f_contiguous()?, features: features.f_contiguous()? };
-    let mut outputs = autograd::apply(function, &[&embedding.f_contiguous()?])?;
-    Ok(outputs.pop().unwrap_or_default())
+    autograd::apply_one(function, &[&embedding.f_contiguous()?])
 }
 
 struct Input {
@@ -44,12 +43,7 @@ impl Function for Input {
         Ok(Forward { outputs: vec![output], saved: vec![inputs[0].shallow_clone()] })
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        _: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, _: &[bool]) -> Result<Gradients, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(vec![None]) };
         let gradient = gradient.f_contiguous()?;
         let ([_, columns], [_, width]) = (shape("embedding", &saved[0])?, shape("gradient", &gradient)?);

@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::parallel::Parts;
 use kdgat_torch::philox::LANES;
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
@@ -29,8 +29,7 @@ pub fn draw(mean: &Tensor, log_variance: &Tensor, noise: NoiseSeed) -> Result<Te
     let inputs = [mean.f_contiguous()?, log_variance.f_contiguous()?];
     let [_, columns] = shape("μ", mean)?;
     let draw = Draw { seed: noise.seed, offset: noise.rows_before * columns as u64 };
-    let mut outputs = autograd::apply(draw, &[&inputs[0], &inputs[1]])?;
-    Ok(outputs.pop().unwrap_or_default())
+    autograd::apply_one(draw, &[&inputs[0], &inputs[1]])
 }
 
 /// The ε of [`draw`], `[rows, columns]`, for this seed.
@@ -73,12 +72,7 @@ impl Function for Draw {
         Ok(Forward { outputs: vec![latent], saved: deviation.into_iter().collect() })
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        _: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, _: &[bool]) -> Result<Gradients, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(vec![None, None]) };
         let gradient = gradient.f_contiguous()?;
         let (of_latent, deviation) =
@@ -101,8 +95,6 @@ struct Normals<'a> {
 }
 
 impl Kernel for Normals<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let (mut group, within) = (self.first / GROUP as u64, (self.first % GROUP as u64) as usize);
@@ -158,8 +150,6 @@ struct Scale<'a> {
 }
 
 impl Kernel for Scale<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let inputs = self.mu.iter().zip(self.log_variance);
@@ -186,8 +176,6 @@ struct Half<'a> {
 }
 
 impl Kernel for Half<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         for ((result, &gradient), &deviation) in self.result.iter_mut().zip(self.gradient).zip(self.deviation) {

@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::parallel::Parts;
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
@@ -30,8 +30,7 @@ pub fn layer_norm(
     expect_elements("bias", bias, columns)?;
     let dropout = dropout.map(|dropout| dropout.of_width(columns));
     let function = LayerNorm { activation, dropout };
-    let mut outputs = autograd::apply(function, &[&x.f_contiguous()?, weight, bias])?;
-    Ok(outputs.pop().unwrap_or_default())
+    autograd::apply_one(function, &[&x.f_contiguous()?, weight, bias])
 }
 
 struct LayerNorm {
@@ -65,12 +64,7 @@ impl Function for LayerNorm {
         Ok(Forward { outputs: vec![output], saved })
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        _: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, _: &[bool]) -> Result<Gradients, TchError> {
         let (Some(gradient), [x, output, weight, statistics]) = (&gradients[0], &saved[..]) else {
             return Ok(vec![None, None, None]);
         };
@@ -140,8 +134,6 @@ struct Normalize<'a> {
 }
 
 impl Kernel for Normalize<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let columns = self.weight.len();
@@ -195,8 +187,6 @@ struct Backward<'a> {
 }
 
 impl Kernel for Backward<'_> {
-    type Output = ();
-
     /// With g the gradient before the activation, times the weight: `inverse · (g − mean of g − x̂ · mean of g·x̂)`.
     #[inline(always)]
     fn run<I: Instructions>(self) {
@@ -213,7 +203,7 @@ impl Kernel for Backward<'_> {
         let (statistics, _) = self.statistics.as_chunks::<2>();
         for ((((x, output), gradient), of_x), &[mean, inverse]) in rows.zip(statistics) {
             for column in 0..columns {
-                let of_z = gradient[column] * self.activation.derivative(output[column], self.scale);
+                let of_z = self.activation.gradient(gradient[column], output[column], self.scale);
                 of_weight[column] += of_z * ((x[column] - mean) * inverse);
                 of_bias[column] += of_z;
                 of_x[column] = of_z * weight[column];
@@ -248,7 +238,7 @@ mod tests {
     #[test]
     fn results_and_gradients_are_torchs() {
         for (rows, columns) in [(1, 2), (7, 5), (200, 64), (33, 129), (3000, 16)] {
-            for activation in [Elementwise::Identity, Elementwise::Relu, Elementwise::Elu] {
+            for activation in [Elementwise::Identity, Elementwise::Relu, Elementwise::Elu, Elementwise::Sigmoid] {
                 for dropout in [None, Dropout::new(0.3, 9)] {
                     let found = results(rows, columns, |x, weight, bias| {
                         layer_norm(x, weight, bias, activation, dropout).unwrap()
@@ -261,6 +251,7 @@ mod tests {
                             Elementwise::Identity => z,
                             Elementwise::Relu => z.relu(),
                             Elementwise::Elu => z.elu(),
+                            Elementwise::Sigmoid => z.sigmoid(),
                         };
                         active * &mask
                     });

@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::ops::Range;
 
 use kdgat_torch::autocast;
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::parallel::Parts;
 use kdgat_torch::simd::product::{Left, Product, Start};
 use kdgat_torch::simd::rows::Matrix;
@@ -83,12 +83,7 @@ impl Function for LinearLayer {
         Ok(Forward { outputs: vec![result], saved })
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, needed: &[bool]) -> Result<Gradients, TchError> {
         let (Some(gradient), [x, weight]) = (&gradients[0], &saved[..]) else {
             return Ok(needed.iter().map(|_| None).collect());
         };
@@ -206,8 +201,6 @@ struct AddUp<'a> {
 }
 
 impl Kernel for AddUp<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         for share in self.shares.chunks_exact(self.sums.len().max(1)) {

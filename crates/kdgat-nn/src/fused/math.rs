@@ -139,7 +139,6 @@ mod tests {
     struct Apply<'a>(&'a mut [f32], bool);
 
     impl Kernel for Apply<'_> {
-        type Output = ();
         #[inline(always)]
         fn run<I: Instructions>(self) {
             for value in self.0 {
@@ -171,7 +170,6 @@ mod tests {
     struct Trigonometric<'a>(&'a mut [[f32; 3]]);
 
     impl Kernel for Trigonometric<'_> {
-        type Output = ();
         #[inline(always)]
         fn run<I: Instructions>(self) {
             for [value, cosine, sine] in self.0 {

@@ -27,7 +27,6 @@ pub mod pair_sums;
 pub mod pool;
 mod projection;
 pub mod score;
-pub mod sigmoid;
 pub mod sparse_linear;
 mod sparse_sums;
 pub mod step_seed;

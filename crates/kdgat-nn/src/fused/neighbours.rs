@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 
 use kdgat_graph::Adjacency;
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::parallel::Parts;
 use kdgat_torch::simd::rows::{Heads, Initial, Matrix};
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
@@ -80,8 +80,7 @@ pub fn weighted_neighbour_sum(
         inputs.extend(initial.map(Tensor::f_contiguous).transpose()?);
         let adds_one_row = matches!(start, Start::Row(_));
         let function = NeighbourSum { adjacency: adjacency.shallow_clone(), factors, adds_one_row };
-        let mut outputs = autograd::apply(function, &inputs.iter().collect::<Vec<_>>())?;
-        return Ok(outputs.pop().unwrap_or_default());
+        return Ok(autograd::apply_one(function, &inputs.iter().collect::<Vec<_>>())?);
     }
     let values = x.f_index_select(0, &adjacency.sources)?;
     let weights = composed_weights(adjacency, weighting)?;
@@ -218,12 +217,7 @@ impl Function for NeighbourSum {
         Ok(Forward { outputs: vec![output], saved: Vec::new() })
     }
 
-    fn backward(
-        &self,
-        _: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, _: Vec<Tensor>, gradients: Gradients, needed: &[bool]) -> Result<Gradients, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(needed.iter().map(|_| None).collect()) };
         let gradient = gradient.f_contiguous()?;
         let edges = Edges {
@@ -321,8 +315,6 @@ struct Sums<'a> {
 }
 
 impl Kernel for Sums<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let columns = self.columns.max(1);
@@ -368,8 +360,6 @@ struct ColumnSums<'a> {
 }
 
 impl Kernel for ColumnSums<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         self.sums.fill(0.0);

@@ -8,7 +8,7 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::parallel::Parts;
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
@@ -64,8 +64,7 @@ pub fn norm_relu_dropout(
     let dropout = dropout.map(|dropout| dropout.of_width(columns));
     let sums = shared_statistics::current().filter(|_| of_batch);
     let function = NormReluDropout { running, of_batch, sums, count: 0.0, dropout, pass };
-    let mut outputs = autograd::apply(function, &[&x.f_contiguous()?, weight, bias])?;
-    Ok(outputs.pop().unwrap_or_default())
+    autograd::apply_one(function, &[&x.f_contiguous()?, weight, bias])
 }
 
 struct NormReluDropout {
@@ -139,12 +138,7 @@ impl Function for NormReluDropout {
         Ok(Forward { outputs: vec![output], saved })
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, needed: &[bool]) -> Result<Gradients, TchError> {
         match (&gradients[0], self.pass) {
             (None, _) => Ok(vec![None, None, None]),
             (Some(gradient), Pass::Forward) => self.gradients::<f32>(&saved, gradient, needed),
@@ -290,8 +284,6 @@ struct ColumnStatistics<'a> {
 }
 
 impl Kernel for ColumnStatistics<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let columns = self.mean.len();
@@ -352,8 +344,6 @@ struct Apply<'a> {
 }
 
 impl Kernel for Apply<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let rows = self.scale.len();

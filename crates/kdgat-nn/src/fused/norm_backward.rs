@@ -95,8 +95,6 @@ struct ColumnSums<'a, G> {
 }
 
 impl<G: Gate> Kernel for ColumnSums<'_, G> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let columns = self.sums.len();
@@ -133,8 +131,6 @@ struct GradientOfX<'a, G> {
 }
 
 impl<G: Gate> Kernel for GradientOfX<'_, G> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let rows = self.factor.len();

@@ -140,8 +140,6 @@ struct Filtered<'a> {
 }
 
 impl Kernel for Filtered<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let (columns, width) = (self.columns.max(1), (self.columns * self.components).max(1));
@@ -184,8 +182,6 @@ struct Products<'a> {
 }
 
 impl Kernel for Products<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let (columns, width) = (self.columns.max(1), (self.columns * self.components).max(1));
@@ -333,8 +329,6 @@ struct ToTargets<'a> {
 }
 
 impl Kernel for ToTargets<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let columns = self.of.columns.max(1);
@@ -366,8 +360,6 @@ struct ToSources<'a> {
 }
 
 impl Kernel for ToSources<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let columns = self.of.columns.max(1);
@@ -391,8 +383,6 @@ struct DirectedProducts<'a> {
 }
 
 impl Kernel for DirectedProducts<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let columns = self.of.columns.max(1);
@@ -416,8 +406,6 @@ struct AlongAxes<'a> {
 }
 
 impl Kernel for AlongAxes<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let columns = self.of.columns.max(1);

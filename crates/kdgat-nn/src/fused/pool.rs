@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::parallel::Parts;
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
@@ -16,8 +16,7 @@ pub fn mean_per_graph(layers: &[&Tensor], node_pointers: &Tensor) -> Result<Tens
     let layers = layers.iter().map(|layer| layer.f_contiguous()).collect::<Result<Vec<_>, _>>()?;
     let columns = layers.iter().map(|layer| Ok(shape("x", layer)?[1])).collect::<Result<Vec<_>, TchError>>()?;
     let function = Pool { node_pointers: node_pointers.f_contiguous()?, columns };
-    let mut outputs = autograd::apply(function, &layers.iter().collect::<Vec<_>>())?;
-    Ok(outputs.pop().unwrap_or_default())
+    autograd::apply_one(function, &layers.iter().collect::<Vec<_>>())
 }
 
 struct Pool {
@@ -51,12 +50,7 @@ impl Function for Pool {
         Ok(Forward { outputs: vec![output], saved: Vec::new() })
     }
 
-    fn backward(
-        &self,
-        _: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, _: Vec<Tensor>, gradients: Gradients, needed: &[bool]) -> Result<Gradients, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(needed.iter().map(|_| None).collect()) };
         let gradient = gradient.f_contiguous()?;
         let gradient = view::read::<f32>("gradient", &gradient)?;
@@ -106,8 +100,6 @@ struct Means<'a> {
 }
 
 impl Kernel for Means<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let width = self.columns.iter().sum::<usize>().max(1);
@@ -142,8 +134,6 @@ struct Spread<'a> {
 }
 
 impl Kernel for Spread<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         if self.columns == 0 {

@@ -68,9 +68,7 @@ impl<'a> Projection<'a> {
 /// Sums the squares of the values.
 pub(super) struct SumOfSquares<'a>(pub(super) &'a [f32]);
 
-impl Kernel for SumOfSquares<'_> {
-    type Output = f64;
-
+impl Kernel<f64> for SumOfSquares<'_> {
     #[inline(always)]
     fn run<I: Instructions>(self) -> f64 {
         // In chunks, so that no f32 sum has many terms.

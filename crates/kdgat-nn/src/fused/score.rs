@@ -58,8 +58,6 @@ struct Errors<'a> {
 }
 
 impl Kernel for Errors<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let rows = self.found.chunks_exact(self.features).zip(self.wanted.chunks_exact(self.features));

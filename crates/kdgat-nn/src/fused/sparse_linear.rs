@@ -7,7 +7,7 @@ use std::ffi::CStr;
 
 use kdgat_base::random;
 use kdgat_graph::SparseRows;
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::parallel::{Parts, parallel_for};
 use kdgat_torch::simd::dispatch;
 use kdgat_torch::view;
@@ -195,12 +195,7 @@ impl Function for SparseLinear {
         Ok(Forward { outputs: vec![result], saved: Vec::new() })
     }
 
-    fn backward(
-        &self,
-        _: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, _: Vec<Tensor>, gradients: Gradients, needed: &[bool]) -> Result<Gradients, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(needed.iter().map(|_| None).collect()) };
         let gradient = gradient.f_contiguous()?;
         let mut results = vec![needed[0].then(|| self.gradient_of_weight(&gradient)).transpose()?];

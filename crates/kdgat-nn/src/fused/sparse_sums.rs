@@ -169,8 +169,6 @@ pub(super) struct Sums<'a, 'b> {
 }
 
 impl Kernel for Sums<'_, '_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let mut ranges = self.lines.of_block(&self.block);
@@ -290,8 +288,6 @@ struct Transpose<'a, 'b> {
 }
 
 impl Kernel for Transpose<'_, '_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let Self { from, from_step, columns, rows, output } = self;

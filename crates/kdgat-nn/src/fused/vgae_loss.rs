@@ -15,7 +15,7 @@
 
 use std::ffi::CStr;
 
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::rows::Rows;
 use tch::{TchError, Tensor};
 
@@ -189,12 +189,7 @@ impl Function for Loss {
         Ok(Forward { outputs: scalars.into_iter().map(|value| Tensor::from(value as f32)).collect(), saved })
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, needed: &[bool]) -> Result<Gradients, TchError> {
         let value = |gradient: &Option<Tensor>| gradient.as_ref().map_or(Ok(0.0), |scalar| scalar.f_double_value(&[]));
         let wanted = gradients.iter().map(value).collect::<Result<Vec<f64>, _>>()?;
         let mut saved = saved.into_iter();

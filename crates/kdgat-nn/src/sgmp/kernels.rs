@@ -40,8 +40,6 @@ pub struct AddRows<'a> {
 }
 
 impl Kernel for AddRows<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let Self { to, width, from: [(one, of_one), (other, of_other)], relu } = self;
@@ -67,8 +65,6 @@ pub struct Scatter<'a> {
 }
 
 impl Kernel for Scatter<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         for (from, &index) in self.from.chunks_exact(self.width).zip(self.indices) {
@@ -90,8 +86,6 @@ pub struct ScatterRelu<'a> {
 }
 
 impl Kernel for ScatterRelu<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         for (from, &index) in self.from.chunks_exact(self.width).zip(self.indices) {
@@ -113,8 +107,6 @@ pub struct GateRows<'a> {
 }
 
 impl Kernel for GateRows<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         for (values, &index) in self.values.chunks_exact_mut(self.width).zip(self.indices) {
@@ -133,8 +125,6 @@ pub struct Gate<'a> {
 }
 
 impl Kernel for Gate<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         for (gradient, &output) in self.gradients.iter_mut().zip(self.outputs) {
@@ -147,8 +137,6 @@ impl Kernel for Gate<'_> {
 pub struct Relu<'a>(pub &'a mut [f32]);
 
 impl Kernel for Relu<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         self.0.iter_mut().for_each(|value| *value = relu_of(*value));
@@ -165,8 +153,6 @@ pub struct AddColumnSums<'a> {
 }
 
 impl Kernel for AddColumnSums<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         // The rows of a piece are summed before they are added to the sum of many pieces, which would round away more of each.

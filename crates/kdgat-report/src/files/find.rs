@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::trials::name_trials;
 use super::{Evaluation, GraphEvaluation, Run};
 use crate::ReportError;
+use kdgat_base::files;
 use kdgat_sweep::state::SweepFolder;
 
 /// Maximum depth of the search below a given folder: datasets, groups, run numbers, and the folders of sweeps around them.
@@ -144,7 +145,7 @@ fn add_evaluations_beside(found: &mut Found, seen: &HashSet<PathBuf>) -> Result<
 
 /// Lists subfolders sorted by name, numbers by value.
 fn subfolders(parent: &Path) -> Result<Vec<PathBuf>, ReportError> {
-    let error = |source| ReportError::File { path: parent.to_owned(), action: "list", source };
+    let error = files::failed("list", parent);
     let mut folders = Vec::new();
     for entry in fs::read_dir(parent).map_err(error)? {
         let entry = entry.map_err(error)?;

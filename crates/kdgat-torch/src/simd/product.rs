@@ -94,8 +94,6 @@ struct Write<'a, 'b> {
 }
 
 impl Kernel for Write<'_, '_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         self.product.check(self.result);

@@ -111,7 +111,6 @@ mod tests {
     }
 
     impl Kernel for Both<'_> {
-        type Output = ();
         #[inline(always)]
         fn run<I: Instructions>(self) {
             I::sum_rows(self.output, self.initial, self.rows, self.factors, self.heads);

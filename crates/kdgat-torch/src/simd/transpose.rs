@@ -22,8 +22,6 @@ struct Transpose<'a, 'b> {
 }
 
 impl Kernel for Transpose<'_, '_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let Self { values, rows, columns, result } = self;

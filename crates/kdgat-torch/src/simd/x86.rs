@@ -272,11 +272,11 @@ impl Vector for __m512 {
 }
 
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
+pub(super) fn run_avx2<R>(kernel: impl Kernel<R>) -> R {
     kernel.run::<Vectors<__m256>>()
 }
 
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq")]
-pub(super) fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
+pub(super) fn run_avx512<R>(kernel: impl Kernel<R>) -> R {
     kernel.run::<Vectors<__m512>>()
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use kdgat_torch::autograd::{Forward, Function};
+use kdgat_torch::autograd::{Forward, Function, Gradients};
 use kdgat_torch::cuda_program::Argument;
 use tch::{TchError, Tensor};
 
@@ -48,12 +48,7 @@ impl Function for GpuGatV2 {
         Ok(self.layer.finish(output, applied, saved))
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, needed: &[bool]) -> Result<Gradients, TchError> {
         let Some(gradient) = &gradients[0] else {
             return Ok(needed.iter().map(|_| None).collect());
         };

@@ -113,9 +113,7 @@ struct Pass<'a> {
     log_variance: &'a mut [f32],
 }
 
-impl Kernel for Pass<'_> {
-    type Output = [f64; 4];
-
+impl Kernel<[f64; 4]> for Pass<'_> {
     #[inline(always)]
     fn run<I: Instructions>(self) -> [f64; 4] {
         let Self { rows, factors: [of_reconstruction, of_id, of_successors, of_kl], .. } = self;
