@@ -41,9 +41,9 @@ impl DriveWatch {
         if view.attack {
             let mut first_frame = 0;
             for (&can_id, &frames) in view.can_ids.iter().zip(view.frames.of_node) {
-                let of_node = first_frame..first_frame + usize::from(frames);
+                let mut of_node = first_frame..first_frame + usize::from(frames);
                 first_frame = of_node.end;
-                if of_node.into_iter().any(|index| view.frames.frame(index).attack) {
+                if of_node.any(|index| view.frames.frame(index).attack) {
                     self.attackers.insert(can_id);
                 }
             }
