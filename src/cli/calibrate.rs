@@ -15,10 +15,12 @@ use super::output;
 use crate::config::{Setting, Threshold};
 use crate::detect::source::STANDARD_INPUT;
 use crate::detect::{self, Duration, FrameStream};
+use crate::evaluate::attacked;
 use crate::evaluate::calibration::{AttacksFound, Rule};
 use crate::evaluate::calibrations;
-use crate::evaluate::car::ProfiledTraffic;
+use crate::evaluate::car::{ProfiledTraffic, Relations};
 use crate::evaluate::ensemble::CarWindows;
+use crate::evaluate::harm::FalseWindows;
 use crate::evaluate::id_list::IdList;
 use crate::evaluate::operator::Cut;
 use crate::evaluate::scores::{EVEN_ODDS, Profiled};
@@ -109,14 +111,26 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
     // As in `detect`: a signal ends the reading, and the frames read so far are used.
     interrupt::listen_to_stop_after("the frames that have come")?;
     let rule = Rule::new(rate, window, stride);
-    let traffic = Traffic::read(&args, &scorers, rule)?;
-    let Traffic { windows, seconds, source, .. } = &traffic;
+    let mut traffic = Traffic::read(&args, &scorers, rule)?;
     expect_long_enough(&traffic, args.least_seconds)?;
+    let (calibration, harm) = harmless(&models, &scorers, &mut traffic, rule)?;
+    expect_free(&path, args.replace)?;
+    if let Some(folder) = path.parent().filter(|_| args.output.is_none()) {
+        let error = |source| EvaluateError::from(files::failed("make", folder)(source));
+        std::fs::create_dir_all(folder).map_err(error)?;
+    }
+    calibration.write(&path)?;
+    output::write(&(report(&models.name(), &calibration, traffic.seconds, rate, &path) + &harm))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The calibration that this traffic gives.
+fn calibration(models: &Ensemble, scorers: &[Scorer], traffic: &Traffic, rule: Rule) -> Result<Calibration> {
     let mut calibrated = Vec::new();
-    for ((model, scorer), windows) in models.models().into_iter().zip(&scorers).zip(windows) {
+    for ((model, scorer), windows) in models.models().into_iter().zip(scorers).zip(&traffic.windows) {
         let profiled = traffic.profiled.get(calibrated.len());
         let least_score = match profiled {
-            Some(profiled) if profiled.profile.counts_bytes() => least_score(model, rate, windows.len())?,
+            Some(profiled) if profiled.profile.counts_bytes() => least_score(model, rule.rate, windows.len())?,
             Some(_) => Some(EVEN_ODDS),
             None => None,
         };
@@ -125,19 +139,56 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
         let windows = CarWindows { kind, foreign_ids, windows, least_score, attacked };
         calibrated.push((model.weights_digest.as_str(), windows));
     }
-    let mut calibration = Calibration::new(&calibrated, rule, source)?;
-    calibration.seconds = Some(*seconds);
+    let mut calibration = Calibration::new(&calibrated, rule, &traffic.source)?;
+    calibration.seconds = Some(traffic.seconds);
     let profiles: Vec<CarProfile> = traffic.profiled.iter().map(|profiled| profiled.profile.clone()).collect();
-    calibration = calibration.with_profiles(&profiles);
-    expect_free(&path, args.replace)?;
-    if let Some(folder) = path.parent().filter(|_| args.output.is_none()) {
-        let error = |source| EvaluateError::from(files::failed("make", folder)(source));
-        std::fs::create_dir_all(folder).map_err(error)?;
+    if let Some(profile) = profiles.first() {
+        let Rule { window, stride, .. } = rule;
+        let removals = attacked::removals(&traffic.columns, Cut { window, stride }, profile);
+        calibration.attacks.extend((removals.windows > 0).then_some(removals));
     }
-    calibration.write(&path)?;
-    let without = about_none(&models, &scorers, &traffic, &calibration, rate)?;
-    output::write(&(report(&models.name(), &calibration, *seconds, rate, &path) + &without))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(calibration.with_profiles(&profiles))
+}
+
+/// The calibration that this traffic gives, and what it says about its own traffic. Relations are left out if it calls more of that traffic attacks
+/// than the models do without it.
+///
+/// # Errors
+/// It does so without relations, too.
+fn harmless(models: &Ensemble, scorers: &[Scorer], traffic: &mut Traffic, rule: Rule) -> Result<(Calibration, String)> {
+    let count = |traffic: &Traffic, calibration: &Calibration| match traffic.profiled.is_empty() {
+        true => Ok(None),
+        false => FalseWindows::count(models, scorers, &traffic.columns, &traffic.windows, calibration, rule.rate),
+    };
+    let mut made = calibration(models, scorers, traffic, rule)?;
+    let Some(mut found) = count(traffic, &made)? else { return Ok((made, String::new())) };
+    let mut text = String::new();
+    if found.is_harm(rule.rate) && traffic.profiled.iter().any(|one| !one.profile.relations().is_empty()) {
+        let with_relations = found;
+        traffic.profile(scorers, rule, Relations::LeftOut)?;
+        made = calibration(models, scorers, traffic, rule)?;
+        found = count(traffic, &made)?.unwrap_or(found);
+        text = format!(
+            "relations between signals are left out: with them, {} of these {} windows would be called attacks ({} if each fifth is judged by the \
+             others), and {} without any calibration\n",
+            with_relations.with, with_relations.windows, with_relations.by_others, with_relations.without
+        );
+    }
+    if found.is_harm(rule.rate) {
+        return Err(UsageError(format!(
+            "{}: {}: the model knows this car better. Use it without a calibration (kdgat detect without --calibration); for another car, give traffic \
+             of that car. Nothing was written",
+            traffic.source,
+            found.describe()
+        ))
+        .into());
+    }
+    let advice = if found.with == found.without {
+        ": on a car that the training has, use the model without a calibration"
+    } else {
+        ""
+    };
+    Ok((made, format!("{text}{}{advice}\n", found.describe())))
 }
 
 /// The least score that a model of the profile set may call an attack on another car; none, with a warning, if it is not recorded.
@@ -153,37 +204,6 @@ fn least_score(model: &TrainedModel, rate: f64, windows: usize) -> Result<Option
         );
     }
     Ok(least_score)
-}
-
-/// Compares the calibration with none on the traffic that it was made from, for a model of the profile set with a recorded threshold.
-fn about_none(
-    models: &Ensemble,
-    scorers: &[Scorer],
-    traffic: &Traffic,
-    calibration: &Calibration,
-    rate: f64,
-) -> Result<String, EvaluateError> {
-    let ([model], [scorer], [profiled]) = (&models.models()[..], scorers, &traffic.profiled[..]) else {
-        return Ok(String::new());
-    };
-    let recorded = records::recorded_by(model, Threshold::FalsePositiveRate(rate))?;
-    let Some(own) = recorded.first() else { return Ok(String::new()) };
-    let without = car::alarms_without(scorer, &traffic.columns, own.value)?;
-    let is_alarm = |window: &&Profiled| calibration.car.deviations(window) > calibration.threshold;
-    let with = profiled.windows.iter().filter(is_alarm).count();
-    let count = profiled.windows.len();
-    let counted = format!(
-        "of these {count} attack-free windows, {with} are called attacks with this calibration and {without} without any"
-    );
-    Ok(match with > without {
-        true => format!(
-            "warning: {counted}: the model knows this car better; use it without a calibration (kdgat detect without --calibration)\n"
-        ),
-        false if with == without => {
-            format!("{counted}: on a car that the training has, use the model without a calibration\n")
-        }
-        false => format!("{counted}\n"),
-    })
 }
 
 /// Describes the calibration: its threshold and source, and a warning if there was little traffic.
@@ -229,7 +249,10 @@ fn about_attacks(calibration: &Calibration) -> String {
     };
     let mut text = String::new();
     if !found.is_empty() {
-        text += &format!("synthetic attacks in copies of this traffic, windows found: {}\n", listed(found));
+        text += &format!(
+            "synthetic attacks in copies of this traffic, windows found (of removals, IDs): {}\n",
+            listed(found)
+        );
     }
     if !missed.is_empty() {
         text += &format!("this calibration will not find these attacks, or hardly: {}\n", listed(missed));
@@ -285,15 +308,23 @@ impl Traffic {
         if has_more {
             eprintln!("the profile is learned from the first {MOST_WINDOWS} windows; later traffic is not used");
         }
-        let mut profiled = Vec::new();
-        if features.needs_history() && columns.num_graphs() > 0 {
-            for (scorer, windows) in scorers.iter().zip(&mut windows) {
-                let of_model = car::profile_windows(scorer, &columns, rule)?;
-                *windows = of_model.windows.clone();
-                profiled.push(of_model);
-            }
+        let (seconds, source) = (duration.seconds(), logs.join(", "));
+        let mut traffic = Self { windows, seconds, source, profiled: Vec::new(), columns };
+        if features.needs_history() && traffic.columns.num_graphs() > 0 {
+            traffic.profile(scorers, rule, Relations::BorneOut)?;
         }
-        Ok(Self { windows, seconds: duration.seconds(), source: logs.join(", "), profiled, columns })
+        Ok(traffic)
+    }
+
+    /// Learns the car's profile, for models of the profile set.
+    fn profile(&mut self, scorers: &[Scorer], rule: Rule, relations: Relations) -> Result<(), EvaluateError> {
+        self.profiled.clear();
+        for (scorer, windows) in scorers.iter().zip(&mut self.windows) {
+            let of_model = car::profile_windows(scorer, &self.columns, rule, relations)?;
+            windows.clone_from(&of_model.windows);
+            self.profiled.push(of_model);
+        }
+        Ok(())
     }
 }
 

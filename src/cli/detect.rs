@@ -116,11 +116,17 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
     let closing = closing.transpose()?;
 
     let notes = notes(&detector, stream.report());
-    let (windows, hits) = (detector.windows(), detector.culprit_hits());
+    let (windows, hits, aftermath) = (detector.windows(), detector.culprit_hits(), detector.aftermath_ids());
     let figures = detector.into_figures();
     eprintln!("{}; {} frames", alarms(windows, &figures, busy), stream.report().frames);
     if stream.has_labels() && windows > 0 {
         eprintln!("{}", by_labels(&figures));
+        if aftermath > 0 {
+            eprintln!(
+                "by the labels: {} gone that had sent attack frames: found, not a false alarm",
+                counted(aftermath, "ID")
+            );
+        }
         if hits.alarms > 0 {
             let (first, alarms) = (hits.first_is_attacker, hits.alarms);
             eprintln!(

@@ -19,6 +19,7 @@ use crate::evaluate::calibration::{FEWEST_WINDOWS, Rule, calibration_stretch, is
 use crate::evaluate::car;
 use crate::evaluate::curves::{self, CURVES, Curve};
 use crate::evaluate::ensemble::{self, EnsembleThreshold};
+use crate::evaluate::gone;
 use crate::evaluate::id_list::IdList;
 use crate::evaluate::judge::{CalibrateBy, ModelScores, ProfiledFile, Subject, TestFile};
 use crate::evaluate::operator::Cut;
@@ -107,7 +108,8 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
     for one in &scored {
         let recorded = (one.recorded.method.clone(), one.recorded.value);
         let subject = Subject::single(&one.scores, recorded, &files, calibrate);
-        let report = ModelReport { rows: subject.judge(&files, calibrate, &bootstrap), ..describe(&[one]) };
+        let (rows, gone) = (subject.judge(&files, calibrate, &bootstrap), subject.gone_rows(&files, calibrate));
+        let report = ModelReport { rows, gone, ..describe(&[one]) };
         write_predictions(&mut predictions, &report.name, &subject, &files, &store, calibrate)?;
         all_curves.push(subject.curves(&files, calibrate));
         reports.push(report);
@@ -117,7 +119,8 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
     for [gat, vgae] in pairs(&scored) {
         let choose = |scores: &[f64]| choose_for_mean(method, scores, &gat.store, [gat, vgae]);
         let subject = Subject::mean([&gat.scores, &vgae.scores], choose, &files, calibrate)?;
-        let report = ModelReport { rows: subject.judge(&files, calibrate, &bootstrap), ..describe(&[gat, vgae]) };
+        let (rows, gone) = (subject.judge(&files, calibrate, &bootstrap), subject.gone_rows(&files, calibrate));
+        let report = ModelReport { rows, gone, ..describe(&[gat, vgae]) };
         write_predictions(&mut predictions, &report.name, &subject, &files, &store, calibrate)?;
         all_curves.push(subject.curves(&files, calibrate));
         reports.push(report);
@@ -343,8 +346,14 @@ fn score(
         }
         let of = |graphs: &Range<u64>| scorer.profile_store(&store, &graphs.clone().collect::<Vec<_>>());
         let (calibration, graphs) = (of(&file.calibration)?, of(&file.graphs)?);
-        Ok::<_, EvaluateError>(Some(ProfiledFile { calibration, graphs, attacked: Vec::new(), judges_bytes: true }))
+        let (attacked, gone) = (Vec::new(), Vec::new());
+        Ok::<_, EvaluateError>(Some(ProfiledFile { calibration, graphs, attacked, judges_bytes: true, gone }))
     };
+    let own = scorer.assemble_options().profile;
+    let gone = |file: &TestFile| {
+        own.as_ref().map_or_else(|| Ok(Vec::new()), |profile| gone::of_file(&store, file.graphs.clone(), profile))
+    };
+    let gone = files.iter().map(gone).collect::<Result<_, _>>()?;
     let unknown = files.iter().map(profiled).collect::<Result<_, _>>()?;
     let test: Vec<u64> = files.iter().flat_map(|file| file.graphs.clone()).collect();
     let mut all = scorer.score_store(&store, &test)?.into_iter();
@@ -358,6 +367,7 @@ fn score(
         validation,
         held_out,
         test: test_scores,
+        gone,
         scale: recorded.scale,
         unknown,
         foreign_ids: scorer.id_list().map(IdList::counted),
@@ -482,6 +492,7 @@ fn describe(members: &[&Scored]) -> ModelReport {
         speed,
         validation_roc_auc: if let [one] = members { one.validation_roc_auc } else { f64::NAN },
         rows: Vec::new(),
+        gone: Vec::new(),
     }
 }
 

@@ -108,6 +108,7 @@ impl Judged<'_> {
             speed: None,
             validation_roc_auc: f64::NAN,
             rows: Vec::new(),
+            gone: Vec::new(),
         })
     }
 

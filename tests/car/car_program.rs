@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::evaluate::{Bench, KNOWN, candump, frames_of, stderr, stdout};
+use support::evaluate::{Bench, KNOWN, candump, frames_of, profile_of, regular_traffic, stderr, stdout};
 use support::graph::{traffic, write_log};
 
 /// A run, and the program that was exported from it and compiled.
@@ -41,14 +41,18 @@ fn lines(output: &Output) -> Vec<Value> {
 
 /// Compiles the example of an export without a warning.
 fn compiled(folder: &Path) -> PathBuf {
-    let program = folder.join("kdgat-car");
+    compiled_with(folder, "kdgat-car", "-DKDGAT_CALIBRATION_WINDOWS=12000u")
+}
+
+fn compiled_with(folder: &Path, name: &str, definition: &str) -> PathBuf {
+    let program = folder.join(name);
     let sources = |folder: &Path| -> Vec<OsString> {
         let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         paths.filter(|path| path.extension().is_some_and(|extension| extension == "c")).map(Into::into).collect()
     };
     let mut command = Command::new("cc");
     command.args(["-std=c99", "-O2", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror", "-I"]).arg(folder);
-    command.arg("-DKDGAT_CALIBRATION_WINDOWS=6000u").args(sources(folder)).args(sources(&folder.join("example")));
+    command.arg(definition).args(sources(folder)).args(sources(&folder.join("example")));
     succeeded(&command.arg("-o").arg(&program).arg("-lm").output().unwrap());
     program
 }
@@ -238,6 +242,7 @@ fn wrong_input_and_wrong_flags_are_refused() {
         (&["."], ". is a folder; expected a log of candump -L"),
         (&["/dev/null"], "/dev/null is empty; expected lines of candump -L"),
         (&[log, log], "only one input"),
+        (&[log, log, "--calibrate", "10s", "--save", "x"], "is given twice"),
         (&[log, "--interface", "can0"], "exclude each other"),
         (&["--interface", "no-such-bus"], "error: --interface no-such-bus:"),
         (&[log, "--alarm-after", "3/5"], "--alarm-after: this option needs --alarms"),
@@ -578,6 +583,94 @@ fn a_calibration_is_saved_and_loaded() {
             .collect();
         assert!(!left.iter().any(|name| name.ends_with(".new")), "{left:?}");
     }
+}
+
+/// An ID that is gone raises one alarm, as in `kdgat detect`.
+#[test]
+fn an_id_that_is_gone_raises_an_alarm() {
+    if !can_compile() {
+        return;
+    }
+    let bench = Bench::new();
+    let run = bench.gat_with_profile("gat_profile", 1, profile_of(&regular_traffic(60.0, |_, _| true)));
+    let run = run.to_str().unwrap();
+    let drive = regular_traffic(40.0, |time, id| id != 0x104 || time < 8.0 || (20.0..25.0).contains(&time));
+    std::fs::write(bench.path().join("drive.log"), candump(&drive)).unwrap();
+    succeeded(&bench.kdgat(&["export", run, "--c", "car", "--threshold", "1"]));
+    let program = compiled(&bench.path().join("car"));
+    let car = |flags: &[&str]| Command::new(&program).current_dir(bench.path()).args(flags).output().unwrap();
+    let detect = |flags: &[&str]| bench.kdgat(&[&["detect", "--model", run, "--threshold", "1"], flags].concat());
+    let field = |output: &Output, name: &str| lines(output).iter().map(|line| line[name].clone()).collect::<Vec<_>>();
+    let windows = (car(&["drive.log"]), detect(&["drive.log"]));
+    for name in ["window", "time", "label", "gone"] {
+        assert_eq!(field(&windows.0, name), field(&windows.1, name), "{name}");
+    }
+    assert_eq!(field(&windows.0, "gone").iter().filter(|gone| !gone.is_null()).count(), 2);
+    let flags = ["--alarms", "--alarm-after", "3/5", "--cooldown", "1h", "drive.log"];
+    let alarms = (car(&flags), detect(&flags));
+    for name in ["event", "alarm", "time", "window", "severity", "attack_windows", "gone", "changed"] {
+        assert_eq!(field(&alarms.0, name), field(&alarms.1, name), "{name}");
+    }
+    assert_eq!(field(&alarms.0, "event"), ["alarm", "alarm-end", "alarm", "alarm-end"]);
+}
+
+/// Several logs calibrate as they do with the trainer: no window spans two of them. Less traffic than asked for is refused, also where there is no room for more.
+#[test]
+fn several_logs_make_a_calibration() {
+    if !can_compile() {
+        return;
+    }
+    let exported = Exported::gat();
+    let folder = exported.bench.path().to_path_buf();
+    let frames = traffic(24_000, 12, 7, 0..0);
+    for (name, part) in [("first", &frames[..9_050]), ("second", &frames[11_000..])] {
+        std::fs::write(folder.join(format!("{name}.log")), candump(part)).unwrap();
+        write_log(&folder, "calm", &format!("{name}.csv"), part);
+    }
+    let logs = ["first.log", "second.log"];
+    let said = succeeded(&exported.car(&[&["--calibrate", "all", "--save", "car.calibration"][..], &logs].concat()));
+    assert!(said.contains("(from 219 attack-free windows (11.0 s, several logs))"), "{said}");
+    let calibrate =
+        ["calibrate", "--model", &exported.run, "--benign", "calm/first.csv", "--benign", "calm/second.csv"];
+    let told = succeeded(&exported.bench.kdgat(&[&calibrate[..], &["--output", "car.json"]].concat()));
+    assert!(told.contains("from 219 attack-free windows"), "{told}");
+    let expected =
+        exported.bench.kdgat(&["detect", "--model", &exported.run, "--calibration", "car.json", &exported.log]);
+    expect_same_lines(&exported.car(&["--load", "car.calibration", &exported.log]), &expected);
+    // Both logs are needed for ten seconds, and the third one is not read.
+    let enough = exported.car(&["--calibrate", "10s", "--save", "one", "second.log", "first.log", "third.log"]);
+    assert_eq!(enough.status.code(), Some(0), "{}", stderr(&enough));
+    assert!(
+        stderr(&enough).contains("third.log: not read; 10.0 s of traffic were read before it"),
+        "{}",
+        stderr(&enough)
+    );
+    let refused = |arguments: &[&str], message: &str| {
+        let output = exported.car(&[arguments, &logs].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(message), "{message}: {}", stderr(&output));
+    };
+    refused(
+        &["--calibrate", "20s", "--save", "x"],
+        "first.log and the other logs have 11.0 s of traffic, less than --calibrate 20 s",
+    );
+    refused(&["--calibrate", "10s", "--save", "x", "--alarms"], "it excludes --alarms");
+    refused(&["--threshold", "1"], "only one input is read at a time, but for --calibrate");
+    assert!(!folder.join("x").exists());
+    // Another program has room for 100 windows.
+    let small = compiled_with(&folder.join("car"), "kdgat-car-small", "-DKDGAT_CALIBRATION_WINDOWS=100u");
+    let output = Command::new(small)
+        .current_dir(&folder)
+        .args(["--calibrate", "10s", "--save", "x"])
+        .args(logs)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr(&output).contains("has room for 100 windows, which are the first 5.0 s of this traffic"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 /// The folder's own Makefile builds the program and passes its tests.

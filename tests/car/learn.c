@@ -1,5 +1,5 @@
 /* Calibrates an exported detector of the profile set with frames from standard input (in the format of windows.c), and prints the learned
- * profile: a line with its surprise, then a line for each ID. */
+ * profile: a line with its surprise, then a line for each ID. A frame with the ID 0xffffffff begins another log. */
 #include <stdio.h>
 
 #include "kdgat_calibrate.h"
@@ -21,7 +21,11 @@ int main(void)
             fprintf(stderr, "the frame is cut short\n");
             return 1;
         }
-        (void)kdgat_calibrate_push(&state, &work, &frame);
+        if (frame.id == 0xffffffffu) {
+            kdgat_calibrate_next_log(&state, &work);
+        } else {
+            (void)kdgat_calibrate_push(&state, &work, &frame);
+        }
     }
     status = kdgat_calibrate_end(&state, &work);
     if (status != KDGAT_OK) {
@@ -31,9 +35,9 @@ int main(void)
     printf("%.9g\n", (double)state.calibration.new_id_surprise);
     for (i = 0; i < state.calibration.num_usual; i++) {
         const kdgat_usual *const usual = &state.calibration.usual[i];
-        printf("%lu %.9g %.9g %.9g %.9g %.9g %.9g %.9g %.9g", (unsigned long)usual->id, (double)usual->gaps, (double)usual->gap_low,
-               (double)usual->gap_median, (double)usual->gap_mean, (double)usual->gap_high, (double)usual->repeats,
-               (double)usual->returns, (double)usual->changed_bytes);
+        printf("%lu %.9g %.9g %.9g %.9g %.9g %.9g %.9g %.9g %.9g", (unsigned long)usual->id, (double)usual->gaps, (double)usual->gap_low,
+               (double)usual->gap_median, (double)usual->gap_mean, (double)usual->gap_high, (double)usual->longest_silence,
+               (double)usual->repeats, (double)usual->returns, (double)usual->changed_bytes);
         for (byte = 0; byte < KDGAT_PROFILE_BYTES; byte++) {
             printf(" %u %u %u", usual->change_high[byte], usual->change_most[byte], usual->repeating >> byte & 1u);
             for (k = 0; k < 32; k++) {

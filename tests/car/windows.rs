@@ -8,7 +8,9 @@ use crate::models::{WINDOW, can_compile, compiled, export, gat, random_state, ri
 use kdgat_can::Frame;
 use kdgat_car::Precision;
 use kdgat_graph::assemble::Assembler;
-use kdgat_graph::profile::{ByteProfile, DEVIATIONS, IdProfile, Partner, Place, Relation, SignalRange, deviations};
+use kdgat_graph::profile::{
+    ByteProfile, DEVIATIONS, GoneWatch, IdProfile, Partner, Place, Relation, SignalRange, deviations,
+};
 use kdgat_graph::{AssembleOptions, CarProfile, Columns, FeatureSet, GraphStream, ProfileLearner};
 use kdgat_nn::weights::floats;
 use kdgat_nn::{Architecture, InputConfig};
@@ -160,14 +162,25 @@ fn expect_equal(name: &str, found: &[String], expected: &[String]) {
     println!("{name}: {} lines, largest difference {largest:.1e}", found.len());
 }
 
+/// The windows of logs.
+fn columns(logs: &[&[Frame]], stride: usize) -> Columns {
+    let mut columns = Columns::new(FeatureSet::Profile);
+    for (number, frames) in logs.iter().enumerate() {
+        let append = |mut window: kdgat_graph::graph_stream::ReadyWindow<'_>| {
+            window.append_to(number as u32, &mut columns);
+            Ok::<(), ()>(())
+        };
+        GraphStream::new(FeatureSet::Profile, WINDOW, stride).push(frames, append).unwrap();
+    }
+    columns
+}
+
 /// A profile of the attack-free frames of the first part of the traffic.
 fn profile(frames: &[Frame]) -> InputConfig {
-    let mut columns = Columns::new(FeatureSet::Profile);
-    let append = |mut window: kdgat_graph::graph_stream::ReadyWindow<'_>| {
-        window.append_to(0, &mut columns);
-        Ok::<(), ()>(())
-    };
-    GraphStream::new(FeatureSet::Profile, WINDOW, WINDOW).push(frames, append).unwrap();
+    profile_of(&columns(&[frames], WINDOW))
+}
+
+fn profile_of(columns: &Columns) -> InputConfig {
     let mut learner = ProfileLearner::default();
     (0..columns.num_graphs()).for_each(|graph| learner.add(&columns.graph(graph)));
     InputConfig { profile: Some(learner.profile()), ..InputConfig::default() }
@@ -268,7 +281,8 @@ fn c_makes_the_trainers_graphs() {
     }
 }
 
-/// The profile that a calibration in C learns is the trainer's.
+/// The profile that a calibration in C learns is the trainer's, also from several logs, of which one is too short for a window, and one ends in a
+/// silence of an ID.
 #[test]
 fn c_learns_the_trainers_profile() {
     if !can_compile() {
@@ -276,31 +290,117 @@ fn c_learns_the_trainers_profile() {
     }
     // A calibration has no labels.
     let frames: Vec<Frame> = busy_traffic(3_000).into_iter().map(|frame| Frame { attack: false, ..frame }).collect();
-    let input = profile(&frames);
-    let learned = input.profile.clone().unwrap();
+    let falls_silent = regular_traffic(25.0, |time, id| id != 3 || time < 12.0);
+    let state = random_state(&gat(false, profile(&frames), 1));
+    let mark = |frame: &Frame| Frame { can_id: u32::MAX, ..*frame };
+    let logs = [&frames[..1_013], &frames[1_013..1_030], &frames[1_030..], &falls_silent[..]];
+    let mut joined = Vec::new();
+    for log in logs {
+        joined.extend((!joined.is_empty()).then(|| mark(&log[0])));
+        joined.extend_from_slice(log);
+    }
+    for (stride, logs, frames) in [
+        (WINDOW, &[&frames[..]][..], &frames),
+        (WINDOW, &logs, &joined),
+        (17, &logs, &joined),
+        (WINDOW + 30, &logs, &joined),
+    ] {
+        let input = profile_of(&columns(logs, stride));
+        let learned = input.profile.clone().unwrap();
+        if logs.len() > 1 {
+            let silence = learned.id(3).unwrap().longest_silence_seconds;
+            assert!((12.8..13.1).contains(&silence), "{silence}");
+        }
+        let (folder, _) = export("learning", gat(false, input, 1), &state, Precision::F32, stride);
+        let found = lines_of(&mut compiled(folder.path(), "learn.c"), frames);
+        let mut expected = vec![learned.new_id_surprise().to_string()];
+        expected.extend(learned.ids().iter().map(line_of));
+        expect_equal(&format!("a learned profile, stride {stride}"), &found, &expected);
+    }
+}
+
+/// An ID of a profile in the format of learn.c.
+fn line_of(id: &IdProfile) -> String {
+    let numbers = [
+        id.gap_low_seconds,
+        id.gap_median_seconds,
+        id.gap_mean_seconds,
+        id.gap_high_seconds,
+        id.longest_silence_seconds,
+        id.repeats,
+        id.returns,
+        id.changed_bytes,
+    ];
+    let of_byte = |byte: &ByteProfile| {
+        let seen: String =
+            byte.seen.iter().flat_map(|word| word.to_le_bytes()).map(|seen| format!(" {seen}")).collect();
+        format!(" {} {} {}{seen}", byte.change_high, byte.change_most, u8::from(byte.repeats))
+    };
+    let bytes: String = id.bytes.iter().map(of_byte).collect();
+    format!("{} {}{}{bytes} {}", id.can_id, id.gaps, listed(&numbers), id.longest_standstill)
+}
+
+/// IDs 1 to 9 every 20 ms for so many seconds, without the frames that `has` excludes.
+fn regular_traffic(seconds: f64, has: impl Fn(f64, u32) -> bool) -> Vec<Frame> {
+    let step = |at: u32| {
+        (1..10).map(move |can_id| {
+            let timestamp = 0.02 * f64::from(at) + 0.001 * f64::from(can_id);
+            Frame { timestamp, can_id, payload: [at as u8; 8], payload_length: 8, attack: false }
+        })
+    };
+    (0..(50.0 * seconds) as u32).flat_map(step).filter(|frame| has(frame.timestamp, frame.can_id)).collect()
+}
+
+/// The C code calls the IDs gone that the trainer does, in the same windows: one alone, several at once, one that comes back, and none while the car
+/// falls asleep.
+#[test]
+fn c_finds_the_ids_that_are_gone() {
+    if !can_compile() {
+        return;
+    }
+    let input = profile(&regular_traffic(60.0, |_, _| true));
+    let car = input.profile.clone().unwrap();
     let architecture = gat(false, input, 1);
     let state = random_state(&architecture);
-    let (folder, _) = export("learning", architecture, &state, Precision::F32, WINDOW);
-    let found = lines_of(&mut compiled(folder.path(), "learn.c"), &frames);
-    let line = |id: &IdProfile| {
-        let numbers = [
-            id.gap_low_seconds,
-            id.gap_median_seconds,
-            id.gap_mean_seconds,
-            id.gap_high_seconds,
-            id.repeats,
-            id.returns,
-            id.changed_bytes,
-        ];
-        let of_byte = |byte: &ByteProfile| {
-            let seen: String =
-                byte.seen.iter().flat_map(|word| word.to_le_bytes()).map(|seen| format!(" {seen}")).collect();
-            format!(" {} {} {}{seen}", byte.change_high, byte.change_most, u8::from(byte.repeats))
-        };
-        let bytes: String = id.bytes.iter().map(of_byte).collect();
-        format!("{} {}{}{bytes} {}", id.can_id, id.gaps, listed(&numbers), id.longest_standstill)
-    };
-    let mut expected = vec![learned.new_id_surprise().to_string()];
-    expected.extend(learned.ids().iter().map(line));
-    expect_equal("a learned profile", &found, &expected);
+    let drives = [
+        regular_traffic(20.0, |time, id| id != 3 || time < 8.0),
+        regular_traffic(30.0, |time, id| id != 3 || time < 4.0 || (12.0..15.0).contains(&time)),
+        regular_traffic(20.0, |time, id| !(4..7).contains(&id) || time < 8.0),
+        regular_traffic(20.0, |time, id| id < 5 || time < 8.0 + 0.1 * f64::from(id)),
+        // With a pause of the log and a step back.
+        regular_traffic(20.0, |_, _| true)
+            .into_iter()
+            .map(|frame| Frame {
+                timestamp: if frame.timestamp > 9.0 { frame.timestamp * 50.0 } else { frame.timestamp },
+                ..frame
+            })
+            .chain(regular_traffic(3.0, |_, _| true))
+            .collect(),
+    ];
+    let mut reported = Vec::new();
+    for stride in [WINDOW, 3 * WINDOW] {
+        let (folder, _) = export("gone", architecture.clone(), &state, Precision::F32, stride);
+        let mut program = compiled(folder.path(), "gone.c");
+        for drive in &drives {
+            let (windows, mut watch) = (columns(&[drive], stride), GoneWatch::new(&car));
+            let mut expected = Vec::new();
+            for window in 0..windows.num_graphs() {
+                let gone: Vec<u32> = watch.push(&windows.graph(window)).iter().map(|gone| gone.can_id).collect();
+                let named = gone.iter().map(|id| format!(" {id}")).collect::<String>();
+                expected.extend((!gone.is_empty()).then(|| format!("{window} 1{named} :{named}")));
+            }
+            let found: Vec<String> = lines_of(&mut program, drive)
+                .into_iter()
+                .map(|line| line.split(' ').take(2 + 2 * expected_ids(&line) + 1).collect::<Vec<_>>().join(" "))
+                .collect();
+            assert_eq!(found, expected, "stride {stride}");
+            reported.push(expected.len());
+        }
+    }
+    assert_eq!(reported, [1, 2, 1, 0, 0, 1, 2, 1, 0, 0]);
+}
+
+/// Number of the IDs in a line of gone.c that are gone; further culprits may follow them.
+fn expected_ids(line: &str) -> usize {
+    line.split(" :").next().map_or(0, |gone| gone.split(' ').count() - 2)
 }

@@ -8,4 +8,5 @@ mod evaluate_laws;
 mod evaluate_models;
 mod evaluate_rules;
 mod fusion_runs;
+mod gone_ids;
 mod operator_figures;

@@ -5,10 +5,13 @@ use std::process::{Command, Output, Stdio};
 
 use crate::graph::{traffic, write_log};
 use kdgat::can::{Dataset, Frame};
-use kdgat::graph::{BuildOptions, ForeignIds, Split, Store, open_or_build};
+use kdgat::graph::{
+    BuildOptions, CarProfile, Columns, FeatureSet, ForeignIds, GraphStream, ProfileLearner, Split, Store, open_or_build,
+};
 use kdgat::nn::attention::Backend;
 use kdgat::nn::{
-    Architecture, DatasetIdentity, FreshParameters, Gat, GatConfig, ModelDescription, Scope, Vgae, VgaeConfig,
+    Architecture, DatasetIdentity, FreshParameters, Gat, GatConfig, InputConfig, ModelDescription, Scope, Vgae,
+    VgaeConfig,
 };
 use kdgat::train::checkpoint;
 use serde_json::Value;
@@ -53,6 +56,22 @@ impl Bench {
     }
 
     pub fn gat_with(&self, group: &str, number: u64, seed: u64, foreign_ids: Option<ForeignIds>) -> PathBuf {
+        self.gat_of(group, number, seed, foreign_ids, InputConfig::default())
+    }
+
+    /// Writes a run of an untrained classifier of the profile set, with this profile of its car.
+    pub fn gat_with_profile(&self, group: &str, seed: u64, profile: CarProfile) -> PathBuf {
+        self.gat_of(group, 1, seed, None, InputConfig { profile: Some(profile), ..InputConfig::default() })
+    }
+
+    fn gat_of(
+        &self,
+        group: &str,
+        number: u64,
+        seed: u64,
+        foreign_ids: Option<ForeignIds>,
+        input: InputConfig,
+    ) -> PathBuf {
         let config = GatConfig {
             hidden: 24,
             layers: 2,
@@ -62,7 +81,7 @@ impl Bench {
             vocabulary_size: self.store.vocabulary().len() as i64,
             dropout: 0.1,
             edge_scaling: None,
-            input: Default::default(),
+            input,
         };
         let mut parameters = FreshParameters::new(seed, Device::Cpu);
         Gat::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
@@ -159,6 +178,31 @@ pub fn stderr(output: &Output) -> String {
 
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// IDs 0x101 to 0x109 every 20 ms for so many seconds, without the frames that `has` excludes.
+pub fn regular_traffic(seconds: f64, has: impl Fn(f64, u32) -> bool) -> Vec<Frame> {
+    let step = |at: u32| {
+        (1..10).map(move |number| {
+            let timestamp = 0.02 * f64::from(at) + 0.001 * f64::from(number);
+            let payload = [number as u8, at as u8, (at / 7) as u8, 0, 0, 0, 0, 0];
+            Frame { timestamp, can_id: 0x100 + number, payload, payload_length: 8, attack: false }
+        })
+    };
+    (0..(50.0 * seconds) as u32).flat_map(step).filter(|frame| has(frame.timestamp, frame.can_id)).collect()
+}
+
+/// The profile of a car with this attack-free traffic.
+pub fn profile_of(frames: &[Frame]) -> CarProfile {
+    let mut learner = ProfileLearner::default();
+    let pushed: Result<(), ()> = GraphStream::new(FeatureSet::Profile, 100, 100).push(frames, |mut window| {
+        let mut columns = Columns::new(FeatureSet::Profile);
+        window.append_to(0, &mut columns);
+        learner.add(&columns.graph(0));
+        Ok(())
+    });
+    pushed.unwrap();
+    learner.profile()
 }
 
 /// Frames in the format of `candump -L`.

@@ -343,10 +343,32 @@ static void add_window(kdgat_state *state, kdgat_calibration *work)
 
 #if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
 
+/* Windows of the log that is read. */
+static uint32_t windows_of_log(const kdgat_calibration *work)
+{
+    const uint32_t frames = work->num_frames - work->log_begin;
+    return frames < KDGAT_WINDOW_FRAMES ? 0u : (frames - KDGAT_WINDOW_FRAMES) / KDGAT_STRIDE + 1u;
+}
+
+void kdgat_calibrate_next_log(kdgat_state *state, kdgat_calibration *work)
+{
+    const uint32_t windows = windows_of_log(work);
+    /* Frames after the last window of a log are not needed. */
+    work->num_frames = work->log_begin + (windows > 0u ? KDGAT_FRAMES_OF(windows) : 0u);
+    work->log_begin = work->num_frames;
+    work->log_windows += windows;
+    if (work->log_windows > 0u) {
+        uint8_t *const byte = &work->begins_log[work->log_windows / 8u];
+        *byte = (uint8_t)(*byte | 1u << (work->log_windows % 8u));
+    }
+    memset(&state->window, 0, sizeof state->window);
+}
+
 kdgat_status kdgat_calibrate_push(kdgat_state *state, kdgat_calibration *work, const kdgat_frame *frame)
 {
     const uint32_t at = work->num_frames;
-    if (at == KDGAT_FRAMES_OF(KDGAT_CALIBRATION_WINDOWS)) {
+    /* The last window may have come, and there may be no room for frames between windows. */
+    if (at == KDGAT_FRAMES_OF(KDGAT_CALIBRATION_WINDOWS) || work->log_windows + windows_of_log(work) >= KDGAT_CALIBRATION_WINDOWS) {
         return KDGAT_FULL;
     }
     kdgat_window_copy(&state->window, frame, &work->frames[at]);
@@ -379,12 +401,20 @@ static int each_of_part(kdgat_state *state, kdgat_calibration *work, const kdgat
 {
     const uint32_t begin = (uint32_t)((uint64_t)recording->windows * part / KDGAT_PARTS);
     const uint32_t end = (uint32_t)((uint64_t)recording->windows * (part + 1u) / KDGAT_PARTS);
-    uint32_t at;
+    uint32_t at, next = 0, first = 0; /* the next window that begins, and its first frame */
     if (!kdgat_learn(recording, part, &work->counts, &work->car)) {
         return 0;
     }
     memset(&state->window, 0, sizeof state->window);
     for (at = 0; at < work->num_frames && state->window.windows < end; at++) {
+        if (at == first) {
+            if (kdgat_begins_log(recording, next)) {
+                const uint64_t windows = state->window.windows;
+                memset(&state->window, 0, sizeof state->window);
+                state->window.windows = windows;
+            }
+            first += kdgat_step(recording, next++);
+        }
         if (kdgat_window_add(&state->window, &work->car, &work->frames[at], &state->graph) && state->window.windows > begin) {
             *unusual += state->graph.unusual_bytes;
             if (scores) {
@@ -405,7 +435,8 @@ static kdgat_status score_windows(kdgat_state *state, kdgat_calibration *work)
 
     recording.frames = work->frames;
     recording.facts = work->facts;
-    recording.windows = work->num_frames < KDGAT_WINDOW_FRAMES ? 0u : (work->num_frames - KDGAT_WINDOW_FRAMES) / KDGAT_STRIDE + 1u;
+    recording.begins_log = work->begins_log;
+    recording.windows = work->log_windows + windows_of_log(work);
     if (recording.windows < KDGAT_FEWEST_WINDOWS) {
         return KDGAT_TOO_FEW;
     }
@@ -451,6 +482,12 @@ static void keep_threshold(kdgat_calibration_state *car, const double *values, u
 
 #else
 
+void kdgat_calibrate_next_log(kdgat_state *state, kdgat_calibration *work)
+{
+    (void)work;
+    memset(&state->window, 0, sizeof state->window);
+}
+
 kdgat_status kdgat_calibrate_push(kdgat_state *state, kdgat_calibration *work, const kdgat_frame *frame)
 {
     if (work->windows >= KDGAT_CALIBRATION_WINDOWS) {
@@ -495,10 +532,12 @@ kdgat_status kdgat_calibrate_end(kdgat_state *state, kdgat_calibration *work)
     }
     car->calibrated = 1;
     state->calibration = *car;
+    kdgat_forget_gone(state);
     return KDGAT_OK;
 }
 
 void kdgat_calibrate_none(kdgat_state *state)
 {
     memset(&state->calibration, 0, sizeof state->calibration);
+    kdgat_forget_gone(state);
 }

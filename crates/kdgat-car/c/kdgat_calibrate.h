@@ -3,6 +3,7 @@
  *   static kdgat_calibration work;            // only needed while calibrating
  *   kdgat_calibrate_begin(&detector, &work);
  *   for each frame of the recording: kdgat_calibrate_push(&detector, &work, &frame);
+ *   // another recording: kdgat_calibrate_next_log(&detector, &work); and its frames
  *   if (kdgat_calibrate_end(&detector, &work) == KDGAT_OK) { length = kdgat_save(&detector, bytes, sizeof bytes); }
  *
  * Use at least some ten seconds of driving; with fewer than 1 / KDGAT_CALIBRATION_RATE windows, the threshold is the highest deviation
@@ -58,6 +59,9 @@ typedef struct {
 #endif
 #if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
     uint32_t num_frames;
+    uint32_t log_begin;   /* first frame of the log that is read, and number of the windows before it */
+    uint32_t log_windows;
+    uint8_t begins_log[KDGAT_CALIBRATION_WINDOWS / 8u + 1u]; /* a bit for each window: it is the first of a further log */
     kdgat_frame frames[KDGAT_FRAMES_OF(KDGAT_CALIBRATION_WINDOWS)];
     kdgat_fact facts[KDGAT_FRAMES_OF(KDGAT_CALIBRATION_WINDOWS)];
     kdgat_counts counts;
@@ -67,6 +71,9 @@ typedef struct {
 
 /* Starts a calibration. A calibration in use stays until kdgat_calibrate_end succeeds; the detector's frames are dropped. */
 void kdgat_calibrate_begin(kdgat_state *state, kdgat_calibration *work);
+
+/* Begins another log: its windows have no frame of the logs before, and its first frames follow on none of theirs. */
+void kdgat_calibrate_next_log(kdgat_state *state, kdgat_calibration *work);
 
 /* Adds a frame. Returns KDGAT_OK, or KDGAT_FULL. */
 kdgat_status kdgat_calibrate_push(kdgat_state *state, kdgat_calibration *work, const kdgat_frame *frame);
@@ -81,7 +88,7 @@ void kdgat_calibrate_none(kdgat_state *state);
 
 /* Bytes of a saved calibration. The format is the same on all machines. */
 #if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
-#define KDGAT_SAVED_PROFILE (12u + (38u + 34u * KDGAT_PROFILE_BYTES) * KDGAT_CALIBRATION_IDS)
+#define KDGAT_SAVED_PROFILE (12u + (42u + 34u * KDGAT_PROFILE_BYTES) * KDGAT_CALIBRATION_IDS)
 #else
 #define KDGAT_SAVED_PROFILE 0u
 #endif

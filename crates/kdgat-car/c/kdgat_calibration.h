@@ -13,7 +13,7 @@
 /* Values of a packed lower triangle. */
 #define KDGAT_FACTOR_VALUES (KDGAT_PROFILE_VALUES * (KDGAT_PROFILE_VALUES + 1u) / 2u)
 
-typedef struct {
+typedef struct kdgat_calibration_state {
     uint8_t calibrated;
     double median;    /* of the windows' values: log odds, or logarithm of the distance from usual errors */
     double spread;    /* robust standard deviation of them; above 0 */

@@ -1,6 +1,7 @@
 /* The detector: windows, model, verdict. */
 #include "kdgat_car.h"
 
+#include <math.h>
 #include <string.h>
 
 void kdgat_init(kdgat_state *state)
@@ -40,14 +41,30 @@ static void name_nodes(kdgat_state *state, kdgat_result *result)
 
 #if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
 
-/* Names the IDs that differ most from the profile. */
+static int is_gone(const kdgat_result *result, uint32_t id)
+{
+    uint32_t at;
+    for (at = 0; at < result->num_gone; at++) {
+        if (result->gone[at] == id) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Names the IDs that are gone, then those that differ most from the profile. */
 static void name_culprits(const kdgat_graph *graph, kdgat_result *result)
 {
     uint32_t node;
+    for (node = 0; node < result->num_gone; node++) {
+        result->culprit[node] = result->gone[node];
+        result->surprise[node] = INFINITY;
+    }
+    result->num_culprits = result->num_gone;
     for (node = 0; node < graph->num_nodes; node++) {
         const float surprise = graph->surprise[node];
         uint32_t place = result->num_culprits;
-        if (!(surprise > 0.0f)) {
+        if (!(surprise > 0.0f) || is_gone(result, graph->can_id[node])) {
             continue;
         }
         if (place == KDGAT_NAMED_NODES) {
@@ -70,14 +87,31 @@ static void name_culprits(const kdgat_graph *graph, kdgat_result *result)
 
 #endif
 
+void kdgat_forget_gone(kdgat_state *state)
+{
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    memset(&state->gone, 0, sizeof state->gone);
+#else
+    (void)state;
+#endif
+}
+
 int kdgat_push(kdgat_state *state, const kdgat_frame *frame, kdgat_result *result)
 {
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    kdgat_profile profile;
+#endif
     if (!kdgat_window_push(state, frame)) {
         return 0;
     }
     kdgat_score(state);
     memset(result, 0, sizeof *result);
     kdgat_judge(state, result);
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    profile = kdgat_profile_of(&state->calibration);
+    kdgat_find_gone(&state->gone, &profile, &state->graph, state->window.of_time, result);
+    result->attack = (uint8_t)(result->attack || result->num_gone > 0u);
+#endif
     name_nodes(state, result);
 #if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
     name_culprits(&state->graph, result);

@@ -57,11 +57,17 @@ typedef struct kdgat_result {
     /* IDs that differ most from the car's profile, the most surprising first; IDs without anything unusual are left out. */
     uint8_t num_culprits;
     uint32_t culprit[KDGAT_NAMED_NODES];
-    float surprise[KDGAT_NAMED_NODES]; /* sum of -ln of the shares of their unusual frames in attack-free traffic, in nats */
+    float surprise[KDGAT_NAMED_NODES]; /* sum of -ln of the shares of their unusual frames in attack-free traffic, in nats; of an ID that
+                                        * is gone infinite */
+    /* IDs that are gone since this window: silent for far longer than ever in attack-free traffic. Each is named once until it returns. They
+     * make the window an attack whatever its score, and come first among the culprits. */
+    uint8_t num_gone;
+    uint32_t gone[KDGAT_NAMED_NODES];
 #endif
 } kdgat_result;
 
 #include "kdgat_internal.h"
+#include "kdgat_gone.h"
 #include "kdgat_window.h"
 
 /* All state of a detector. Its contents are private; sizeof is documented in README.md. */
@@ -75,7 +81,13 @@ struct kdgat_state {
 #endif
     kdgat_scratch scratch;
     uint8_t explains_all;
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    kdgat_gone gone;                     /* IDs that may fall silent */
+#endif
 };
+
+/* Begins to follow the IDs of the profile in use anew (kdgat_car.c). */
+void kdgat_forget_gone(kdgat_state *state);
 
 /* Sets a detector to its initial state: no frames, no calibration. Any contents are overwritten. */
 void kdgat_init(kdgat_state *state);

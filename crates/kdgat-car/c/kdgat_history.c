@@ -8,14 +8,10 @@
 
 /* An ID is overdue after this many times its usual gap. */
 #define OVERDUE_GAPS 3.0
-/* Fewest frames from which an ID has a usual gap. */
-#define FEWEST_FRAMES 4u
 /* Least weight of the newest gap in the running mean. */
 #define NEWEST_WEIGHT (1.0 / 16.0)
 /* A frame is on schedule if it comes at least this many usual gaps after the last one that was. */
 #define ON_SCHEDULE 0.7
-/* Gaps are clamped to this many seconds either way. */
-#define LONGEST_GAP 1000.0
 
 static double clamp(double value, double low, double high)
 {
@@ -55,8 +51,8 @@ static uint16_t forget_one(kdgat_history *history)
     for (place = 1; place < history->num_ids; place++) {
         const kdgat_latest *const one = &history->latest[history->by_id[place]];
         const kdgat_latest *const other = &history->latest[history->by_id[worst]];
-        const uint32_t frames = one->frames < FEWEST_FRAMES ? one->frames : FEWEST_FRAMES;
-        const uint32_t of_other = other->frames < FEWEST_FRAMES ? other->frames : FEWEST_FRAMES;
+        const uint32_t frames = one->frames < KDGAT_FEWEST_FRAMES ? one->frames : KDGAT_FEWEST_FRAMES;
+        const uint32_t of_other = other->frames < KDGAT_FEWEST_FRAMES ? other->frames : KDGAT_FEWEST_FRAMES;
         if (frames < of_other || (frames == of_other && one->index < other->index)) {
             worst = place;
         }
@@ -86,7 +82,7 @@ static void advance_schedule(kdgat_latest *latest, double time, double since)
 {
     const double usual = latest->usual_gap, least = usual > 1e-6 ? usual : 1e-6;
     double newest, weight;
-    if (latest->frames >= FEWEST_FRAMES && since < ON_SCHEDULE * usual && since >= 0.0) {
+    if (latest->frames >= KDGAT_FEWEST_FRAMES && since < ON_SCHEDULE * usual && since >= 0.0) {
         return;
     }
     newest = latest->frames == 1u ? (since > 0.0 ? since : 0.0) : clamp(since, 0.0, OVERDUE_GAPS * least);
@@ -108,7 +104,7 @@ void kdgat_observe(kdgat_history *history, const kdgat_frame *frame, kdgat_fact 
         fact->gap = NAN;
     } else {
         const int repeats = memcmp(frame->data, latest->payload, sizeof frame->data) == 0;
-        fact->gap = (float)clamp(frame->time - latest->time, -LONGEST_GAP, LONGEST_GAP);
+        fact->gap = (float)clamp(frame->time - latest->time, -KDGAT_LONGEST_GAP, KDGAT_LONGEST_GAP);
         memcpy(fact->previous, latest->payload, sizeof fact->previous);
         fact->has_previous = 1;
         fact->returns = (uint8_t)(!repeats && latest->has_earlier && memcmp(frame->data, latest->earlier, sizeof frame->data) == 0);
@@ -146,7 +142,7 @@ void kdgat_find_overdue(kdgat_history *history, uint64_t first_frame, double end
         const kdgat_latest *const latest = &history->latest[history->by_id[entry]];
         const double silence = end - latest->time;
         double rank;
-        if (latest->index >= first_frame || latest->frames < FEWEST_FRAMES || !(silence > OVERDUE_GAPS * latest->usual_gap)
+        if (latest->index >= first_frame || latest->frames < KDGAT_FEWEST_FRAMES || !(silence > OVERDUE_GAPS * latest->usual_gap)
             || !(latest->usual_gap > 0.0)) {
             continue;
         }
@@ -166,7 +162,7 @@ void kdgat_find_overdue(kdgat_history *history, uint64_t first_frame, double end
         }
         ranks[place] = rank;
         history->overdue[place] = latest->id;
-        history->silence[place] = (float)(silence < LONGEST_GAP ? silence : LONGEST_GAP);
+        history->silence[place] = (float)(silence < KDGAT_LONGEST_GAP ? silence : KDGAT_LONGEST_GAP);
     }
     history->num_overdue = number;
     /* By ascending ID. */
@@ -195,7 +191,7 @@ float kdgat_scheduled(const kdgat_history *history, uint32_t id, double begin)
 {
     const uint32_t entry = entry_of(history, id);
     /* The difference of NaN is NaN, which no comparison clamps. */
-    return entry < KDGAT_HISTORY_IDS ? (float)clamp(history->latest[entry].before - begin, -LONGEST_GAP, LONGEST_GAP) : NAN;
+    return entry < KDGAT_HISTORY_IDS ? (float)clamp(history->latest[entry].before - begin, -KDGAT_LONGEST_GAP, KDGAT_LONGEST_GAP) : NAN;
 }
 
 #endif

@@ -13,6 +13,11 @@
 #define KDGAT_HISTORY_IDS 2048u
 #endif
 
+/* Fewest frames from which an ID has a usual gap. */
+#define KDGAT_FEWEST_FRAMES 4u
+/* Gaps are clamped to this many seconds either way. */
+#define KDGAT_LONGEST_GAP 1000.0
+
 /* The latest frame of an ID. */
 typedef struct {
     double time;

@@ -55,6 +55,8 @@ typedef struct {
     float continuous[KDGAT_MAX_NODES][KDGAT_NODE_COLUMNS];
 #if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
     float surprise[KDGAT_MAX_NODES]; /* how unusual the node's frames are for its ID, in nats; 0 for usual ones */
+    float silence[KDGAT_MAX_NODES];  /* seconds since the last frame of an overdue ID; 0 for IDs with a frame, NaN for others */
+    float duration;                  /* seconds from the window's first frame to its latest */
     uint8_t unusual_bytes;           /* 1: a byte has a value that it never had, or changes by more than is usual */
 #endif
     uint16_t source[KDGAT_MAX_EDGES];

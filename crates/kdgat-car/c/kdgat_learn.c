@@ -46,6 +46,7 @@ static void add_gap(kdgat_counts *counts, float gap, double *sum)
     const double bin = round(BINS_PER_OCTAVE * log2(least / SHORTEST_SECONDS));
     counts->gaps[bin < (double)KDGAT_GAP_BINS ? (uint32_t)bin : KDGAT_GAP_BINS - 1u]++;
     *sum += seconds > 0.0 ? seconds : 0.0;
+    counts->longest_gap = gap > counts->longest_gap ? gap : counts->longest_gap;
 }
 
 /* Adds the repetitions of a payload and its bytes. */
@@ -86,31 +87,83 @@ static void add_frame(kdgat_counts *counts, const kdgat_frame *frame, const kdga
     }
 }
 
+int kdgat_begins_log(const kdgat_recording *recording, uint32_t window)
+{
+    return window < recording->windows && (recording->begins_log[window / 8u] >> (window % 8u) & 1) != 0;
+}
+
+uint32_t kdgat_step(const kdgat_recording *recording, uint32_t window)
+{
+    return kdgat_begins_log(recording, window + 1u) ? KDGAT_WINDOW_FRAMES : KDGAT_STRIDE;
+}
+
 /* First window of a part. */
 static uint32_t begin_of(const kdgat_recording *recording, uint32_t part)
 {
     return (uint32_t)((uint64_t)recording->windows * part / KDGAT_PARTS);
 }
 
+/* Returns 1 for a window of this part. */
+static int is_of(const kdgat_recording *recording, uint32_t window, uint32_t part)
+{
+    return part < KDGAT_PARTS && window >= begin_of(recording, part) && window < begin_of(recording, part + 1u);
+}
+
 /* Counts what an ID does in all parts but `without`; also sets usual->seen and what repeats. */
 static void count_id(const kdgat_recording *recording, uint32_t without, uint32_t id, kdgat_counts *counts, kdgat_usual *usual)
 {
-    uint32_t part, window, at;
+    uint32_t part, window = 0, first = 0, at;
 
     memset(counts, 0, sizeof *counts);
     for (part = 0; part < KDGAT_PARTS; part++) {
         double sum = 0.0;
-        if (part == without) {
-            continue;
-        }
-        for (window = begin_of(recording, part); window < begin_of(recording, part + 1u); window++) {
-            for (at = window * KDGAT_STRIDE; at < window * KDGAT_STRIDE + KDGAT_WINDOW; at++) {
+        for (; window < begin_of(recording, part + 1u); first += kdgat_step(recording, window), window++) {
+            for (at = first; part != without && at < first + KDGAT_WINDOW; at++) {
                 if (recording->frames[at].id == id) {
                     add_frame(counts, &recording->frames[at], &recording->facts[at], usual, &sum);
                 }
             }
         }
         counts->gap_sum += sum;
+    }
+}
+
+/* Longest silence of an ID up to the end of a window of all parts but `without`, in seconds: a log may end before the ID is back. */
+static float longest_silence(const kdgat_recording *recording, uint32_t without, uint32_t id)
+{
+    uint32_t window, first = 0, seen = 0, frames = 0;
+    double latest = 0.0;
+    float longest = 0.0f;
+
+    for (window = 0; window < recording->windows; first += kdgat_step(recording, window), window++) {
+        if (kdgat_begins_log(recording, window)) {
+            seen = first;
+            frames = 0;
+        }
+        for (; seen < first + KDGAT_WINDOW; seen++) {
+            if (recording->frames[seen].id == id) {
+                latest = recording->frames[seen].time;
+                frames++;
+            }
+        }
+        if (frames >= KDGAT_FEWEST_FRAMES && !is_of(recording, window, without)) {
+            const double silence = recording->frames[first + KDGAT_WINDOW - 1u].time - latest;
+            const float found = (float)(silence < KDGAT_LONGEST_GAP ? silence : KDGAT_LONGEST_GAP);
+            longest = found > longest ? found : longest;
+        }
+    }
+    return longest;
+}
+
+/* Sets the longest silence: the longest gap, or a longer silence that would be called the ID's end, and was not. */
+static void set_silence(const kdgat_recording *recording, uint32_t without, const kdgat_counts *counts, kdgat_usual *usual)
+{
+    float limit;
+    usual->longest_silence = counts->longest_gap;
+    limit = kdgat_gone_seconds(usual);
+    if (limit < INFINITY) {
+        const float silence = longest_silence(recording, without, usual->id);
+        usual->longest_silence = silence > limit ? silence : counts->longest_gap;
     }
 }
 
@@ -166,15 +219,13 @@ static int add_id(kdgat_calibration_state *car, uint32_t id)
 
 int kdgat_learn(const kdgat_recording *recording, uint32_t without, kdgat_counts *counts, kdgat_calibration_state *car)
 {
-    uint32_t part, window, at, once = 0, frames = 0;
+    uint32_t window, first = 0, at, once = 0, frames = 0;
 
     car->num_usual = 0;
-    for (part = 0; part < KDGAT_PARTS; part++) {
-        for (window = begin_of(recording, part); window < begin_of(recording, part + 1u); window++) {
-            for (at = window * KDGAT_STRIDE; at < window * KDGAT_STRIDE + KDGAT_WINDOW; at++) {
-                if (!add_id(car, recording->frames[at].id)) {
-                    return 0;
-                }
+    for (window = 0; window < recording->windows; first += kdgat_step(recording, window), window++) {
+        for (at = first; at < first + KDGAT_WINDOW; at++) {
+            if (!add_id(car, recording->frames[at].id)) {
+                return 0;
             }
         }
     }
@@ -185,6 +236,7 @@ int kdgat_learn(const kdgat_recording *recording, uint32_t without, kdgat_counts
             count_id(recording, KDGAT_PARTS, car->usual[at].id, counts, &car->usual[at]);
         }
         set_usual(counts, &car->usual[at]);
+        set_silence(recording, without, counts, &car->usual[at]);
         once += counts->frames == 1u ? 1u : 0u;
         frames += counts->frames;
     }

@@ -21,6 +21,7 @@ typedef struct {
     uint32_t returns;
     uint32_t changed_bytes;
     double gap_sum;
+    float longest_gap; /* seconds */
     uint32_t gaps[KDGAT_GAP_BINS];
     uint32_t changes[KDGAT_PROFILE_BYTES][256];
 } kdgat_counts;
@@ -29,8 +30,15 @@ typedef struct {
 typedef struct {
     const kdgat_frame *frames;
     const kdgat_fact *facts;
-    uint32_t windows; /* window w has the frames from w * KDGAT_STRIDE on */
+    uint32_t windows; /* the first one begins with frame 0; kdgat_step says where the next one does */
+    const uint8_t *begins_log; /* bit w % 8 of byte w / 8: window w is the first of a further log */
 } kdgat_recording;
+
+/* Returns 1 if the window is the first one of a further log. */
+int kdgat_begins_log(const kdgat_recording *recording, uint32_t window);
+
+/* Frames from the begin of a window to that of the next one. Of a log, the frames of its windows are recorded, and no others. */
+uint32_t kdgat_step(const kdgat_recording *recording, uint32_t window);
 
 /* Learns a profile from all parts but `without` (KDGAT_PARTS: from all) into car->usual, num_usual and new_id_surprise; IDs that only that
  * part has are learned from it, as the car's profile will know them. Returns 0 for more than KDGAT_CALIBRATION_IDS IDs. */

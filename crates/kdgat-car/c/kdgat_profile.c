@@ -320,8 +320,7 @@ static float deviations(const kdgat_window_state *window, const kdgat_profile *p
     return surprise + surprise_of(&sums, usual);
 }
 
-/* The profile in use: the calibrated car's, or the model's. */
-static kdgat_profile profile_of(const kdgat_calibration_state *car)
+kdgat_profile kdgat_profile_of(const kdgat_calibration_state *car)
 {
     kdgat_profile profile;
     if (car->calibrated) {
@@ -365,18 +364,21 @@ static void disagreements(const kdgat_window_state *window, kdgat_graph *graph)
 
 void kdgat_deviations(const kdgat_window_state *window, const kdgat_calibration_state *car, kdgat_graph *graph)
 {
-    const kdgat_profile profile = profile_of(car);
+    const kdgat_profile profile = kdgat_profile_of(car);
     const kdgat_order *const order = &window->order;
-    float duration = SHORTEST_SECONDS;
+    float duration;
     uint32_t node, at;
 
+    graph->duration = 0.0f;
     for (at = 0; at < KDGAT_WINDOW; at++) {
-        duration = larger(duration, (float)(window->frames[at].time - window->frames[0].time));
+        graph->duration = larger(graph->duration, (float)(window->frames[at].time - window->frames[0].time));
     }
+    duration = larger(graph->duration, SHORTEST_SECONDS);
     graph->unusual_bytes = 0;
     for (node = 0; node < graph->num_nodes; node++) {
         const uint32_t first = order->first[node], number = (uint32_t)order->first[node + 1u] - first;
         memset(graph->continuous[node], 0, sizeof graph->continuous[node]);
+        graph->silence[node] = number > 0u ? 0.0f : kdgat_silence(&window->history, graph->can_id[node]);
         graph->surprise[node] =
             deviations(window, &profile, graph->can_id[node], &order->by_source[first], number, duration, graph->continuous[node],
                        &graph->unusual_bytes);

@@ -16,6 +16,7 @@ typedef struct {
     float gap_median;
     float gap_mean;
     float gap_high;      /* 99.9 % quantile */
+    float longest_silence; /* longest gap, or a longer one until the end of a log, in seconds; 0 if it is not known */
     float repeats;       /* share of the frames that repeat the previous payload */
     float returns;       /* share of the frames that return to the payload before the previous one */
     float changed_bytes; /* mean number of bytes that change from one frame to the next */
@@ -55,6 +56,10 @@ typedef struct {
     float new_id_surprise; /* -ln P(the next frame has an ID that the profile does not have) */
     int counts_bytes;      /* 0: values and changes of bytes are no deviations */
 } kdgat_profile;
+
+struct kdgat_calibration_state;
+/* The profile in use: the calibrated car's, or the model's (kdgat_profile.c). */
+kdgat_profile kdgat_profile_of(const struct kdgat_calibration_state *car);
 
 /* IDs of the model's own profile (generated, kdgat_tables.c). */
 extern const kdgat_usual kdgat_profile_ids[];

@@ -1,7 +1,7 @@
 /* Saves and loads a calibration: numbers in little-endian order whatever the machine, then a checksum.
  *
  *   magic u32, version u32, model u64, precision u32, values u32, median f64, spread f64, threshold f64,
- *   profile set: counts_bytes u32, surprise f32, number u32, for each of KDGAT_CALIBRATION_IDS IDs, zeros after the last: ID u32, 8 values f32 in the
+ *   profile set: counts_bytes u32, surprise f32, number u32, for each of KDGAT_CALIBRATION_IDS IDs, zeros after the last: ID u32, 9 values f32 in the
  *     order of kdgat_usual, change_high u8 [8], change_most u8 [8], longest_standstill u8, repeating u8, seen u8 [8][32]
  *   classifier with a list of IDs: evidence f64, number u32, IDs u32 [KDGAT_CALIBRATION_IDS], zeros after the last
  *   autoencoder: means f64, rows of the factor f64
@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define MAGIC 0x4347444bu /* "KDGC" */
-#define VERSION 2u
+#define VERSION 3u
 
 #if KDGAT_ID_LIST
 #define VALUES KDGAT_CALIBRATION_IDS
@@ -22,7 +22,7 @@
 #define VALUES 0u
 #endif
 /* Bytes of one ID of a profile. */
-#define SAVED_ID (38u + 34u * KDGAT_PROFILE_BYTES)
+#define SAVED_ID (42u + 34u * KDGAT_PROFILE_BYTES)
 
 static void put_u32(uint8_t **to, uint32_t value)
 {
@@ -79,6 +79,7 @@ static void put_profile(uint8_t **to, const kdgat_calibration_state *car)
         put_f32(to, usual->gap_median);
         put_f32(to, usual->gap_mean);
         put_f32(to, usual->gap_high);
+        put_f32(to, usual->longest_silence);
         put_f32(to, usual->repeats);
         put_f32(to, usual->returns);
         put_f32(to, usual->changed_bytes);
@@ -192,6 +193,7 @@ static void get_usual(const uint8_t **from, kdgat_usual *usual)
     usual->gap_median = get_f32(from);
     usual->gap_mean = get_f32(from);
     usual->gap_high = get_f32(from);
+    usual->longest_silence = get_f32(from);
     usual->repeats = get_f32(from);
     usual->returns = get_f32(from);
     usual->changed_bytes = get_f32(from);
@@ -232,7 +234,7 @@ static int get_profile(const uint8_t **from, kdgat_calibration_state *car)
         get_usual(from, &usual);
         if (i < number
             && (!is_amount(usual.gaps) || !is_amount(usual.gap_low) || !is_amount(usual.gap_median) || !is_amount(usual.gap_mean)
-                || !is_amount(usual.gap_high) || !is_amount(usual.repeats) || !is_amount(usual.returns)
+                || !is_amount(usual.gap_high) || !is_amount(usual.longest_silence) || !is_amount(usual.repeats) || !is_amount(usual.returns)
                 || !is_amount(usual.changed_bytes) || (i > 0u && usual.id <= before))) {
             return 0;
         }
@@ -358,5 +360,6 @@ kdgat_status kdgat_load(kdgat_state *state, const uint8_t *bytes, uint32_t lengt
     }
     memset(&state->calibration, 0, sizeof state->calibration);
     (void)get_values(from, &state->calibration);
+    kdgat_forget_gone(state);
     return KDGAT_OK;
 }

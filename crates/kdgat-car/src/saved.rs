@@ -7,7 +7,7 @@ use crate::window::repeating_bytes;
 use crate::{CarError, Precision};
 
 const MAGIC: u32 = 0x4347_444b;
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// The default of `KDGAT_CALIBRATION_IDS`.
 const MOST_IDS: usize = 256;
 
@@ -87,12 +87,18 @@ fn expect_room(ids: usize, what: &str) -> Result<(), CarError> {
 
 /// Bytes of one ID of a profile.
 const fn put_id_bytes() -> usize {
-    38 + 34 * kdgat_can::frame::PAYLOAD_BYTES
+    42 + 34 * kdgat_can::frame::PAYLOAD_BYTES
 }
 
 fn put_id(bytes: &mut Vec<u8>, id: &IdProfile) {
     bytes.extend(id.can_id.to_le_bytes());
-    let gaps = [id.gap_low_seconds, id.gap_median_seconds, id.gap_mean_seconds, id.gap_high_seconds];
+    let gaps = [
+        id.gap_low_seconds,
+        id.gap_median_seconds,
+        id.gap_mean_seconds,
+        id.gap_high_seconds,
+        id.longest_silence_seconds,
+    ];
     let shares = [id.repeats, id.returns, id.changed_bytes];
     let values = std::iter::once(id.gaps as f32).chain(gaps).chain(shares);
     values.for_each(|value| bytes.extend(value.to_le_bytes()));

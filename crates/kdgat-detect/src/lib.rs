@@ -21,12 +21,14 @@ use serde::Serialize;
 use tch::Device;
 
 use kdgat_can::Frame;
+use kdgat_evaluate::gone::{DriveWatch, Gone};
 use kdgat_evaluate::operator::{Cut, JudgedWindow, OperatorFigures, Watch};
 use kdgat_evaluate::scores::Profiled;
 use kdgat_evaluate::{CarScale, EvaluateError, Scale, ScoreKind, Scorer, TrainedModel};
 use kdgat_graph::assemble::Assembler;
 use kdgat_graph::features::LONGEST_WINDOW;
 use kdgat_graph::graph_stream::ReadyWindow;
+use kdgat_graph::profile::GoneId;
 use kdgat_graph::{Columns, Culprit, GraphStream};
 use kdgat_train::interrupt;
 use kdgat_train::memory::{Meter, by_halves, retry_on_oom};
@@ -85,6 +87,10 @@ pub struct Detection {
     /// For an alarm of a model of the profile set: the IDs that differ most from the car's profile, at most [`MOST_CULPRITS`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub culprits: Vec<NamedCulprit>,
+    /// IDs that are [gone](kdgat_graph::profile::gone) since this window, which makes it an attack whatever its score, in hexadecimal. They come
+    /// first among the culprits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<String>,
 }
 
 impl Detection {
@@ -127,6 +133,12 @@ pub struct CulpritHits {
     pub first_is_attacker: u64,
 }
 
+impl From<&GoneId> for NamedCulprit {
+    fn from(gone: &GoneId) -> Self {
+        Self { id: format!("{:03X}", gone.can_id), unusual: vec![gone.reason()] }
+    }
+}
+
 impl From<Culprit> for NamedCulprit {
     fn from(culprit: Culprit) -> Self {
         Self { id: format!("{:03X}", culprit.can_id), unusual: culprit.reasons }
@@ -141,6 +153,10 @@ pub struct Detector {
     graphs: GraphStream,
     columns: Columns,
     watch: Watch,
+    /// IDs that may fall silent, for models of the profile set.
+    drive: Option<DriveWatch>,
+    /// IDs that are gone after they had sent attack frames, by the labels, in windows without an attack.
+    aftermath_ids: u64,
     scored: u64,
     foreign: u64,
     culprit_hits: CulpritHits,
@@ -169,6 +185,8 @@ impl Detector {
         let members = Members::new(models, cars, scales, device)?;
         let features = members.features();
         Ok(Self {
+            drive: members.profile().map(DriveWatch::new),
+            aftermath_ids: 0,
             members,
             threshold,
             columns: Columns::new(features),
@@ -190,25 +208,43 @@ impl Detector {
         frames: &[Frame],
         mut each: impl FnMut(Detection) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Self { members, threshold, graphs, columns, watch, scored, foreign, culprit_hits, drowning } = self;
+        let Self {
+            members,
+            threshold,
+            graphs,
+            columns,
+            watch,
+            drive,
+            aftermath_ids,
+            scored,
+            foreign,
+            culprit_hits,
+            drowning,
+        } = self;
         graphs.push(frames, |mut window| {
             columns.clear();
             window.append_to(0, columns);
             let judged = members.judge(columns)?;
-            let is_attack = match *threshold {
+            let is_above = match *threshold {
                 AttackAbove::Score(threshold) => judged.score > threshold,
                 AttackAbove::Deviations(threshold) => judged.deviations.unwrap_or(judged.score) > threshold,
             };
+            let gone = drive.as_mut().and_then(|drive| drive.push(&columns.graph(0)));
+            let is_attack = is_above || gone.is_some();
             *scored += 1;
             *foreign += u64::from(judged.has_unknown_id);
             let (start, attack) = (window.frames[0].timestamp, columns.labels.last() == Some(&1));
-            watch.push(JudgedWindow { start, attack, alarm: is_attack, counted: true });
-            drowning.push(start, is_attack);
+            // As in an evaluation, the aftermath of an attack is no false alarm.
+            let aftermath = gone.as_ref().filter(|gone| gone.is_aftermath && !attack);
+            *aftermath_ids += aftermath.map_or(0, |gone| gone.ids.len() as u64);
+            let counts = is_above || gone.is_some() && aftermath.is_none();
+            watch.push(JudgedWindow { start, attack, alarm: counts, counted: true });
+            drowning.push(start, is_above);
             let culprits = match members.profile() {
                 Some(profile) if is_attack => profile.culprits(&columns.graph(0), MOST_CULPRITS),
                 _ => Vec::new(),
             };
-            if attack && is_attack && members.profile().is_some() {
+            if attack && is_above && members.profile().is_some() {
                 culprit_hits.alarms += 1;
                 culprit_hits.first_is_attacker +=
                     u64::from(culprits.first().is_some_and(|first| first.attack_frames > 0));
@@ -223,7 +259,8 @@ impl Detector {
                 id: format!("{:03X}", judged.can_id),
                 contribution: judged.contribution,
                 deviations: judged.deviations,
-                culprits: culprits.into_iter().map(NamedCulprit::from).collect(),
+                culprits: with_gone(gone.as_ref(), culprits),
+                gone: gone.iter().flat_map(|gone| &gone.ids).map(|gone| format!("{:03X}", gone.can_id)).collect(),
             })
         })
     }
@@ -241,6 +278,11 @@ impl Detector {
     /// Share of right alarms whose first culprit sent attack frames.
     pub fn culprit_hits(&self) -> CulpritHits {
         self.culprit_hits
+    }
+
+    /// Number of IDs that are gone, in windows without an attack, and had sent attack frames before, by the labels.
+    pub fn aftermath_ids(&self) -> u64 {
+        self.aftermath_ids
     }
 
     /// The share of a minute's windows that were called attacks, if one has exceeded ten times this false-positive rate: the traffic is of
@@ -263,6 +305,14 @@ impl Detector {
     pub fn into_figures(self) -> OperatorFigures {
         self.watch.finish()
     }
+}
+
+/// The IDs that are gone, then other culprits, at most [`MOST_CULPRITS`].
+fn with_gone(gone: Option<&Gone>, culprits: Vec<Culprit>) -> Vec<NamedCulprit> {
+    let ids = gone.map_or(&[][..], |gone| &gone.ids);
+    let is_other = |culprit: &Culprit| ids.iter().all(|gone| gone.can_id != culprit.can_id);
+    let of_gone = ids.iter().map(NamedCulprit::from);
+    of_gone.chain(culprits.into_iter().filter(is_other).map(NamedCulprit::from)).take(MOST_CULPRITS).collect()
 }
 
 /// Scores and profiles of the windows of a stream by each scorer, from which a calibration is made, and for each window whether it has

@@ -9,8 +9,10 @@ use std::ops::Range;
 use kdgat_can::Frame;
 use kdgat_can::frame::PAYLOAD_BYTES;
 use kdgat_can::synthetic::{SyntheticKind, with_attacks};
-use kdgat_graph::{Columns, GraphStream, GraphView};
+use kdgat_graph::{CarProfile, Columns, GraphStream, GraphView};
 
+use super::calibration::AttacksFound;
+use super::gone::DriveWatch;
 use super::operator::Cut;
 use super::scores::Profiled;
 
@@ -18,6 +20,8 @@ use super::scores::Profiled;
 const SHARE: f64 = 0.5;
 /// Seed of the attacks: the same for every car.
 const SEED: u64 = 1;
+/// Copies of the traffic from which an ID is removed.
+const REMOVALS: u64 = 8;
 /// Most calibration windows that are copied, the first ones.
 const MOST_WINDOWS: usize = 4000;
 
@@ -28,6 +32,35 @@ pub struct AttackedWindows {
     pub kind: SyntheticKind,
     /// The windows with an attack frame.
     pub windows: Vec<Profiled>,
+}
+
+/// IDs that were removed from copies of attack-free windows, one from each, and how many of them are called gone by a profile of the car.
+///
+/// In short traffic an ID may be away for too short a time to be gone. IDs that send too rarely to be removed count nowhere.
+pub fn removals(columns: &Columns, cut: Cut, profile: &CarProfile) -> AttacksFound {
+    let count = columns.num_graphs().min(MOST_WINDOWS);
+    let frames = frames_of((0..count).map(|window| columns.graph(window)), cut.window);
+    let kind = SyntheticKind::Removal;
+    let (mut windows, mut found) = (0, 0);
+    for seed in SEED..SEED + REMOVALS {
+        let mut watch = DriveWatch::new(profile);
+        let (mut has_attack, mut is_found) = (false, false);
+        let pushed = GraphStream::new(columns.features, cut.window, cut.stride).push(
+            &with_attacks(&frames, kind, SHARE, seed),
+            |mut ready| -> Result<(), std::convert::Infallible> {
+                let mut one = Columns::new(columns.features);
+                ready.append_to(0, &mut one);
+                let view = one.graph(0);
+                has_attack |= view.attack;
+                is_found |= watch.push(&view).is_some() && has_attack;
+                Ok(())
+            },
+        );
+        let Ok(()) = pushed;
+        windows += u64::from(has_attack);
+        found += u64::from(has_attack && is_found);
+    }
+    AttacksFound { kind: kind.to_string(), windows, found }
 }
 
 /// The windows of a copy that have an attack, and for each of them the part of the traffic that it is in.
@@ -149,11 +182,25 @@ mod tests {
         }
     }
 
+    /// Ten seconds are enough to call most IDs gone, but not those that send too rarely.
+    #[test]
+    fn removed_ids_are_found_and_no_others() {
+        let plan = DrivePlan { seed: 3, number: 1, begins_at_seconds: 1_700_000_000, frames: 40_000, attacks: vec![] };
+        let columns = windows(&simulate_drive(&plan).frames, 100);
+        let mut learner = kdgat_graph::profile::ProfileLearner::default();
+        (0..columns.num_graphs()).for_each(|window| learner.add(&columns.graph(window)));
+        let profile = learner.profile();
+        let found = removals(&columns, Cut { window: 100, stride: 100 }, &profile);
+        assert!(found.windows >= 6 && found.found >= 4, "{found:?}");
+        let mut watch = DriveWatch::new(&profile);
+        assert!((0..columns.num_graphs()).all(|window| watch.push(&columns.graph(window)).is_none()));
+    }
+
     #[test]
     fn attacks_of_every_kind_are_spread_over_the_parts() {
         let columns = windows(&drive(), 100);
         let parts = fold_parts(columns.num_graphs());
-        for kind in SyntheticKind::ALL {
+        for kind in SyntheticKind::EPISODIC {
             let AttackedCopy { columns, parts } =
                 AttackedCopy::new(&columns, &parts, Cut { window: 100, stride: 100 }, kind);
             assert!(columns.num_graphs() > 5 && columns.labels.iter().all(|label| *label == 1), "{kind}");

@@ -298,6 +298,11 @@ impl Calibration {
     }
 
     /// The car's scales, the classifier's first.
+    pub fn cars(&self) -> Vec<&CarScale> {
+        std::iter::once(&self.car).chain(self.partner.as_ref().map(|partner| &partner.car)).collect()
+    }
+
+    /// The car's scales, the classifier's first.
     pub fn into_cars(self) -> Vec<CarScale> {
         std::iter::once(self.car).chain(self.partner.map(|partner| partner.car)).collect()
     }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use super::EvaluateError;
 use super::attacked::{AttackedCopy, AttackedWindows};
 use super::calibration::Rule;
+use super::gone;
 use super::judge::ProfiledFile;
 use super::operator::Cut;
 use super::scores::{Profiled, ScoreKind, Scorer};
@@ -53,23 +54,41 @@ pub fn profile_file(
         columns.push(&store.try_graph(graph)?);
     }
     let options = &store.manifest().options;
-    let traffic = profile_windows(scorer, &columns, Rule::new(rate, options.window, options.stride))?;
+    let traffic =
+        profile_windows(scorer, &columns, Rule::new(rate, options.window, options.stride), Relations::BorneOut)?;
     let assemble = AssembleOptions { profile: Some(traffic.profile.clone()), ..scorer.assemble_options() };
+    let gone = gone::of_file(store, graphs.clone(), &traffic.profile)?;
     let graphs: Vec<u64> = graphs.collect();
     let graphs = scorer.each_assembled(store, &graphs, assemble, |batch| scorer.profiled(batch))?;
     let judges_bytes = traffic.profile.counts_bytes();
-    Ok(ProfiledFile { calibration: traffic.windows, graphs, attacked: traffic.attacked, judges_bytes })
+    Ok(ProfiledFile { calibration: traffic.windows, graphs, attacked: traffic.attacked, judges_bytes, gone })
+}
+
+/// Relations between signals that a calibration keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relations {
+    /// Those that each part of its traffic bears out.
+    BorneOut,
+    /// None.
+    LeftOut,
 }
 
 /// Learns the car's profile from these attack-free windows, and scores each with the profile of the other parts.
 ///
 /// # Errors
 /// Fails on errors of libtorch.
-pub fn profile_windows(scorer: &Scorer, windows: &Columns, rule: Rule) -> Result<ProfiledTraffic, EvaluateError> {
+pub fn profile_windows(
+    scorer: &Scorer,
+    windows: &Columns,
+    rule: Rule,
+    relations: Relations,
+) -> Result<ProfiledTraffic, EvaluateError> {
     let parts = fold_parts(windows.num_graphs());
     let (mut profile, mut judging) = ProfileLearner::of_parts(windows, &parts);
     profile.keep_borne_out(&mut judging, windows, &parts, |counts| {
-        counts.windows > 0 && threshold::is_chance(counts.broken, counts.windows, USUALLY_BROKEN)
+        relations == Relations::BorneOut
+            && counts.windows > 0
+            && threshold::is_chance(counts.broken, counts.windows, USUALLY_BROKEN)
     });
     let keeps_bytes =
         scorer.kind() != ScoreKind::AttackProbability || knows_bytes(windows, &parts, &judging, rule.rate);
@@ -82,7 +101,7 @@ pub fn profile_windows(scorer: &Scorer, windows: &Columns, rule: Rule) -> Result
     }
     let mut attacked = Vec::new();
     let cut = Cut { window: rule.window, stride: rule.stride };
-    for kind in SyntheticKind::ALL {
+    for kind in SyntheticKind::EPISODIC {
         let copy = AttackedCopy::new(windows, &parts, cut, kind);
         let mut of_kind = Vec::with_capacity(copy.parts.len());
         for (part, profile) in judging.iter().enumerate() {
@@ -103,15 +122,13 @@ fn knows_bytes(windows: &Columns, parts: &[Range<usize>], judging: &[CarProfile]
     threshold::is_chance(unusual, windows.num_graphs(), rate)
 }
 
-/// Scores attack-free windows as the model sees them without a calibration, and counts those above a threshold on its score.
+/// Scores windows under a profile.
 ///
 /// # Errors
 /// Fails on errors of libtorch.
-pub fn alarms_without(scorer: &Scorer, windows: &Columns, threshold: f64) -> Result<usize, EvaluateError> {
-    let Some(own) = scorer.assemble_options().profile else { return Ok(0) };
+pub fn score_windows(scorer: &Scorer, windows: &Columns, profile: CarProfile) -> Result<Vec<Profiled>, EvaluateError> {
     let all: Vec<usize> = (0..windows.num_graphs()).collect();
-    let scored = Judge { scorer, assembler: Assembler::default() }.score(windows, &all, own)?;
-    Ok(scored.iter().filter(|window| scorer.kind().score(window.raw) > threshold).count())
+    Judge { scorer, assembler: Assembler::default() }.score(windows, &all, profile)
 }
 
 /// Scores windows that are in memory.

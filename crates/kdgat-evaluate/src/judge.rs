@@ -11,6 +11,7 @@ use super::bootstrap::Bootstrap;
 use super::calibration::Rule;
 use super::curves::Curve;
 use super::ensemble::{CarWindows, JointScale, mean};
+use super::gone::{GoneAlarm, GoneRow};
 use super::metrics::{Confusion, Decision, Sample};
 use super::operator::{Cut, JudgedWindow, OperatorFigures};
 use super::ranking::Ranking;
@@ -65,6 +66,17 @@ pub struct Subject {
     pub thresholds: Thresholds,
     /// For each calibrated file: scores on the car's own scale, and the threshold on it.
     pub calibrated: Vec<Option<(Vec<f64>, f64)>>,
+    /// For each file: windows that are called attacks because IDs are gone. Empty for what knows no car's profile.
+    pub gone: Vec<GoneAlarms>,
+}
+
+/// The windows of a file from which on IDs are gone.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GoneAlarms {
+    /// By the profile of the model.
+    pub own: Vec<GoneAlarm>,
+    /// By the profile of the calibration.
+    pub calibrated: Vec<GoneAlarm>,
 }
 
 /// The raw scores of one model.
@@ -80,6 +92,8 @@ pub struct ModelScores {
     pub test: Vec<Vec<f32>>,
     /// Scale of benign validation graphs.
     pub scale: Scale,
+    /// Windows of each test file from which on IDs are gone, by the model's own profile.
+    pub gone: Vec<Vec<GoneAlarm>>,
     /// Profiled graphs of each calibrated file; `None` for the other files.
     pub unknown: Vec<Option<ProfiledFile>>,
     /// Foreign-ID shares, for a classifier with a list of known IDs.
@@ -102,6 +116,8 @@ pub struct ProfiledFile {
     pub attacked: Vec<AttackedWindows>,
     /// False if the car's profile does [without bytes](kdgat_graph::CarProfile::without_bytes).
     pub judges_bytes: bool,
+    /// Windows from which on IDs are gone, by the profile of the calibration.
+    pub gone: Vec<GoneAlarm>,
 }
 
 /// Calibration of other cars.
@@ -125,7 +141,7 @@ impl Subject {
             thresholds.push(("0.5".to_owned(), 0.5));
         }
         let scores = model.test.iter().map(|raw| raw.iter().map(|&raw| kind.score(raw)).collect()).collect();
-        Self { scores, thresholds, calibrated: calibrated(&[model], files, by) }
+        Self { scores, thresholds, calibrated: calibrated(&[model], files, by), gone: gone(model) }
     }
 
     /// The mean of the standardised scores of a classifier and an autoencoder; `choose` picks the threshold from the validation
@@ -139,7 +155,8 @@ impl Subject {
         let scales = models.map(|model| model.scale);
         let validation = mean_of(&models, &scales, |model| &model.validation);
         let scores = (0..files.len()).map(|file| mean_of(&models, &scales, |model| &model.test[file])).collect();
-        Ok(Self { scores, thresholds: vec![choose(&validation)?], calibrated: calibrated(&models, files, by) })
+        let (calibrated, gone) = (calibrated(&models, files, by), gone(models[0]));
+        Ok(Self { scores, thresholds: vec![choose(&validation)?], calibrated, gone })
     }
 
     /// Rows for each folder and each file, at each threshold, before and after calibration.
@@ -204,6 +221,32 @@ impl Subject {
         self.judged_together(file..file + 1).into_iter().map(variant).collect()
     }
 
+    /// The tested windows from which on IDs are gone, before and after calibration.
+    pub fn gone_rows(&self, files: &[TestFile], by: Option<&CalibrateBy>) -> Vec<GoneRow> {
+        let of_file = |(file, gone): (&TestFile, &GoneAlarms)| {
+            let row = |calibrated: bool, alarm: &GoneAlarm| {
+                GoneRow::new(&file.folder, &file.name, &calibration_name(calibrated, by), alarm)
+            };
+            let is_tested = |alarm: &&GoneAlarm| !file.left_out.contains(&alarm.graph);
+            let own = gone.own.iter().filter(is_tested).map(|alarm| row(false, alarm));
+            own.chain(gone.calibrated.iter().filter(is_tested).map(|alarm| row(true, alarm))).collect::<Vec<_>>()
+        };
+        files.iter().zip(&self.gone).flat_map(of_file).collect()
+    }
+
+    /// Calls windows of a file attacks from which on IDs are gone.
+    fn call_gone(&self, files: &[TestFile], file: usize, calibrated: bool, mut called: Vec<bool>) -> Vec<bool> {
+        let left_out = &files[file].left_out;
+        let alarms = self.gone.get(file).map_or(&[][..], |gone| if calibrated { &gone.calibrated } else { &gone.own });
+        for alarm in alarms.iter().filter(|alarm| alarm.counts() && !left_out.contains(&alarm.graph)) {
+            let before = if alarm.graph < left_out.start { 0 } else { left_out.len() };
+            if let Some(called) = called.get_mut(alarm.graph - before) {
+                *called = true;
+            }
+        }
+        called
+    }
+
     fn rows(
         &self,
         files: &[TestFile],
@@ -260,8 +303,10 @@ impl Subject {
     /// Decisions about the tested graphs of the files in `judged`: uncalibrated one for each threshold, calibrated a single one, in
     /// which each car has its own threshold. A folder of several cars has no common one then.
     fn decisions(&self, files: &[TestFile], judged: &[usize], calibrated: bool) -> Vec<Decision> {
-        let above =
-            |threshold: f64, file: usize| Decision::above("", threshold, &self.tested(files, file, calibrated)).called;
+        let above = |threshold: f64, file: usize| {
+            let called = Decision::above("", threshold, &self.tested(files, file, calibrated)).called;
+            self.call_gone(files, file, calibrated, called)
+        };
         if !calibrated {
             let decision = |(method, threshold): &(String, f64)| Decision {
                 method: method.clone(),
@@ -337,6 +382,15 @@ fn mean_of(models: &[&ModelScores], scales: &[Scale], raw: impl Fn(&ModelScores)
     (0..count).map(one).collect()
 }
 
+/// For each file: windows from which on IDs are gone.
+fn gone(model: &ModelScores) -> Vec<GoneAlarms> {
+    let of_file = |(own, unknown): (&Vec<GoneAlarm>, &Option<ProfiledFile>)| GoneAlarms {
+        own: own.clone(),
+        calibrated: unknown.as_ref().map_or_else(Vec::new, |file| file.gone.clone()),
+    };
+    model.gone.iter().zip(&model.unknown).map(of_file).collect()
+}
+
 /// For each unknown car's file: scores on its own scale, and the threshold, both from its calibration windows.
 fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<&CalibrateBy>) -> Vec<Option<(Vec<f64>, f64)>> {
     let of_file = |(index, file): (usize, &TestFile)| {
@@ -359,7 +413,9 @@ fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<&Calibrate
 
 #[cfg(test)]
 mod tests {
+    use super::super::gone::Gone;
     use super::*;
+    use kdgat_graph::profile::GoneId;
 
     fn file(folder: &str, name: &str, labels: Vec<bool>, left_out: Range<usize>) -> TestFile {
         let graphs = 0..labels.len() as u64;
@@ -385,7 +441,8 @@ mod tests {
     /// A file whose graphs have these log odds, the first ones of which calibrate.
     fn profiled(raw: &[f32], calibration: Range<usize>) -> ProfiledFile {
         let graphs: Vec<_> = raw.iter().map(|&raw| Profiled { raw, profile: None, unlisted: None }).collect();
-        ProfiledFile { calibration: graphs[calibration].to_vec(), graphs, attacked: Vec::new(), judges_bytes: true }
+        let calibration = graphs[calibration].to_vec();
+        ProfiledFile { calibration, graphs, attacked: Vec::new(), judges_bytes: true, gone: Vec::new() }
     }
 
     /// A car with all log odds 20 higher: every window is called an attack until it is calibrated.
@@ -408,6 +465,7 @@ mod tests {
             held_out: vec![true; 150],
             validation,
             test: vec![raw(-10.0), raw(10.0)],
+            gone: vec![Vec::new(); 2],
             scale,
             unknown,
             foreign_ids: None,
@@ -444,6 +502,7 @@ mod tests {
             scores: vec![vec![0.1, 0.2, 0.8, 0.9], vec![0.6, 0.7, 0.1, 0.2]],
             thresholds: vec![("fpr:0.01".to_owned(), 0.5)],
             calibrated: vec![Some((vec![0.0, 1.0, 30.0, 40.0], 3.0)), None],
+            gone: Vec::new(),
         };
         let by = by();
         let by = Some(&by);
@@ -472,6 +531,7 @@ mod tests {
             held_out: vec![true; 50],
             validation: raw[..50].to_vec(),
             test: vec![raw.clone()],
+            gone: vec![Vec::new()],
             scale: Scale::of(ScoreKind::AttackProbability, &raw[..50]).unwrap(),
             unknown: vec![is_profiled.then(|| profiled(&raw, 0..40))],
             foreign_ids: None,
@@ -503,6 +563,7 @@ mod tests {
             ],
             thresholds: vec![("0.5".to_owned(), 0.5)],
             calibrated: vec![None, None],
+            gone: Vec::new(),
         };
         let rows = subject.judge(&files, None, &Bootstrap { resamples: 0, seed: 0 });
         let figures: Vec<&OperatorFigures> = rows.iter().map(|row| &row.operator).collect();
@@ -519,5 +580,37 @@ mod tests {
         assert_eq!(both.false_alarms_per_hour(), 4.0 / 5.0 * 3600.0);
         assert_eq!((both.episodes, both.episodes_found()), (4, 3));
         assert_eq!((both.median_delay_seconds(), both.largest_delay_seconds()), (1.0, 2.0));
+    }
+
+    /// An ID that is gone makes its window an attack, but for the aftermath of an attack.
+    #[test]
+    fn gone_ids_are_found_and_an_aftermath_is_no_false_alarm() {
+        let gone_id = GoneId { can_id: 0x148, silent_seconds: 6.0, longest_seconds: 0.02 };
+        let alarm = |graph: usize, attack: bool, is_aftermath: bool| GoneAlarm {
+            graph,
+            time: graph as f64,
+            attack,
+            gone: Gone { ids: vec![gone_id], is_aftermath },
+        };
+        let labels = vec![false, false, false, true, true, false, false, false];
+        let files = [file("test_06", "a", labels, 1..2)];
+        let judged = |own: Vec<GoneAlarm>| {
+            let subject = Subject {
+                scores: vec![vec![0.0; 8]],
+                thresholds: vec![("0.5".to_owned(), 0.5)],
+                calibrated: vec![None],
+                gone: vec![GoneAlarms { own, calibrated: Vec::new() }],
+            };
+            let row = subject.judge(&files, None, &Bootstrap { resamples: 0, seed: 0 }).swap_remove(0);
+            let texts: Vec<String> = subject.gone_rows(&files, None).iter().map(GoneRow::text).collect();
+            (row.operator.false_alarms, row.operator.episodes_found(), texts)
+        };
+        assert_eq!(judged(Vec::new()), (0, 0, Vec::new()));
+        let said = |outcome: &str| vec![format!("a: 148: gone for 6.0 s, longest silence ever 0.02 s ({outcome})")];
+        assert_eq!(judged(vec![alarm(4, true, false)]), (0, 1, said("found")));
+        assert_eq!(judged(vec![alarm(7, false, false)]), (1, 0, said("a false alarm")));
+        let aftermath = said("found, not a false alarm: it had sent attack frames");
+        assert_eq!(judged(vec![alarm(7, false, true)]), (0, 0, aftermath));
+        assert_eq!(judged(vec![alarm(1, false, false)]), (0, 0, Vec::new()), "it calibrates");
     }
 }

@@ -4,7 +4,7 @@
 //! attack. A [threshold](threshold), chosen on validation data and [recorded](records) with the model, turns scores into
 //! decisions. [`metrics`] and [`ranking`] measure how right they are, and [`bootstrap`] adds confidence intervals. [`operator`] has
 //! the figures of practice: false alarms an hour, attack episodes found. [`held_out`] excludes a model's training windows from the
-//! choice of its threshold. [`ensemble`] combines two models. [`calibration`] moves a model to another car; a model may have
+//! choice of its threshold. [`gone`] watches for IDs that fall silent, [`harm`] compares a calibration with none. [`ensemble`] combines two models. [`calibration`] moves a model to another car; a model may have
 //! [several calibrations](calibrations). [`teacher_worth`] compares distilled students with the same students alone.
 
 #![warn(missing_docs)]
@@ -19,9 +19,11 @@ pub mod curves;
 pub mod ensemble;
 pub mod error;
 pub mod expected_accuracy;
+pub mod gone;
 pub mod graph_comparisons;
 pub mod graph_runs;
 pub mod graphs;
+pub mod harm;
 pub mod held_out;
 pub mod id_list;
 pub mod judge;

@@ -74,6 +74,7 @@ pub fn judge(
             scores: of_files.iter().map(|counts| scores(counts)).collect(),
             thresholds: vec![(method.to_string(), chosen)],
             calibrated: of_cars.iter().map(calibrated).collect(),
+            gone: Vec::new(),
         };
         let report = ModelReport { rows: subject.judge(files, by, bootstrap), ..describe(*rule) };
         Ok(Judged { report, subject })
@@ -141,6 +142,7 @@ fn describe(rule: Rule) -> ModelReport {
         speed: None,
         validation_roc_auc: f64::NAN,
         rows: Vec::new(),
+        gone: Vec::new(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 
 use super::bootstrap::{Bootstrap, Interval};
+use super::gone::GoneRow;
 use super::judge::NOT_CALIBRATED;
 use super::metrics::{Confusion, METRICS, Values};
 use super::operator::{OPERATOR_COLUMNS, OperatorFigures};
@@ -66,6 +67,8 @@ pub struct ModelReport {
     pub validation_roc_auc: f64,
     /// Metrics by folder, file, calibration and threshold.
     pub rows: Vec<Row>,
+    /// Windows that are called attacks because IDs are gone.
+    pub gone: Vec<GoneRow>,
 }
 
 /// Metrics of one folder or file at one threshold.
@@ -271,7 +274,27 @@ impl Report {
             cells.extend([recall, roc_auc, pr_auc].map(short));
             table.row(cells);
         }
-        format!("\n{}\n\n{}", heading(folder, &rows), table.text_within(LINE_WIDTH))
+        format!("\n{}\n\n{}{}", heading(folder, &rows), table.text_within(LINE_WIDTH), self.gone_ids(folder))
+    }
+
+    /// A line for each window of a folder from which on IDs are gone, with the number of the models that say so.
+    fn gone_ids(&self, folder: &str) -> String {
+        let mut lines: Vec<(String, Vec<&str>)> = Vec::new();
+        for model in &self.models {
+            for row in model.gone.iter().filter(|row| row.folder == folder) {
+                let calibrated = if row.calibration == NOT_CALIBRATED { "" } else { ", calibrated" };
+                let line = format!("gone{calibrated}: {}", row.text());
+                match lines.iter_mut().find(|(known, _)| *known == line) {
+                    Some((_, models)) => models.push(&model.name),
+                    None => lines.push((line, vec![&model.name])),
+                }
+            }
+        }
+        let text = |(line, models): (String, Vec<&str>)| match models[..] {
+            [one] => format!("{line}: {one}\n"),
+            _ => format!("{line}: {} models\n", models.len()),
+        };
+        lines.into_iter().map(text).collect()
     }
 
     /// Mean and sample standard deviation over runs that differ by seed only; empty if there are no two such runs.
@@ -363,6 +386,7 @@ impl ModelReport {
             "speed": self.speed,
             "validation_roc_auc": self.validation_roc_auc,
             "results": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
+            "gone": self.gone,
         })
     }
 }
@@ -496,6 +520,7 @@ mod tests {
             file_bytes: 1,
             speed: None,
             validation_roc_auc: f64::NAN,
+            gone: Vec::new(),
             rows: vec![row],
         }
     }

@@ -143,6 +143,7 @@ impl Judge<'_> {
             scores: contender.test.clone(),
             thresholds: vec![(self.threshold.to_string(), value)],
             calibrated: vec![None; self.files.len()],
+            gone: Vec::new(),
         };
         let validation_roc_auc = Ranking::new(&contender.validation, labels).metrics().roc_auc;
         Ok(ModelReport { rows: subject.judge(self.files, None, &self.bootstrap), validation_roc_auc, ..describe })
@@ -233,6 +234,7 @@ mod tests {
             speed: None,
             validation_roc_auc: f64::NAN,
             rows: vec![row],
+            gone: Vec::new(),
         }
     }
 

@@ -31,11 +31,26 @@ pub enum SyntheticKind {
     Replay,
     /// Frames with random IDs or bytes are sent.
     Fuzzing,
+    /// An ID is silent from some moment to the end.
+    Removal,
 }
 
 impl SyntheticKind {
     /// All kinds.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
+        Self::Injection,
+        Self::SpoofingPlausible,
+        Self::SpoofingImplausible,
+        Self::Masquerade,
+        Self::Flooding,
+        Self::Suppression,
+        Self::Replay,
+        Self::Fuzzing,
+        Self::Removal,
+    ];
+
+    /// The kinds that come in episodes with pauses between them.
+    pub const EPISODIC: [Self; 8] = [
         Self::Injection,
         Self::SpoofingPlausible,
         Self::SpoofingImplausible,
@@ -79,6 +94,7 @@ impl SyntheticKind {
             Self::Suppression => "suppression",
             Self::Replay => "replay",
             Self::Fuzzing => "fuzzing",
+            Self::Removal => "removal",
         }
     }
 }
@@ -133,6 +149,8 @@ const EVENT_LEAST_PERIOD: f64 = 0.08;
 const EVENT_MOST_FRAMES: usize = 9;
 /// The frames of an event follow each other after 2 to 10 times this many seconds.
 const EVENT_STEP: f64 = 0.01;
+/// Fewest frames of an ID that is removed, before and after.
+const LEAST_REMOVED: usize = 10;
 /// Delays after a true frame at which a forged one follows it, in seconds.
 const FOLLOWING_DELAYS: [f64; 2] = [0.000_05, 0.000_5];
 
@@ -156,6 +174,7 @@ pub(super) fn strike(
         SyntheticKind::Suppression => episode.suppression(),
         SyntheticKind::Replay => episode.replay(),
         SyntheticKind::Fuzzing => episode.fuzzing(),
+        SyntheticKind::Removal => return episode.removal(),
     };
     strike.map(Strike::without_long_pauses).filter(|strike| !strike.injections.is_empty() || !strike.changes.is_empty())
 }
@@ -269,6 +288,17 @@ impl<'a> Episode<'a> {
         let manner = if share < 1.0 { "some frames" } else { "all frames" };
         let changes = positions.into_iter().map(|position| (position, Change::Remove)).collect();
         Some(Strike { changes, ..Strike::sent(manner, numbers(&ids), Vec::new()) })
+    }
+
+    /// Removes all frames of an ID in the span.
+    fn removal(&self) -> Option<Strike> {
+        let has_both = |id: &IdTraffic| {
+            let after = id.within(self.span).len();
+            after >= LEAST_REMOVED && id.positions.len() >= LEAST_REMOVED + after
+        };
+        let id = self.pick(has_both)?;
+        let changes = id.within(self.span).iter().map(|&position| (position, Change::Remove)).collect();
+        Some(Strike { changes, ..Strike::sent("all frames to the end", vec![id.can_id], Vec::new()) })
     }
 
     fn replay(&self) -> Option<Strike> {

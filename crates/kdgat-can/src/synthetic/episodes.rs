@@ -21,6 +21,8 @@ const SHARE_OF_STRETCH: usize = 4;
 const MARGIN: usize = 10;
 /// Frames between an attack and a harmless event after it, at least.
 const EVENT_MARGIN: usize = 20;
+/// Shares of a stretch between which the removal of an ID begins.
+const REMOVED_FROM: [f64; 2] = [0.2, 0.4];
 /// Number of the draw that decides about an event.
 const EVENT_DRAW: u64 = 1 << 40;
 /// Attempts to find a target at the same place.
@@ -56,6 +58,11 @@ pub(super) fn attack(frames: &[Frame], kind: SyntheticKind, shares: Shares, rand
 fn strikes(traffic: &Traffic<'_>, kind: SyntheticKind, shares: Shares, random: Stream) -> Vec<Strike> {
     let Shares { attacks: share, events } = shares;
     let length = traffic.frames.len();
+    if kind == SyntheticKind::Removal {
+        let span = (length as f64 * random.between(0, REMOVED_FROM[0], REMOVED_FROM[1])) as usize..length;
+        let attempt = |attempt| attacks::strike(kind, traffic, &span, random.child(attempt));
+        return (0..ATTEMPTS).find_map(attempt).into_iter().collect();
+    }
     let mut strikes = Vec::new();
     let mut begin = MARGIN + (random.uniform(u64::MAX) * 2.0 * WINDOW_FRAMES as f64 / share) as usize;
     // In a short stretch, the first pause must leave room for an attack.
@@ -267,7 +274,7 @@ mod tests {
     #[test]
     fn about_the_wanted_share_of_windows_has_an_attack() {
         let source = drive(60_000);
-        for kind in SyntheticKind::ALL {
+        for kind in SyntheticKind::EPISODIC {
             for share in [0.2, 0.5, 0.8] {
                 let result = attacked(&source, kind, share, 3);
                 check(&source, kind, &result);
@@ -280,9 +287,30 @@ mod tests {
     }
 
     #[test]
+    fn a_removed_id_is_silent_to_the_end() {
+        let source = drive(20_000);
+        let mut targets = std::collections::BTreeSet::new();
+        for seed in 0..8 {
+            let Attacked { frames, episodes } = attacked(&source, SyntheticKind::Removal, 0.5, seed);
+            let [episode] = &episodes[..] else { panic!("{episodes:?}") };
+            let target = u32::from_str_radix(&episode.targets[0], 16).unwrap();
+            let last = frames.iter().rposition(|frame| frame.can_id == target).unwrap();
+            assert!((3_500..9_000).contains(&last), "{last}");
+            let removed = source.iter().filter(|frame| frame.can_id == target).count()
+                - frames.iter().filter(|frame| frame.can_id == target).count();
+            assert_eq!(frames.len() + removed, source.len());
+            // Each missing frame has labelled another one, but for those at the end.
+            let labelled = frames.iter().filter(|frame| frame.attack).count();
+            assert!(removed >= 10 && (removed - 1..=removed).contains(&labelled), "{removed} {labelled}");
+            targets.insert(target);
+        }
+        assert!(targets.len() > 2, "{targets:?}");
+    }
+
+    #[test]
     fn frames_wait_at_most_some_milliseconds_and_catch_up() {
         let source = drive(60_000);
-        for kind in SyntheticKind::ALL {
+        for kind in SyntheticKind::EPISODIC {
             let Attacked { frames, .. } = attacked(&source, kind, 0.5, 3);
             let own: Vec<&Frame> = frames.iter().filter(|frame| !frame.attack).collect();
             let delays = own.iter().zip(&source).map(|(frame, truth)| frame.timestamp - truth.timestamp);
@@ -298,7 +326,7 @@ mod tests {
     #[test]
     fn attacks_have_all_strengths_and_durations() {
         let source = drive(200_000);
-        for kind in SyntheticKind::ALL {
+        for kind in SyntheticKind::EPISODIC {
             let Attacked { frames, episodes } = attacked(&source, kind, 0.5, 4);
             let seconds = |episode: &SyntheticEpisode| episode.end_seconds - episode.begin_seconds;
             assert!(episodes.iter().any(|episode| seconds(episode) < 0.1), "{kind}: no short episode");
@@ -317,7 +345,7 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_frames() {
         let source = drive(20_000);
-        for kind in SyntheticKind::ALL {
+        for kind in SyntheticKind::EPISODIC {
             let frames = |seed| attacked(&source, kind, 0.5, seed).frames;
             assert_eq!(frames(1), frames(1));
             assert_ne!(frames(1), frames(2), "{kind}");
@@ -349,7 +377,7 @@ mod tests {
         #[test]
         fn any_traffic_can_be_attacked(
             source in any_traffic(),
-            kind in prop::sample::select(SyntheticKind::ALL.to_vec()),
+            kind in prop::sample::select(SyntheticKind::EPISODIC.to_vec()),
             share in 0.01f64..=1.0,
             seed in any::<u64>(),
         ) {

@@ -159,6 +159,9 @@ static int agreed_ids(alarm_state *state, int tells)
 static alarm_news news(alarm_state *state)
 {
     uint32_t position, severe = 0;
+    if (state->num_recent > 0u && state->recent[state->num_recent - 1u].verdict.num_gone > 0u) {
+        return ALARM_NEW_GONE;
+    }
     for (position = first_among(state, state->rule.among); position < state->num_recent; position++) {
         severe += state->recent[position].verdict.severity > state->told_severity ? 1u : 0u;
     }
@@ -179,6 +182,8 @@ static void of_last_window(const alarm_state *state, alarm_event *event)
     event->deviations = last->deviations;
     event->attack_windows = state->episode.attack_windows;
     event->severity = state->episode.severity;
+    event->num_gone = last->num_gone;
+    memcpy(event->gone, last->gone, sizeof event->gone);
 }
 
 static void raise_alarm(alarm_state *state, alarm_event *event)
@@ -209,6 +214,7 @@ static void change_alarm(alarm_state *state, alarm_event *event)
 {
     const alarm_news found = news(state);
     alarm_merged recent;
+    uint8_t at;
     if (found == ALARM_NO_NEWS) {
         return;
     }
@@ -218,6 +224,9 @@ static void change_alarm(alarm_state *state, alarm_event *event)
     merge_recent(state, 0, &recent);
     list_culprits(&recent, event);
     (void)agreed_ids(state, 1);
+    for (at = 0; at < event->num_gone; at++) {
+        tell(state, event->gone[at]);
+    }
     state->told_severity = state->episode.severity;
 }
 
@@ -264,6 +273,10 @@ static void attack(alarm_state *state, double clock, const alarm_verdict *verdic
         state->quiet = 0;
         merge(&state->episode, verdict);
         change_alarm(state, event);
+        return;
+    }
+    if (verdict->num_gone > 0u) {
+        raise_alarm(state, event);
         return;
     }
     enough = state->num_recent - first_among(state, state->rule.among) >= state->rule.needed;

@@ -5,6 +5,7 @@
  * - Within `cooldown_seconds` after the end of an alarm none is raised, unless it is more severe or names other IDs; an attack that
  *   outlasts them raises it then. In an open alarm, both are a change. `needed` windows among the last `among` have to be more severe;
  *   3 among the last 5 have to name an ID, or `needed` among `among` if these are more.
+ * - A window since which an ID is gone raises an alarm at once, whatever the rule and the cooldown; in an open alarm it is a change.
  * - Seconds are counted on a clock of the windows' times: a step back counts 0, a step of more than a day counts a day, and a time
  *   that is NaN or infinite is ignored.
  * All state is in one struct that the caller owns; nothing is allocated. */
@@ -40,6 +41,8 @@ typedef struct alarm_verdict {
     alarm_severity severity; /* of an attack window */
     uint8_t num_ids;         /* IDs that an attack window names, at most ALARM_MOST_NAMED */
     uint32_t id[ALARM_MOST_NAMED];
+    uint8_t num_gone; /* IDs that are gone since this window: it raises an alarm alone, also in a cooldown */
+    uint32_t gone[ALARM_MOST_NAMED];
 } alarm_verdict;
 
 /* An ID, and the attack windows that name it. */
@@ -51,7 +54,7 @@ typedef struct alarm_culprit {
 typedef enum alarm_kind { ALARM_NONE, ALARM_BEGIN, ALARM_CHANGE, ALARM_END } alarm_kind;
 
 /* News about an attack. */
-typedef enum alarm_news { ALARM_NO_NEWS, ALARM_NEW_SEVERITY, ALARM_NEW_CULPRITS } alarm_news;
+typedef enum alarm_news { ALARM_NO_NEWS, ALARM_NEW_SEVERITY, ALARM_NEW_CULPRITS, ALARM_NEW_GONE } alarm_news;
 
 typedef struct alarm_event {
     alarm_kind kind;
@@ -70,6 +73,8 @@ typedef struct alarm_event {
     uint8_t cleared;           /* end: 1 by quiet windows, 0 by the end of the stream */
     uint8_t num_culprits;
     alarm_culprit culprit[ALARM_MOST_LISTED];
+    uint8_t num_gone; /* begin, change: IDs that are gone since that window */
+    uint32_t gone[ALARM_MOST_NAMED];
 } alarm_event;
 
 typedef struct alarm_clock {

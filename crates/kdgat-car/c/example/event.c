@@ -51,6 +51,20 @@ static void add_culprits(text *json, const alarm_event *from)
     text_add(json, "]");
 }
 
+/* The IDs that are gone, if any. */
+static void add_gone(text *json, const uint32_t *ids, uint8_t number)
+{
+    uint8_t at;
+    if (number == 0u) {
+        return;
+    }
+    for (at = 0; at < number; at++) {
+        text_add(json, at == 0u ? ",\"gone\":[\"" : "\",\"");
+        text_id(json, ids[at]);
+    }
+    text_add(json, "\"]");
+}
+
 static void add_severity(text *json, alarm_severity severity)
 {
     text_add(json, ",\"severity\":\"");
@@ -82,8 +96,12 @@ static void add_begin(text *json, const alarm_event *from)
     }
     add_culprits(json, from);
     if (!begins) {
-        text_add(json, from->news == ALARM_NEW_SEVERITY ? ",\"changed\":\"severity\"" : ",\"changed\":\"culprits\"");
+        static const char *const names[] = {"", "severity", "culprits", "gone"};
+        text_add(json, ",\"changed\":\"");
+        text_add(json, names[from->news]);
+        text_add(json, "\"");
     }
+    add_gone(json, from->gone, from->num_gone);
 }
 
 static void add_end(text *json, const alarm_event *from)
@@ -190,6 +208,7 @@ void event_window(text *to, const kdgat_result *result, int attack)
         }
         text_add(to, "]");
     }
+    add_gone(to, result->gone, result->num_gone);
 #endif
     text_add(to, "}");
 }

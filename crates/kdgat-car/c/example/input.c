@@ -43,6 +43,23 @@ int input_open(input *in, const char *path, double max_reject_share)
     return 0;
 }
 
+void input_close(input *in)
+{
+    if (in->file != STDIN_FILENO) {
+        (void)close(in->file);
+    }
+    in->file = -1;
+}
+
+int input_is_same(const char *one, const char *other)
+{
+    struct stat of_one, of_other;
+    if (strcmp(one, other) == 0) {
+        return 1;
+    }
+    return stat(one, &of_one) == 0 && stat(other, &of_other) == 0 && of_one.st_dev == of_other.st_dev && of_one.st_ino == of_other.st_ino;
+}
+
 int input_open_can(input *in, const char *interface)
 {
     memset(in, 0, sizeof *in);

@@ -58,6 +58,12 @@ typedef enum input_result {
 /* Opens a file, or standard input for "-". Returns 0, or after a message to standard error the exit code. */
 int input_open(input *in, const char *path, double max_reject_share);
 
+/* Closes a file, before another one is opened. */
+void input_close(input *in);
+
+/* Returns 1 if both paths name one file. */
+int input_is_same(const char *one, const char *other);
+
 /* Opens a CAN interface; as input_open. */
 int input_open_can(input *in, const char *interface);
 

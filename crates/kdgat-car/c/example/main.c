@@ -158,8 +158,22 @@ static bus_counts counts(void)
     return made;
 }
 
+/* IDs that are gone since this window. */
+static uint8_t num_gone(const kdgat_result *result)
+{
+#if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+    return result->num_gone;
+#else
+    (void)result;
+    return 0;
+#endif
+}
+
 static int is_attack(const kdgat_result *result)
 {
+    if (num_gone(result) > 0u) {
+        return 1;
+    }
     return program.asked.has_threshold ? result->score > program.asked.threshold : result->attack;
 }
 
@@ -190,8 +204,13 @@ static void take_alarm_verdict(const kdgat_result *result, int attack)
     verdict.attack = (uint8_t)attack;
     if (attack) {
         verdict.severity = severity_of(result);
+        if (num_gone(result) > 0u && verdict.severity < ALARM_MEDIUM) {
+            verdict.severity = ALARM_MEDIUM;
+        }
         /* As kdgat detect: the IDs that differ most from the profile, or the one that weighs most. */
 #if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
+        verdict.num_gone = result->num_gone;
+        memcpy(verdict.gone, result->gone, sizeof result->gone);
         verdict.num_ids = result->num_culprits;
         memcpy(verdict.id, result->culprit, sizeof result->culprit);
         if (result->num_culprits == 0u) {
@@ -354,73 +373,141 @@ static int run_detection(void)
 
 static kdgat_calibration work;
 
-/* Adds frames to the calibration until there is enough traffic, it is full (KDGAT_FULL in *last_status), the input ends or a signal
- * arrives; returns the exit code. */
-static int collect(double *seconds, kdgat_status *last_status)
+/* What a calibration has read. */
+typedef struct {
+    double seconds;
+    kdgat_status status; /* KDGAT_FULL: there was no room for the last frame */
+    int logs;
+} collected;
+
+/* Adds the frames of the open input until there is enough traffic, no room (KDGAT_FULL), the input ends or a signal arrives; returns the exit
+ * code. */
+static int collect(collected *so_far)
 {
     candump_frame from;
     kdgat_frame frame;
-    kdgat_status status = KDGAT_OK;
     input_result result = INPUT_READ;
     double last = NAN;
 
-    while (result == INPUT_READ && !stop_requested && status == KDGAT_OK && *seconds < program.asked.calibrate_seconds &&
+    while (result == INPUT_READ && !stop_requested && so_far->status == KDGAT_OK && so_far->seconds < program.asked.calibrate_seconds &&
            !frames_in.is_refused) {
         result = input_read(&frames_in);
         service_alive(&program.manager, seconds_now());
-        while (status == KDGAT_OK && *seconds < program.asked.calibrate_seconds && input_next(&frames_in, &from)) {
+        while (so_far->status == KDGAT_OK && so_far->seconds < program.asked.calibrate_seconds && input_next(&frames_in, &from)) {
             const double step = from.time - last; /* NaN at the first frame */
-            *seconds += step > LONGEST_STEP_SECONDS ? LONGEST_STEP_SECONDS : step > 0.0 ? step : 0.0;
-            last = from.time;
             frame.time = from.time;
             frame.id = from.id;
             frame.length = from.length;
             memcpy(frame.data, from.data, sizeof frame.data);
-            status = kdgat_calibrate_push(&program.detector, &work, &frame);
+            so_far->status = kdgat_calibrate_push(&program.detector, &work, &frame);
+            if (so_far->status == KDGAT_OK) {
+                so_far->seconds += step > LONGEST_STEP_SECONDS ? LONGEST_STEP_SECONDS : step > 0.0 ? step : 0.0;
+                last = from.time;
+            }
         }
     }
-    *last_status = status;
+    so_far->logs++;
     if (result == INPUT_FAILED) {
         return frames_in.is_can ? EXIT_MACHINE : EXIT_INPUT;
     }
-    return !stop_requested && input_is_wrong(&frames_in) ? EXIT_INPUT : 0;
+    if (!stop_requested && input_is_wrong(&frames_in)) {
+        return EXIT_INPUT;
+    }
+    input_notes(&frames_in);
+    return 0;
+}
+
+/* Reads the open input, and then the other logs; returns the exit code. */
+static int collect_all(collected *found)
+{
+    const options *const asked = &program.asked;
+    int code = collect(found), number;
+
+    for (number = 1; code == 0 && number < asked->num_files; number++) {
+        if (found->status != KDGAT_OK || stop_requested || found->seconds >= asked->calibrate_seconds) {
+            fprintf(stderr, "%s: not read; %.1f s of traffic were read before it\n", asked->files[number], found->seconds);
+            continue;
+        }
+        input_close(&frames_in);
+        code = input_open(&frames_in, asked->files[number], asked->max_reject_share);
+        if (code == 0) {
+            kdgat_calibrate_next_log(&program.detector, &work);
+            code = collect(found);
+        }
+    }
+    return code;
+}
+
+/* Refuses less traffic than a calibration needs, or was asked for; returns the exit code. */
+static int expect_enough(const collected *found)
+{
+    const double seconds = found->seconds, asked = program.asked.calibrate_seconds;
+    const char *const first = program.asked.num_files > 0 ? program.asked.files[0] : frames_in.name;
+    const char *const has = program.asked.num_files > 1 ? " and the other logs have" : " has";
+
+    if (found->status == KDGAT_FULL) {
+        fprintf(stderr,
+                "error: a calibration has room for %u windows, which are the first %.1f s of this traffic, less than --calibrate asks for; ask for "
+                "less, or build with more room: make -B DEFINES=-DKDGAT_CALIBRATION_WINDOWS=%uu\n",
+                (unsigned)KDGAT_CALIBRATION_WINDOWS, seconds, 4u * (unsigned)KDGAT_CALIBRATION_WINDOWS);
+        return EXIT_INPUT;
+    }
+    if (seconds < LEAST_CALIBRATION_SECONDS) {
+        fprintf(stderr, "error: %s%s %.1f s of traffic; a calibration needs at least %.0f s\n", first, has, seconds, LEAST_CALIBRATION_SECONDS);
+        return EXIT_INPUT;
+    }
+    if (!stop_requested && seconds < asked && isfinite(asked)) {
+        fprintf(stderr, "error: %s%s %.1f s of traffic, less than --calibrate %g s; give longer logs or more of them, or a shorter "
+                        "duration\n",
+                first, has, seconds, asked);
+        return EXIT_INPUT;
+    }
+    return 0;
+}
+
+/* Refuses a log that is given twice: its windows would be judged by themselves. */
+static int expect_once(void)
+{
+    const options *const asked = &program.asked;
+    int one, other;
+    for (one = 1; one < asked->num_files; one++) {
+        for (other = 0; other < one; other++) {
+            if (input_is_same(asked->files[one], asked->files[other])) {
+                fprintf(stderr, "error: %s is given twice\n", asked->files[one]);
+                return EXIT_INPUT;
+            }
+        }
+    }
+    return 0;
 }
 
 static int run_calibration(void)
 {
     const options *const asked = &program.asked;
     const double enough = 1.0 / KDGAT_CALIBRATION_RATE;
-    double seconds = 0.0;
-    kdgat_status status, collected = KDGAT_OK;
+    collected found = {0.0, KDGAT_OK, 0};
+    kdgat_status status;
     int code = saved_expect_free(asked->save, asked->replaces);
 
+    if (code == 0) {
+        code = expect_once();
+    }
     if (code != 0) {
         return code;
     }
     service_ready(&program.manager, seconds_now());
     kdgat_calibrate_begin(&program.detector, &work);
-    code = collect(&seconds, &collected);
+    code = collect_all(&found);
+    if (code == 0) {
+        code = expect_enough(&found);
+    }
     if (code != 0) {
         return code;
-    }
-    input_notes(&frames_in);
-    if (seconds < LEAST_CALIBRATION_SECONDS) {
-        fprintf(stderr, "error: %s has %.1f s of traffic; a calibration needs at least %.0f s\n", frames_in.name, seconds,
-                LEAST_CALIBRATION_SECONDS);
-        return EXIT_INPUT;
-    }
-    if (collected != KDGAT_FULL && !stop_requested && seconds < asked->calibrate_seconds) {
-        fprintf(stderr, "error: %s has %.1f s of traffic, less than --calibrate %g s; give a longer log, or a shorter duration\n",
-                frames_in.name, seconds, asked->calibrate_seconds);
-        return EXIT_INPUT;
     }
     status = kdgat_calibrate_end(&program.detector, &work);
     if (status != KDGAT_OK) {
         fprintf(stderr, "error: no calibration from %s: %s\n", frames_in.name, saved_problem(status));
         return EXIT_INPUT;
-    }
-    if (collected == KDGAT_FULL) { /* with the profile set, windows are counted at the end */
-        fprintf(stderr, "the calibration uses the first %u windows, %.1f s; it has room for no more\n", (unsigned)work.windows, seconds);
     }
     code = saved_expect_free(asked->save, asked->replaces);
     if (code == 0) {
@@ -430,8 +517,8 @@ static int run_calibration(void)
         return code;
     }
     printf("attacks are scores above %.2f on this car's scale: usual spreads above its usual score (from %u attack-free windows "
-           "(%.1f s))\nwritten: %s\n",
-           program.detector.calibration.threshold, (unsigned)work.windows, seconds, asked->save);
+           "(%.1f s%s))\nwritten: %s\n",
+           program.detector.calibration.threshold, (unsigned)work.windows, found.seconds, found.logs > 1 ? ", several logs" : "", asked->save);
     if ((double)work.windows < enough) {
         printf("warning: a false-positive rate of %g needs at least %.0f windows, and there are %u:%s a larger share of other "
                "windows may exceed the threshold; calibrate with longer traffic\n",

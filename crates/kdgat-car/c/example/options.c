@@ -17,13 +17,15 @@ static const char help[] =
     "\n"
     "Usage: kdgat-car [OPTIONS] FILE\n"
     "       kdgat-car [OPTIONS] --interface NAME\n"
-    "       kdgat-car --calibrate DURATION --save FILE [--interface NAME | FILE]\n"
+    "       kdgat-car --calibrate DURATION --save FILE [--interface NAME | FILE...]\n"
     "\n"
     "  FILE                     a log of candump -L, a named pipe, or - for standard input\n"
     "  --interface NAME         a CAN interface, such as can0\n"
     "  --threshold SCORE        score above which a window is an attack (default: the calibration's, else the model's)\n"
     "  --load FILE              use this calibration\n"
-    "  --calibrate DURATION     make a calibration from this much attack-free traffic of this car, at least 10s, and end\n"
+    "  --calibrate DURATION     make a calibration from this much attack-free traffic of this car, at least 10s, and end; less\n"
+    "                           traffic is refused. Several logs are read one after the other, and no window spans two. With\n"
+    "                           all, from all traffic until the logs end\n"
     "  --save FILE              write the calibration to this file\n"
     "  --replace                overwrite that file\n"
     "  --max-reject-share SHARE refuse a log with a larger share of lines that are not frames, in its last 1000 lines or in\n"
@@ -115,8 +117,12 @@ static const char *read_save(options *read, const char *text)
 
 static const char *read_calibrate(options *read, const char *text)
 {
+    if (strcmp(text, "all") == 0) {
+        read->calibrate_seconds = (double)INFINITY;
+        return NULL;
+    }
     if (!options_duration(text, &read->calibrate_seconds) || read->calibrate_seconds < LEAST_CALIBRATION_SECONDS) {
-        return "expected a duration from 10s to 24h, such as 60s: a calibration needs at least 10 s of traffic";
+        return "expected a duration from 10s to 24h, such as 60s, or all: a calibration needs at least 10 s of traffic";
     }
     return NULL;
 }
@@ -253,6 +259,9 @@ static options_result check(const options *read, const char *needs_alarms)
     if (read->file == NULL && read->interface == NULL) {
         return wrong("no input", "name a log, - for standard input, or --interface; see kdgat-car --help");
     }
+    if (read->num_files > 1 && read->save == NULL) {
+        return wrong(read->files[1], "only one input is read at a time, but for --calibrate");
+    }
     if (read->file != NULL && read->interface != NULL) {
         return wrong(read->file, "a file and --interface exclude each other");
     }
@@ -279,6 +288,7 @@ options_result options_read(options *read, int count, char **arguments)
     int at, only_files = 0;
 
     memset(read, 0, sizeof *read);
+    read->files = arguments + 1;
     read->rule.needed = 1;
     read->rule.among = 1;
     read->rule.clear = 20;
@@ -290,10 +300,9 @@ options_result options_read(options *read, int count, char **arguments)
         const struct option *option;
 
         if (only_files || argument[0] != '-' || argument[1] == '\0') {
-            if (read->file != NULL) {
-                return wrong(argument, "only one input is read at a time");
-            }
-            read->file = argument;
+            /* The places of arguments that were read are free. */
+            arguments[1 + read->num_files++] = arguments[at];
+            read->file = arguments[1];
             continue;
         }
         if (strcmp(argument, "--") == 0) {

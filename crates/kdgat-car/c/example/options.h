@@ -6,12 +6,14 @@
 
 typedef struct options {
     const char *file;      /* "-" is standard input; NULL with an interface */
+    char **files;          /* of a calibration: the logs, of which `file` is the first */
+    int num_files;
     const char *interface; /* of SocketCAN, or NULL */
     int has_threshold;
     double threshold;
     const char *load; /* file of a calibration, or NULL */
     const char *save;
-    double calibrate_seconds; /* 0: detect */
+    double calibrate_seconds; /* 0: detect; infinite: all traffic */
     int replaces;
     double max_reject_share; /* of the lines */
     int alarms;

@@ -46,6 +46,8 @@ pub struct Verdict {
     pub severity: Severity,
     /// IDs that the window names, if it is an attack.
     pub culprits: Vec<NamedCulprit>,
+    /// IDs that are gone since this window: it raises an alarm alone, also in a cooldown.
+    pub gone: Vec<String>,
 }
 
 impl Verdict {
@@ -53,11 +55,11 @@ impl Verdict {
     pub fn new(detection: Detection, scale: &SeverityScale) -> Self {
         let attack = detection.is_attack();
         let severity = if attack { scale.grade(&detection) } else { Severity::Low };
-        let Detection { window, time, score, deviations, id, mut culprits, .. } = detection;
+        let Detection { window, time, score, deviations, id, mut culprits, gone, .. } = detection;
         if attack && culprits.is_empty() {
             culprits.push(NamedCulprit { id, unusual: Vec::new() });
         }
-        Self { window, time, attack, score, deviations, severity, culprits }
+        Self { window, time, attack, score, deviations, severity, culprits, gone }
     }
 }
 
@@ -214,7 +216,11 @@ impl Alarms {
             self.recent.push_back(Attack { position: self.windows, clock, verdict });
             return self.change();
         }
+        let is_gone = !verdict.gone.is_empty();
         self.recent.push_back(Attack { position: self.windows, clock, verdict });
+        if is_gone {
+            return self.raise();
+        }
         let is_enough = self.raising().count() >= self.rule.needed;
         let is_cooling = self.ended_at.is_some_and(|end| clock - end < self.rule.cooldown_seconds);
         if is_enough && (!is_cooling || self.news().is_some()) {
@@ -241,6 +247,9 @@ impl Alarms {
 
     /// Returns what recent attacks agree on and the events of the last alarm have not said.
     fn news(&self) -> Option<Changed> {
+        if self.recent.back().is_some_and(|attack| !attack.verdict.gone.is_empty()) {
+            return Some(Changed::Gone);
+        }
         let severer = self.raising().filter(|attack| attack.verdict.severity > self.told.severity).count();
         if severer >= self.rule.needed {
             return Some(Changed::Severity);
@@ -261,12 +270,13 @@ impl Alarms {
     fn change(&mut self) -> Option<Event> {
         let changed = self.news()?;
         let State::Alarm(episode) = &self.state else { return None };
-        let Verdict { window, time, score, deviations, .. } = self.recent.back()?.verdict;
+        let &Verdict { window, time, score, deviations, ref gone, .. } = &self.recent.back()?.verdict;
+        let gone = gone.clone();
         let mut recent = Merged::default();
         self.recent.iter().for_each(|attack| recent.add(&attack.verdict));
         let (severity, attack_windows) = (episode.merged.severity, episode.merged.attack_windows);
         let agreed: Vec<String> = self.agreed_ids().cloned().collect();
-        self.told.add_ids(&agreed);
+        self.told.add_ids(agreed.iter().chain(&gone));
         self.told.severity = severity;
         Some(Event::AlarmChange(AlarmChange {
             alarm: self.raised,
@@ -278,6 +288,7 @@ impl Alarms {
             attack_windows,
             culprits: recent.causes(),
             changed,
+            gone,
         }))
     }
 
@@ -285,7 +296,8 @@ impl Alarms {
     fn raise(&mut self) -> Option<Event> {
         let (first, last) = (self.raising().next()?, self.recent.back()?);
         let (position, clock, since) = (first.position, first.clock, first.verdict.time);
-        let Verdict { window, time, score, deviations, .. } = last.verdict;
+        let &Verdict { window, time, score, deviations, ref gone, .. } = &last.verdict;
+        let gone = gone.clone();
         let mut merged = Merged::default();
         self.raising().for_each(|attack| merged.add(&attack.verdict));
         self.raised += 1;
@@ -303,6 +315,7 @@ impl Alarms {
             attack_windows: merged.attack_windows,
             suppressed,
             culprits: merged.causes(),
+            gone,
         });
         self.state = State::Alarm(Episode { position, clock, quiet: 0, merged });
         Some(event)
@@ -402,7 +415,8 @@ mod tests {
         let culprits =
             if attack { vec![NamedCulprit { id: "123".to_owned(), unusual: Vec::new() }] } else { Vec::new() };
         let score = if attack { 0.9 } else { 0.1 };
-        Verdict { window, time, attack, score, deviations: None, severity: Severity::Low, culprits }
+        let (deviations, gone) = (None, Vec::new());
+        Verdict { window, time, attack, score, deviations, severity: Severity::Low, culprits, gone }
     }
 
     /// Events of windows a quarter of a second apart, `A` an attack: `+` a begin, `-` an end by clearing, at the window of the event;
@@ -513,8 +527,10 @@ mod tests {
             let mut next = verdict(window as u64, 0.25 * window as f64, letter != '.');
             next.severity = severity;
             next.culprits.iter_mut().for_each(|named| named.id = id.to_owned());
+            next.gone.extend((letter == 'x').then(|| id.to_owned()));
             drawn.push(match alarms.push(next) {
                 Some(Event::Alarm(_)) => '+',
+                Some(Event::AlarmChange(AlarmChange { changed: Changed::Gone, .. })) => 'g',
                 Some(Event::AlarmChange(AlarmChange { changed: Changed::Severity, .. })) => 's',
                 Some(Event::AlarmChange(AlarmChange { changed: Changed::Culprits, .. })) => 'c',
                 Some(Event::AlarmEnd(_)) => '-',
@@ -537,6 +553,21 @@ mod tests {
         let rule = AlarmRule { needed: 2, among: 3, ..rule };
         assert_eq!(drawn_with_news(rule, "ll..lh..lhh.."), (".+.-......+.-".to_owned(), 1));
         assert_eq!(drawn_with_news(rule, "ll..LLL.."), (".+.-..+.-".to_owned(), 0));
+    }
+
+    /// One window is enough to say that an ID is gone, whatever the rule, the cooldown, and what was said before.
+    #[test]
+    fn an_id_that_is_gone_raises_an_alarm_at_once() {
+        let rule = AlarmRule { needed: 3, among: 5, cooldown_seconds: 100.0, ..RULE };
+        assert_eq!(drawn_with_news(rule, "..x......x.."), ("..+.-....+.-".to_owned(), 0));
+        assert_eq!(drawn_with_news(rule, "lll..lll..x.."), ("..+.-.....+.-".to_owned(), 1), "in the cooldown");
+        assert_eq!(drawn_with_news(rule, "lllxlxl..."), ("..+g.g..-.".to_owned(), 0), "in an open alarm");
+        let mut alarms = Alarms::new(rule);
+        let gone = Verdict { gone: vec!["148".to_owned()], ..verdict(0, 1.0, true) };
+        let text = serde_json::to_string(&alarms.push(gone.clone()).unwrap()).unwrap();
+        assert!(text.ends_with(r#""culprits":[{"id":"123","windows":1}],"gone":["148"]}"#), "{text}");
+        let text = serde_json::to_string(&alarms.push(gone).unwrap()).unwrap();
+        assert!(text.ends_with(r#"],"changed":"gone","gone":["148"]}"#), "{text}");
     }
 
     #[test]

@@ -46,6 +46,9 @@ pub struct Alarm {
     pub suppressed: u64,
     /// IDs named by most of them.
     pub culprits: Vec<Cause>,
+    /// IDs that are gone since the window that raised the alarm.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<String>,
 }
 
 /// News within an episode.
@@ -70,12 +73,17 @@ pub struct AlarmChange {
     pub culprits: Vec<Cause>,
     /// The news.
     pub changed: Changed,
+    /// IDs that are gone since the window that brought the news.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<String>,
 }
 
 /// News about an attack. A higher severity is reported even if the IDs are others, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Changed {
+    /// An ID is gone.
+    Gone,
     /// It is more severe.
     Severity,
     /// It names other IDs.

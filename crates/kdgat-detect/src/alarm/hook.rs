@@ -155,6 +155,7 @@ mod tests {
     fn alarm() -> Event {
         let culprit = |id: &str| Cause { id: id.to_owned(), windows: 1, unusual: Vec::new() };
         Event::Alarm(Alarm {
+            gone: Vec::new(),
             alarm: 3,
             time: 12.5,
             since: 12.0,

@@ -12,6 +12,8 @@
 //! A rule `K/N`, `clear` and `cooldown` decide. The layer is in one of three states: *quiet* at the start, *alarm*, *suppressed*.
 //!
 //! - The *recent attacks* are the attack windows among the last N windows. They are empty at the start and after each episode.
+//! - An ID that is [gone](kdgat_graph::profile::gone) since an attack window is certain after one window: an alarm is raised at once, whatever the rule
+//!   and the cooldown, and in an open alarm it is an `alarm-change`.
 //! - *News*: a severity above those that the events of the last alarm have said, if at least K of the recent attacks have it, or an ID that
 //!   they have not named, if at least 3 attacks among the last 5 windows name it (K among the last N, if these are more).
 //!   The events of an alarm have said its severities and the IDs of the windows that raised it, of its changes, and of its end.

@@ -137,7 +137,16 @@ mod tests {
                     let attack = self.pending.iter().any(|frame| frame.attack);
                     let (window, time) = (self.windows, self.pending[0].timestamp);
                     let (deviations, severity) = (None, Severity::Low);
-                    each(Verdict { window, time, attack, score: 0.5, deviations, severity, culprits: Vec::new() })?;
+                    each(Verdict {
+                        window,
+                        time,
+                        attack,
+                        score: 0.5,
+                        deviations,
+                        severity,
+                        culprits: Vec::new(),
+                        gone: Vec::new(),
+                    })?;
                     self.windows += 1;
                     self.pending.clear();
                 }

@@ -73,8 +73,14 @@ impl SeverityScale {
         Self { nats, ..self }
     }
 
-    /// Grades a window that was called an attack. The distance is NaN only for thresholds that no score can exceed; it counts as low.
+    /// Grades a window that was called an attack. The distance is NaN only for thresholds that no score can exceed; it counts as low. An ID that is
+    /// gone is at least of medium severity.
     pub fn grade(&self, detection: &Detection) -> Severity {
+        let by_score = self.grade_of_score(detection);
+        if detection.gone.is_empty() { by_score } else { by_score.max(Severity::Medium) }
+    }
+
+    fn grade_of_score(&self, detection: &Detection) -> Severity {
         let (distance, limits) = match (self.threshold, detection.deviations) {
             (AttackAbove::Deviations(threshold), Some(deviations)) => {
                 ((deviations - threshold) * self.nats.map_or(1.0, |nats| nats.min(1.0)), LIMITS)
@@ -126,6 +132,7 @@ mod tests {
             contribution: 0.0,
             deviations,
             culprits: Vec::new(),
+            gone: Vec::new(),
         }
     }
 

@@ -9,7 +9,7 @@ use kdgat_can::frame::PAYLOAD_BYTES;
 
 use super::relation_learner::WindowSample;
 use super::standstill::{self, MOST_REPEATED, Repetitions};
-use super::{ByteProfile, CarProfile, IdProfile};
+use super::{ByteProfile, CarProfile, IdProfile, gone};
 use crate::{Columns, GraphView, NodeFrame};
 
 /// Shortest gap that is told apart, in seconds.
@@ -23,6 +23,8 @@ const BINS: usize = 960;
 #[derive(Debug, Clone, Default)]
 pub struct ProfileLearner {
     ids: BTreeMap<u32, IdCounts>,
+    /// Longest silence of each ID up to the end of a window, in seconds: a drive may end before the ID is back.
+    silences: BTreeMap<u32, f32>,
     sample: WindowSample,
 }
 
@@ -32,6 +34,7 @@ struct IdCounts {
     frames: u64,
     gaps: Durations,
     gap_sum_seconds: f64,
+    longest_gap_seconds: f32,
     /// Number of frames with a previous frame.
     pairs: u64,
     /// Number of those with the same payload as the previous frame.
@@ -64,6 +67,7 @@ impl Default for IdCounts {
             frames: 0,
             gaps: Durations::default(),
             gap_sum_seconds: 0.0,
+            longest_gap_seconds: 0.0,
             pairs: 0,
             repeats: 0,
             returns: 0,
@@ -88,6 +92,11 @@ impl ProfileLearner {
         for (node, (&can_id, &frames)) in view.can_ids.iter().zip(view.frames.of_node).enumerate() {
             let of_node = index..index + usize::from(frames);
             index = of_node.end;
+            // An attacker may have silenced the ID.
+            if !view.attack && view.frames.silence[node] > 0.0 {
+                let longest = self.silences.entry(can_id).or_default();
+                *longest = longest.max(view.frames.silence[node]);
+            }
             let mut repetitions = Repetitions::of(view, node);
             for frame in of_node.map(|index| view.frames.frame(index)) {
                 let repeated = repetitions.at(&frame);
@@ -107,6 +116,10 @@ impl ProfileLearner {
     /// Adds what another part has learned.
     pub fn merge(&mut self, other: &Self) {
         self.sample.merge(&other.sample);
+        for (&can_id, &silence) in &other.silences {
+            let longest = self.silences.entry(can_id).or_default();
+            *longest = longest.max(silence);
+        }
         for (&can_id, counts) in &other.ids {
             self.ids.entry(can_id).or_default().merge(counts);
         }
@@ -143,7 +156,10 @@ impl ProfileLearner {
 
     /// The profile learned so far.
     pub fn profile(&self) -> CarProfile {
-        let ids = self.ids.iter().map(|(&can_id, counts)| counts.profile(can_id)).collect();
+        let of_id = |(&can_id, counts): (&u32, &IdCounts)| {
+            counts.profile(can_id, self.silences.get(&can_id).copied().unwrap_or(0.0))
+        };
+        let ids = self.ids.iter().map(of_id).collect();
         CarProfile::new(ids, self.sample.relations())
     }
 }
@@ -159,6 +175,7 @@ impl IdCounts {
         self.pairs += 1;
         self.gaps.add(frame.gap_seconds.into());
         self.gap_sum_seconds += f64::from(frame.gap_seconds).max(0.0);
+        self.longest_gap_seconds = self.longest_gap_seconds.max(frame.gap_seconds);
         self.returns += u64::from(frame.returns);
         self.repeats += u64::from(frame.payload == previous);
         for (counts, (&value, &before)) in self.bytes.iter_mut().zip(frame.payload.iter().zip(previous)) {
@@ -181,6 +198,7 @@ impl IdCounts {
         self.longest_standstill = self.longest_standstill.max(other.longest_standstill);
         self.gaps.merge(&other.gaps);
         self.gap_sum_seconds += other.gap_sum_seconds;
+        self.longest_gap_seconds = self.longest_gap_seconds.max(other.longest_gap_seconds);
         self.pairs += other.pairs;
         self.repeats += other.repeats;
         self.returns += other.returns;
@@ -193,19 +211,24 @@ impl IdCounts {
         }
     }
 
-    fn profile(&self, can_id: u32) -> IdProfile {
+    /// The profile of an ID that was silent for so many seconds until the end of a window.
+    fn profile(&self, can_id: u32, silence_seconds: f32) -> IdProfile {
         let of_pairs = |count: u64| if self.pairs == 0 { 0.0 } else { (count as f64 / self.pairs as f64) as f32 };
         // Traffic under attack does not show for how long a payload stands still.
         let is_known = 2 * self.watched >= self.pairs;
         let gap = |share: f64| self.gaps.quantile(share).unwrap_or(0.0) as f32;
+        let gap_mean_seconds = if self.pairs == 0 { 0.0 } else { (self.gap_sum_seconds / self.pairs as f64) as f32 };
+        // A silence that would be called the ID's end, and was not.
+        let is_sleep = silence_seconds > gone::limit_seconds(self.pairs, gap_mean_seconds, self.longest_gap_seconds);
         IdProfile {
             can_id,
             frames: self.frames,
             gaps: self.pairs,
             gap_low_seconds: gap(0.001),
             gap_median_seconds: gap(0.5),
-            gap_mean_seconds: if self.pairs == 0 { 0.0 } else { (self.gap_sum_seconds / self.pairs as f64) as f32 },
+            gap_mean_seconds,
             gap_high_seconds: gap(0.999),
+            longest_silence_seconds: if is_sleep { silence_seconds } else { self.longest_gap_seconds },
             repeats: of_pairs(self.repeats),
             returns: of_pairs(self.returns),
             changed_bytes: of_pairs(self.changed_bytes),

@@ -8,6 +8,7 @@
 mod culprits;
 pub mod deviations;
 mod evidence;
+pub mod gone;
 mod learner;
 mod relation_learner;
 pub mod relations;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use culprits::Culprit;
 pub use deviations::DEVIATIONS;
 pub use evidence::{Comparisons, USUALLY_BROKEN};
+pub use gone::{GoneId, GoneWatch};
 pub use learner::ProfileLearner;
 pub use relations::{Partner, Relation, SignalRange};
 pub use signals::Place;
@@ -51,6 +53,10 @@ pub fn fold_parts(windows: usize) -> Vec<Range<usize>> {
 /// features of another meaning.
 pub const PROFILE_VERSION: u32 = 2;
 
+/// Version of what a profile knows besides: raised whenever the same frames give other values that no feature reads. A store is built anew then; a
+/// model keeps what it knows.
+pub const KNOWLEDGE_VERSION: u32 = 1;
+
 /// What is usual for one ID.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -69,6 +75,9 @@ pub struct IdProfile {
     pub gap_mean_seconds: f32,
     /// 99.9 % quantile of the gaps.
     pub gap_high_seconds: f32,
+    /// Longest silence: the longest gap, or a longer one until the end of a drive. 0 in profiles that do not know it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub longest_silence_seconds: f32,
     /// Share of the frames that repeat the previous payload.
     pub repeats: f32,
     /// Longest standstill: frames in a row that repeated the payload before them, 255 for more.
@@ -124,6 +133,11 @@ struct Content {
 
 fn yes() -> bool {
     true
+}
+
+/// Profiles of before are written as they were, so that the digest of a store that has one stays.
+fn is_zero(value: &f32) -> bool {
+    *value == 0.0
 }
 
 fn is_true(value: &bool) -> bool {
@@ -240,8 +254,9 @@ impl CarProfile {
         let number = |value: f32| value.is_finite() && value >= 0.0;
         let broken = ids.iter().find(|id| {
             let gaps = [id.gap_low_seconds, id.gap_median_seconds, id.gap_mean_seconds, id.gap_high_seconds];
+            let gaps = gaps.into_iter().chain([id.longest_silence_seconds]);
             let shares = [id.repeats, id.returns, id.changed_bytes];
-            id.bytes.len() != PAYLOAD_BYTES || !gaps.into_iter().chain(shares).all(number)
+            id.bytes.len() != PAYLOAD_BYTES || !gaps.chain(shares).all(number)
         });
         broken.map(|id| format!("the profile of ID {:03X} has a value that is no number, or lacks bytes", id.can_id))
     }

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::manifest::{FORMAT_VERSION, SourceState};
 use super::options::BuildOptions;
 use super::sources::file_state;
-use crate::profile::PROFILE_VERSION;
+use crate::profile::{KNOWLEDGE_VERSION, PROFILE_VERSION};
 use crate::{FeatureSet, StoreError};
 
 /// Logs share a unit, and thus shards, until they reach this size in bytes.
@@ -119,7 +119,7 @@ impl Plan {
         let logs = self.logs.iter().map(|log| json!([log.folder, log.name, log.role, log.bytes]));
         let mut parts = vec![json!(self.features), self.options.canonical(), json!(logs.collect::<Vec<_>>())];
         // A store has the profiles that were learned when it was built.
-        parts.extend(self.features.needs_history().then(|| json!(PROFILE_VERSION)));
+        parts.extend(self.features.needs_history().then(|| json!([PROFILE_VERSION, KNOWLEDGE_VERSION])));
         let parts = json!(parts);
         let key = blake3::hash(parts.to_string().as_bytes()).to_hex();
         format!("{}-{}", self.dataset, &key[..12])

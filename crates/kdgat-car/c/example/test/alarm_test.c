@@ -95,7 +95,8 @@ static void figures(void)
     check(event.kind == ALARM_NONE, "nothing is open");
 }
 
-/* `.` no attack; `l`, `m`, `h` an attack of that severity that names 123, capitals one that names 456. `s` and `c` are changes. */
+/* `.` no attack; `l`, `m`, `h` an attack of that severity that names 123, capitals one that names 456. `x` one since which 123 is gone. `s`,
+ * `c` and `g` are changes. */
 static void drawn_with_news(uint32_t needed, uint32_t among, double cooldown, const char *windows, const char *expected,
                             uint64_t suppressed)
 {
@@ -114,11 +115,14 @@ static void drawn_with_news(uint32_t needed, uint32_t among, double cooldown, co
         alarm_verdict next = verdict(position, 0.25 * (double)position, letter != '.');
         next.severity = letter == 'h' || letter == 'H' ? ALARM_HIGH : letter == 'm' || letter == 'M' ? ALARM_MEDIUM : ALARM_LOW;
         next.id[0] = letter >= 'A' && letter <= 'Z' ? 0x456 : 0x123;
+        next.num_gone = letter == 'x';
+        next.gone[0] = 0x123;
         alarm_push(&state, &next, &event);
         found[position] = event.kind == ALARM_BEGIN    ? '+'
                           : event.kind == ALARM_END    ? '-'
                           : event.kind == ALARM_NONE   ? '.'
                           : event.news == ALARM_NEW_SEVERITY ? 's'
+                          : event.news == ALARM_NEW_GONE     ? 'g'
                                                              : 'c';
     }
     alarm_finish(&state, &event);
@@ -185,6 +189,9 @@ int main(void)
     drawn_with_news(2, 3, 100.0, "ll..LLL..", ".+.-..+.-", 0);
     drawn_with_news(1, 1, 0.0, "llmmhhLLLhL..", "+.s.s...c...-", 0);
     drawn_with_news(2, 4, 0.0, "lllhllhhLlLL..", ".+....s....c.-", 0);
+    drawn_with_news(3, 5, 100.0, "..x......x..", "..+.-....+.-", 0);
+    drawn_with_news(3, 5, 100.0, "lll..lll..x..", "..+.-.....+.-", 1);
+    drawn_with_news(3, 5, 100.0, "lllxlxl...", "..+g.g..-.", 0);
     figures();
     many_ids();
     bad_times();
