@@ -97,7 +97,7 @@ fn categories_and_classes_of_both_are_one() {
             }
         }
     }
-    tables(&data, &[("graphs.csv", "graph_id,y,split\na,yes,train\nb,no,test\n")]);
+    tables(&data, &[("graphs.csv", "graph_id,y,split\na,yes,train\nb,yes,test\n")]);
     let error = of_test(yes, nodes).unwrap_err();
     assert!(error.contains("test graphs of their own"), "{error}");
 }
