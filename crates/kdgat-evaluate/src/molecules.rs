@@ -45,18 +45,21 @@ pub struct DrawnGraph {
 }
 
 impl DrawnGraph {
-    /// Adds the bonds of atoms in Å: pairs at most 1.25 sums of covalent radii apart (Cordero et al. 2008). In other units there are none.
+    /// Adds the bonds of atoms: pairs at most 1.25 sums of covalent radii apart (Cordero et al. 2008), in Å or, as in XYZ files, without a named
+    /// unit. In other units, and of nodes that are no atoms of organic molecules, there are none.
     pub fn with_bonds(mut self) -> Self {
         let is_angstrom =
             |unit: &String| ANGSTROM.contains(&unit.trim().to_lowercase().trim_end_matches('s')) || unit == "Å";
-        if !self.length_unit.as_ref().is_some_and(is_angstrom) {
+        if !self.length_unit.as_ref().is_none_or(is_angstrom) {
             return self;
         }
+        let radii: Vec<Option<f64>> = self.kinds.iter().map(|kind| covalent_radius(kind)).collect();
         for one in 0..self.positions.len() {
             for other in one + 1..self.positions.len() {
                 let squared: f64 =
                     (0..3).map(|axis| f64::from(self.positions[one][axis] - self.positions[other][axis]).powi(2)).sum();
-                let reach = LONGEST_BOND * (covalent_radius(&self.kinds[one]) + covalent_radius(&self.kinds[other]));
+                let (Some(own), Some(others)) = (radii[one], radii[other]) else { continue };
+                let reach = LONGEST_BOND * (own + others);
                 if squared <= reach * reach {
                     self.bonds.push([one, other]);
                 }
@@ -66,9 +69,9 @@ impl DrawnGraph {
     }
 }
 
-/// Covalent radius of an element in Å; 1.3 for those that organic molecules do not have.
-fn covalent_radius(symbol: &str) -> f64 {
-    match symbol {
+/// Covalent radius of an element of organic molecules, in Å.
+fn covalent_radius(symbol: &str) -> Option<f64> {
+    Some(match symbol {
         "H" => 0.31,
         "B" => 0.84,
         "C" => 0.76,
@@ -79,11 +82,10 @@ fn covalent_radius(symbol: &str) -> f64 {
         "P" => 1.07,
         "S" => 1.05,
         "Cl" => 1.02,
-        "Se" => 1.20,
-        "Br" => 1.20,
+        "Se" | "Br" => 1.20,
         "I" => 1.39,
-        _ => 1.3,
-    }
+        _ => return None,
+    })
 }
 
 /// Indices of the graph with the largest error and of the one in the middle; fewer if they are the same, or too large to be drawn.
@@ -124,9 +126,11 @@ mod tests {
             energy_unit: None,
             length_unit: unit.map(str::to_owned),
         };
-        for unit in ["Å", "angstrom", "Angstroms"] {
-            assert_eq!(graph(Some(unit)).with_bonds().bonds, [[0, 1], [0, 2]], "{unit}");
+        for unit in [Some("Å"), Some("angstrom"), Some("Angstroms"), None] {
+            assert_eq!(graph(unit).with_bonds().bonds, [[0, 1], [0, 2]], "{unit:?}");
         }
-        assert!(graph(Some("nm")).with_bonds().bonds.is_empty() && graph(None).with_bonds().bonds.is_empty());
+        assert!(graph(Some("nm")).with_bonds().bonds.is_empty());
+        let kinds = ["red", "blue", "H"].map(String::from).to_vec();
+        assert!(DrawnGraph { kinds, ..graph(None) }.with_bonds().bonds.is_empty());
     }
 }
