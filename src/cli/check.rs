@@ -9,7 +9,7 @@ use super::{data, output};
 use crate::can::check::{self, CheckOptions, CheckReport, LogCheck, Severity, readable};
 use crate::config::{Config, DataKind};
 use crate::exit;
-use crate::graph::dataset::{self, Feature, Neighbours, SpaceSummary, Summary, TargetValues};
+use crate::graph::dataset::{self, Feature, Neighbours, Source, SpaceSummary, Summary, TargetValues};
 use crate::graph::{BuildOptions, Level, SpaceSchema, StoreError};
 use crate::nodes::{sources, store};
 use crate::stage::{self, StageError};
@@ -20,8 +20,8 @@ pub fn run(config: &Config, json: bool) -> Result<ExitCode> {
     if config.data_kind == DataKind::OneGraph {
         return of_nodes(config, json);
     }
-    if let Some(path) = config.data.data.as_ref().filter(|path| dataset::is_dataset(path)) {
-        return of_graphs(path, json);
+    if config.data.data.as_ref().is_some_and(|path| dataset::is_dataset(path)) {
+        return of_graphs(stage::graph_source(config), json);
     }
     let dataset = stage::recorded_dataset(config)?;
     let build = stage::build_options(config);
@@ -76,8 +76,8 @@ fn of_nodes(config: &Config, json: bool) -> Result<ExitCode> {
 const CUTOFF: f64 = 5.0;
 
 /// Reads a dataset of graphs and prints its columns and pitfalls.
-fn of_graphs(path: &Path, json: bool) -> Result<ExitCode> {
-    let set = dataset::read(path).map_err(StoreError::from)?;
+fn of_graphs(source: Source<'_>, json: bool) -> Result<ExitCode> {
+    let set = source.read().map_err(StoreError::from)?;
     let summary = Summary::of(&set, CUTOFF);
     let text = if json { serde_json::to_string_pretty(&summary)? + "\n" } else { describe_graphs(&summary) };
     output::write(&text)?;

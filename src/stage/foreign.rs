@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::StageError;
 use super::graphs::schema;
-use super::setup::Data;
+use super::setup::{Data, graph_source};
 use crate::config::{Config, EmbeddingLossChoice};
 use crate::distill::TargetName;
 use crate::distill::foreign::{ExpectedGraphs, ForeignTargets, GraphNames};
 use crate::distill::losses::EmbeddingLoss;
 use crate::evaluate::graphs::{Metric, Tested, baseline};
-use crate::graph::dataset::{self, TARGETS};
+use crate::graph::dataset::{self, Source, TARGETS};
 use crate::graph::{Level, Schema, Store, Task};
 
 /// Opens the file with a teacher's outputs that a student learns from; `None` without distillation, or if there is no such file.
@@ -32,7 +32,7 @@ pub fn find(config: &Config, data: &Data) -> Result<Option<Arc<ForeignTargets>>,
             path.display()
         )));
     }
-    path.map(|path| open(&path, source, &data.store).map(Arc::new)).transpose()
+    path.map(|path| open(&path, graph_source(config), &data.store).map(Arc::new)).transpose()
 }
 
 /// The configured file, or the one in the dataset's folder if there is one.
@@ -45,11 +45,11 @@ pub fn path_for(configured: Option<&Path>, source: &Path) -> Option<PathBuf> {
 ///
 /// # Errors
 /// A file that cannot be read or does not fit the dataset.
-pub fn open(path: &Path, source: &Path, store: &Store) -> Result<ForeignTargets, StageError> {
+pub fn open(path: &Path, source: Source<'_>, store: &Store) -> Result<ForeignTargets, StageError> {
     let schema = schema(store)?;
     let ids = || {
         let names = |set: dataset::GraphSet| GraphNames { graphs: set.graph_ids, left_out: set.without_targets };
-        dataset::read(source).map(names).map_err(|error| error.to_string())
+        source.read().map(names).map_err(|error| error.to_string())
     };
     let graphs = ExpectedGraphs {
         ids: &ids,
@@ -80,8 +80,7 @@ pub fn worth(targets: &ForeignTargets, store: &Store, training: &[u64]) -> Resul
         rows.chunks_exact(columns.max(1)).map(|row| row.iter().map(|&value| f64::from(value)).collect()).collect();
     let mut known = Vec::with_capacity(training.len());
     for &graph in training {
-        known
-            .push(store.try_graph(graph)?.targets_of_graph.iter().map(|&value| f64::from(value)).collect::<Vec<f64>>());
+        known.push(store.try_graph(graph)?.exact_targets().collect::<Vec<f64>>());
     }
     let file = targets.path().display();
     let mut lines = Vec::new();

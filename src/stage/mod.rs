@@ -75,8 +75,8 @@ pub use outcome::Outcome;
 pub use run_data::RunData;
 pub use score_only::score_only;
 pub use setup::{
-    SIMULATED, build_options, build_store_part, data_digest, find_store, gather_notes, gather_store, limit_memory,
-    merge_gathered, merge_store_parts, open_store, recorded_dataset,
+    SIMULATED, build_options, build_store_part, data_digest, find_store, gather_notes, gather_store, graph_source,
+    limit_memory, merge_gathered, merge_store_parts, open_store, recorded_dataset,
 };
 pub use teacher_cache::{Cached, cache_teacher};
 pub use tested::evaluate_tested;

@@ -9,7 +9,7 @@ use tch::Device;
 use super::{StageError, synthetic};
 use crate::can::{self, CanError, Dataset, Format, ReadReport, TimeUnit};
 use crate::config::{Config, DeviceChoice, FeatureChoice, LogFormat, Precision, TimeUnitChoice, ValidationChoice};
-use crate::graph::dataset;
+use crate::graph::dataset::{self, Source};
 use crate::graph::store::manifest::FileEntry;
 use crate::graph::store::{self, Gathered, Gathering, duplicates::Duplicates, gather, open_or_build_graphs};
 use crate::graph::{
@@ -74,6 +74,11 @@ pub fn open_graph_store(config: &Config) -> Result<Arc<Store>, StageError> {
     if !source.exists() {
         return Err(StageError::Input(format!("--data {}: there is no such folder or file", source.display())));
     }
+    if let Some(test) = config.data.test_data.as_ref().filter(|test| !dataset::is_dataset(test)) {
+        let detail =
+            if test.exists() { "no dataset of graphs (see docs/graphs.md)" } else { "there is no such folder or file" };
+        return Err(StageError::Input(format!("--test-data {}: {detail}", test.display())));
+    }
     if !dataset::is_dataset(source) {
         let detail = dataset::explain(source).unwrap_or_else(|| {
             "no dataset of graphs (tables, TUDataset, extended XYZ or DGL's CSVDataset; see docs/graphs.md); logs of a CAN bus are trained \
@@ -82,7 +87,12 @@ pub fn open_graph_store(config: &Config) -> Result<Arc<Store>, StageError> {
         });
         return Err(StageError::Input(format!("--data {}: {detail}", source.display())));
     }
-    Ok(Arc::new(open_or_build_graphs(source, &config.data.stores_dir, &BuildLines::default())?))
+    Ok(Arc::new(open_or_build_graphs(graph_source(config), &config.data.stores_dir, &BuildLines::default())?))
+}
+
+/// The places of the configured dataset of graphs.
+pub fn graph_source(config: &Config) -> Source<'_> {
+    Source { data: config.data.data.as_deref().unwrap_or(Path::new("")), test: config.data.test_data.as_deref() }
 }
 
 /// Sets the number of threads and the memory limit, and finds the device.

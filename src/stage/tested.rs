@@ -13,6 +13,7 @@ use crate::config::{Config, DataKind};
 use crate::evaluate::TrainedModel;
 use crate::evaluate::graph_runs::RunResult;
 use crate::evaluate::graphs::{Metric, Tested, baseline};
+use crate::evaluate::molecules::DrawnGraph;
 use crate::graph::Schema;
 
 /// The items that runs of one dataset are tested on.
@@ -86,6 +87,8 @@ pub struct Scored {
     /// Metrics of a linear model and of label propagation, where there are such.
     pub linear: Vec<Metric>,
     pub propagated: Vec<Metric>,
+    /// Test graphs to draw.
+    pub drawn: Vec<DrawnGraph>,
     /// Training and validation items.
     pub seen: usize,
     /// Test items.
@@ -146,7 +149,7 @@ fn evaluate<T: TestSet>(
 
 /// The metrics of a run, beside those of the simplest predictions.
 fn result(model: &TrainedModel, schema: &Schema, scored: Scored, (resamples, seed): (u64, u64)) -> RunResult {
-    let Scored { measured, more, more_of_chance, linear, propagated, seen, count, test_digest, fold } = scored;
+    let Scored { measured, more, more_of_chance, linear, propagated, drawn, seen, count, test_digest, fold } = scored;
     let [mut metrics, mut of_simplest] = match measured {
         Measured::Predicted { tested, known, .. } => {
             let simplest = baseline(schema, &known, &tested.targets);
@@ -169,6 +172,7 @@ fn result(model: &TrainedModel, schema: &Schema, scored: Scored, (resamples, see
         baseline: of_simplest,
         linear,
         propagated,
+        drawn,
         test_digest,
         fold,
     }

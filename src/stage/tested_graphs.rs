@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::distill::TargetName;
 use crate::distill::foreign::ForeignTargets;
 use crate::evaluate::graphs::{Metric, Tested};
+use crate::evaluate::molecules::{self, DrawnGraph, Rank};
 use crate::evaluate::{EvaluateError, TrainedModel, retrieval};
 use crate::graph::dataset::{self, FoldOptions, GraphSplit};
 use crate::graph::{AssembleOptions, Batch, Level, Loader, LoaderOptions, Schema, Store, StoreError, Task, Vocabulary};
@@ -165,8 +166,8 @@ impl TestSet for TestGraphs<'_> {
     }
 
     fn identify(&mut self) -> Result<Vec<&'static str>, StageError> {
-        let source = self.config.data.data.as_deref().unwrap_or(Path::new(""));
-        let dataset::GraphSet { graph_ids, node_ids, .. } = dataset::read(source).map_err(StoreError::from)?;
+        let set = setup::graph_source(self.config).read().map_err(StoreError::from)?;
+        let dataset::GraphSet { graph_ids, node_ids, .. } = set;
         self.names = Some(Names { graph_ids, node_ids });
         Ok(if self.schema.level.is_graph() { vec!["graph"] } else { vec!["graph", "node"] })
     }
@@ -210,6 +211,13 @@ impl TestSet for TestGraphs<'_> {
         given.check_all_used(|_| false)?;
         let found = answers(&network, &self.schema, &self.store, &split.test, self.device)?;
         let Truth { targets, pointers, places } = self.truth(&split.test)?;
+        let drawn = match architecture.space.is_some()
+            && self.schema.task == Task::Regression
+            && self.schema.level.is_graph()
+        {
+            true => self.drawn(&split.test, &found, &targets)?,
+            false => Vec::new(),
+        };
         let (mut more, mut more_of_chance) = (found.force_metrics(), Vec::new());
         let Answers { outputs, embedding, .. } = found;
         if let Some(embedding) = embedding
@@ -225,7 +233,7 @@ impl TestSet for TestGraphs<'_> {
             known: self.truth(&split.training)?.targets,
         };
         let linear = self.linear_metrics(&recorded.division, split)?;
-        Ok(Scored { more, more_of_chance, linear, ..scored(&self.store, split, predicted)? })
+        Ok(Scored { more, more_of_chance, linear, drawn, ..scored(&self.store, split, predicted)? })
     }
 }
 
@@ -237,6 +245,7 @@ fn scored(store: &Store, split: &GraphSplit, measured: Measured) -> Result<Score
         more_of_chance: Vec::new(),
         linear: Vec::new(),
         propagated: Vec::new(),
+        drawn: Vec::new(),
         seen: split.training.len() + split.validation.len(),
         count: split.test.len(),
         test_digest: split.test_digest(store)?,
@@ -274,19 +283,18 @@ impl TestGraphs<'_> {
     }
 
     fn truth(&self, graphs: &[u64]) -> Result<Truth, StageError> {
-        let row = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<f64>>();
         let mut targets = Vec::with_capacity(graphs.len());
         let (mut pointers, mut places) = (vec![0], Vec::new());
         for &graph in graphs {
             let view = self.store.try_graph(graph)?;
             match self.schema.level {
                 Level::Graph => {
-                    targets.push(row(view.targets_of_graph));
+                    targets.push(view.exact_targets().collect());
                     places.push(Place { graph, node: None });
                 }
                 Level::Node => {
                     for (node, values) in view.node_targets() {
-                        targets.push(row(values));
+                        targets.push(values.iter().map(|&value| f64::from(value)).collect());
                         places.push(Place { graph, node: Some(node) });
                     }
                 }
@@ -294,6 +302,39 @@ impl TestGraphs<'_> {
             pointers.push(targets.len());
         }
         Ok(Truth { targets, pointers: (self.schema.level == Level::Node).then_some(pointers), places })
+    }
+
+    /// The test graphs with the largest error and with the one in the middle.
+    fn drawn(&self, graphs: &[u64], found: &Answers, targets: &[Vec<f64>]) -> Result<Vec<DrawnGraph>, StageError> {
+        let (mut errors, mut nodes) = (Vec::with_capacity(graphs.len()), Vec::with_capacity(graphs.len()));
+        let value_error = |at: usize| found.outputs[at][0] - targets[at][0];
+        for (at, &graph) in graphs.iter().enumerate() {
+            let forces = &found.force_errors[at];
+            errors.push(match forces.is_empty() {
+                true => value_error(at).abs(),
+                false => forces.iter().map(|&error| f64::from(error).powi(2)).sum::<f64>() / forces.len() as f64,
+            });
+            nodes.push(self.store.try_graph(graph)?.num_nodes());
+        }
+        let Some(space) = &self.schema.space else { return Ok(Vec::new()) };
+        let draw = |(rank, at): (Rank, usize)| {
+            let view = self.store.try_graph(graphs[at])?;
+            let length = |error: &[f32]| error.iter().map(|value| value * value).sum::<f32>().sqrt();
+            let drawn = DrawnGraph {
+                rank,
+                graph: graphs[at],
+                kinds: view.space.kinds.iter().map(|&kind| space.kinds.name(kind)).collect(),
+                positions: view.space.positions.as_chunks::<3>().0.to_vec(),
+                bonds: Vec::new(),
+                force_errors: found.force_errors[at].chunks_exact(3).map(length).collect(),
+                error: value_error(at),
+                target: self.schema.targets[0].name.clone(),
+                energy_unit: space.energy_unit.clone(),
+                length_unit: space.length_unit.clone(),
+            };
+            Ok(drawn.with_bonds())
+        };
+        molecules::ranked(&errors, &nodes).into_iter().map(draw).collect()
     }
 
     /// Metrics on the test graphs of a model that is linear in the sums of node features, for values; none for other tasks, or if there are
@@ -344,7 +385,7 @@ impl TestGraphs<'_> {
         let targets = match self.taught.entry(path) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
-                let opened = foreign::open(place.key(), source, &self.store)?;
+                let opened = foreign::open(place.key(), setup::graph_source(self.config), &self.store)?;
                 place.insert(opened)
             }
         };
@@ -370,21 +411,21 @@ struct Answers {
     outputs: Vec<Vec<f64>>,
     /// `[num_graphs, embedding_columns]`, in host memory; `None` for a model without embedding.
     embedding: Option<Tensor>,
-    /// Errors of the components of all forces, in the units of the data; empty for a model without forces.
-    force_errors: Vec<f32>,
+    /// Errors of the components of the forces of each graph, in the units of the data; empty for a model without forces.
+    force_errors: Vec<Vec<f32>>,
 }
 
 impl Answers {
     /// Mean absolute error and root mean squared error of the components of forces, for a model that gives forces.
     fn force_metrics(&self) -> Vec<Metric> {
-        let errors = || self.force_errors.iter().map(|&error| f64::from(error));
-        let count = self.force_errors.len() as f64;
+        let errors = || self.force_errors.iter().flatten().map(|&error| f64::from(error));
+        let count = errors().count();
         let metric = |name: &str, value: f64| Metric { name: name.to_owned(), value, interval: None };
-        match self.force_errors.is_empty() {
-            true => Vec::new(),
-            false => vec![
-                metric("forces MAE", errors().map(f64::abs).sum::<f64>() / count),
-                metric("forces RMSE", (errors().map(|error| error * error).sum::<f64>() / count).sqrt()),
+        match count {
+            0 => Vec::new(),
+            count => vec![
+                metric("forces MAE", errors().map(f64::abs).sum::<f64>() / count as f64),
+                metric("forces RMSE", (errors().map(|error| error * error).sum::<f64>() / count as f64).sqrt()),
             ],
         }
     }
@@ -427,8 +468,8 @@ fn answers(
         rows_of_graphs(store, graphs, needs, device, &mut |batch| answers_of_batch(network, schema.task, batch))?;
     let embeddings: Vec<&Tensor> = all.iter().filter_map(|row| row.embedding.as_ref()).collect();
     let embedding = if embeddings.is_empty() { None } else { Some(Tensor::f_stack(&embeddings, 0)?) };
-    let force_errors = all.iter().flat_map(|row| row.force_errors.iter().copied()).collect();
-    Ok(Answers { outputs: all.into_iter().map(|row| row.outputs).collect(), embedding, force_errors })
+    let (outputs, force_errors) = all.into_iter().map(|row| (row.outputs, row.force_errors)).unzip();
+    Ok(Answers { outputs, embedding, force_errors })
 }
 
 /// A model's answer for a graph, or for a node with targets.
@@ -469,12 +510,9 @@ fn answers_in_space(
 /// Answers without an embedding, one for each row of `[rows, outputs]`.
 fn row_answers(outputs: &Tensor) -> Result<Vec<RowAnswer>, EvaluateError> {
     let columns = outputs.size()[1].max(1) as usize;
-    let values: Vec<f32> = weights::floats(outputs)?;
-    let answer = |row: &[f32]| RowAnswer {
-        outputs: row.iter().map(|&value| f64::from(value)).collect(),
-        embedding: None,
-        force_errors: Vec::new(),
-    };
+    let values = outputs.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?.f_flatten(0, -1)?;
+    let values: Vec<f64> = Vec::try_from(&values).map_err(ModelError::from)?;
+    let answer = |row: &[f64]| RowAnswer { outputs: row.to_vec(), embedding: None, force_errors: Vec::new() };
     Ok(values.chunks_exact(columns).map(answer).collect())
 }
 

@@ -254,6 +254,7 @@ impl TestSet for TestNodes<'_> {
             more_of_chance: Vec::new(),
             linear: Vec::new(),
             propagated: self.propagated_metrics(&recorded.opened, &test_digest, split, &visible, &tested.targets),
+            drawn: Vec::new(),
             seen: split.training.len() + split.validation.len(),
             count: test.len(),
             test_digest,

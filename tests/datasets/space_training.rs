@@ -16,6 +16,11 @@ fn noise(index: usize) -> f64 {
 /// Molecules of three or four atoms on a circle, moved at random, as extended XYZ: a spring between each two atoms has the energy
 /// k (d − 1.2)², with k = 3 between two of the same element and 1 otherwise.
 fn write_springs(path: &Path, molecules: usize, with_forces: bool) {
+    write_springs_at(path, molecules, with_forces, 0.0);
+}
+
+/// The same with another zero of energies.
+fn write_springs_at(path: &Path, molecules: usize, with_forces: bool, zero: f64) {
     let mut text = String::new();
     for molecule in 0..molecules {
         let atoms = 3 + molecule % 2;
@@ -39,7 +44,7 @@ fn write_springs(path: &Path, molecules: usize, with_forces: bool) {
             }
         }
         let columns = if with_forces { "species:S:1:pos:R:3:forces:R:3" } else { "species:S:1:pos:R:3" };
-        text += &format!("{atoms}\nProperties={columns} energy={energy:.6}\n");
+        text += &format!("{atoms}\nProperties={columns} energy={:.6}\n", energy + zero);
         for atom in 0..atoms {
             let numbers: Vec<f64> = (0..3).map(|axis| place(atom, axis)).chain(forces[atom]).collect();
             let count = if with_forces { 6 } else { 3 };
@@ -105,6 +110,29 @@ fn energies_and_forces_are_learned_taught_and_evaluated() {
     assert!(of(teacher, "forces MAE") < of(student, "forces MAE"), "{metrics:?}");
     // The mean force of the data is 0, and so is that of a model that knows nothing; its error is about 1.
     assert!(of(teacher, "forces MAE") < 0.5 && of(teacher, "energy R2") > 0.5, "{metrics:?}");
+}
+
+/// In 32 bits, energies near -97,000 would be multiples of 0.008: losses and errors are those of the same energies near 0.
+#[test]
+fn energies_far_from_zero_lose_nothing() {
+    let trained = |zero: f64| {
+        let place = Workplace::new();
+        write_springs_at(&place.path().join("springs.xyz"), 60, false, zero);
+        with(&place, &[&["train", "--preset", "schnet,teacher", "--max-epochs", "3"], &SMALL[..]].concat());
+        with(&place, &["evaluate", "--resamples", "50", "--predictions", "predicted.csv"]);
+        let run = "schnet_teacher_train/1";
+        let mut numbers = column(&place, run, "val_loss");
+        numbers.push(metrics(&place)[&(run.to_owned(), "energy MAE".to_owned())]);
+        let rows = csv::Reader::from_path(place.path().join("predicted.csv")).unwrap().into_records();
+        let first = rows.map(Result::unwrap).find(|row| &row[0] == run).unwrap();
+        numbers.extend([first.len() - 2, first.len() - 1].map(|at| first[at].parse::<f64>().unwrap() - zero));
+        numbers
+    };
+    let (near, far) = (trained(0.0), trained(-97_000.0));
+    assert_eq!(near.len(), 6);
+    for (near, far) in near.iter().zip(&far) {
+        assert!((near - far).abs() < 1e-5 * near.abs().max(1.0), "{near} near 0, {far} far from it");
+    }
 }
 
 /// Without forces, and with a weight of 0 for them, the energies alone are learned.

@@ -34,6 +34,12 @@ fn the_tutorial_on_nodes() {
     follow("docs/tutorial-nodes.md", &[]);
 }
 
+/// Its molecules are written by a script on the page.
+#[test]
+fn the_tutorial_on_molecules() {
+    follow("docs/tutorial-molecules.md", &[]);
+}
+
 /// True if detectors can be compiled on this machine; says so otherwise.
 fn can_compile(page: &str) -> bool {
     let works =

@@ -40,6 +40,8 @@ pub fn batch(reference: &Reference, edge_features: usize) -> Batch {
         edges: edge_features as u16,
         targets: 1,
         node_targets: 0,
+        exact_targets: false,
+        wide_edges: false,
         space: Default::default(),
     });
     columns.node_features = Vec::try_from(&x.flatten(0, -1)).unwrap();

@@ -149,6 +149,11 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         "raise --dropout or --input-dropout, or drop --consistency-weight",
     );
     refuse(
+        config.data.test_data.is_some() && config.data_kind != DataKind::Graphs,
+        "test_data has test graphs of a dataset of graphs, and data is none",
+        "name a dataset of graphs with --data (docs/graphs.md), or drop --test-data",
+    );
+    refuse(
         config.graphs.fold >= config.graphs.folds && config.graphs.folds_file.is_none(),
         &format!("fold is {}, but there are {} folds, counted from 0", config.graphs.fold, config.graphs.folds),
         "lower --fold, or raise --folds",

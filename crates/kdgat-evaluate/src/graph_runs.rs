@@ -7,6 +7,7 @@ use serde_json::Value;
 
 pub use super::graph_comparisons::{Comparison, Mismatch, Over, Verdict, comparisons, mismatches};
 use super::graphs::Metric;
+use super::molecules::DrawnGraph;
 use kdgat_config::run_settings::{Setting, describe, distinguishing, is_learned_from};
 
 /// A run and its metrics on the test graphs of its fold.
@@ -40,6 +41,9 @@ pub struct RunResult {
     pub linear: Vec<Metric>,
     /// The same metrics for label propagation; empty for many graphs.
     pub propagated: Vec<Metric>,
+    /// Test graphs to draw with its errors; empty for a model that reads no positions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drawn: Vec<DrawnGraph>,
 }
 
 impl RunResult {

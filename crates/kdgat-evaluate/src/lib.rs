@@ -30,6 +30,7 @@ pub mod judge;
 pub mod label_propagation;
 pub mod metrics;
 pub mod models;
+pub mod molecules;
 pub mod operator;
 pub mod profile;
 pub mod ranking;

@@ -27,6 +27,7 @@ pub fn run(distilled: bool, fold: usize, seed: u64, accuracy: f64) -> RunResult 
         baseline: vec![metric(0.5 + fold as f64)],
         linear: Vec::new(),
         propagated: Vec::new(),
+        drawn: Vec::new(),
         test_digest: String::new(),
     }
 }

@@ -121,6 +121,8 @@ pub struct Assembler {
     graph_of_node: Vec<i64>,
     labels: Vec<i64>,
     targets_of_graphs: Vec<f32>,
+    /// The same, as the source has them, for a store that knows them.
+    exact_targets: Vec<f64>,
     /// Nodes with targets, these targets, and the number of such nodes before each graph.
     known_nodes: Vec<i64>,
     known_targets: Vec<f32>,
@@ -152,6 +154,8 @@ pub(super) struct Shape {
     edge_features: usize,
     /// Number of targets of a graph.
     targets: usize,
+    /// True if targets of graphs are exact.
+    exact_targets: bool,
     /// Number of targets of a node.
     node_targets: usize,
     /// True if node features are copied; otherwise a tensor is passed in.
@@ -166,6 +170,7 @@ impl Shape {
             edge_attributes,
             edge_features: features.edge_features(),
             targets: features.targets(),
+            exact_targets: features.target_rests() > 0,
             node_targets: features.node_targets(),
             copies_node_features: true,
         }
@@ -333,6 +338,7 @@ impl Assembler {
         emptied(&mut self.graph_of_node, nodes);
         emptied(&mut self.labels, views.len());
         emptied(&mut self.targets_of_graphs, views.len() * shape.targets);
+        emptied(&mut self.exact_targets, if shape.exact_targets { views.len() * shape.targets } else { 0 });
         let known = if shape.node_targets > 0 { nodes } else { 0 };
         emptied(&mut self.known_nodes, known);
         emptied(&mut self.known_targets, known * shape.node_targets);
@@ -359,6 +365,9 @@ impl Assembler {
         self.graph_of_node.resize(self.can_ids.len(), graph);
         self.node_pointers.push(self.can_ids.len() as i64);
         self.targets_of_graphs.extend_from_slice(view.targets_of_graph);
+        if shape.exact_targets {
+            self.exact_targets.extend(view.exact_targets());
+        }
         self.labels.push(match view.targets_of_graph {
             [] => view.attack.into(),
             // Numbers of classes are small; other targets have no label.
@@ -377,7 +386,7 @@ impl Assembler {
         self.data_self_loop.clear();
         let mut row_begin = begin;
         for target in 0..nodes {
-            let row = view.row_pointers[target] as usize..view.row_pointers[target + 1] as usize;
+            let row = view.edges_of(target);
             let data = &view.sources[row.clone()];
             let sources = &mut self.sources[row_begin..row_begin + data.len() + 1];
             // Without branches, because rows are short and unpredictable. A self-loop of the data is written where the one
@@ -535,6 +544,9 @@ impl Assembler {
             labels: tensor("labels", &self.labels, &[num_graphs], Kind::Int64)?,
             targets: match shape.targets {
                 0 => None,
+                count if shape.exact_targets => {
+                    Some(tensor("targets", &self.exact_targets, &[num_graphs, count as i64], Kind::Double)?)
+                }
                 count => Some(tensor("targets", &self.targets_of_graphs, &[num_graphs, count as i64], Kind::Float)?),
             },
             node_targets: match shape.node_targets {

@@ -120,7 +120,7 @@ pub struct Batch {
     pub graph_of_node: Tensor,
     /// `[num_graphs]`, i64: 1 if any frame of the window is an attack frame; for other graphs the number of the class, if they have one.
     pub labels: Tensor,
-    /// `[num_graphs, number of targets]`, f32: targets of graphs that are no CAN windows.
+    /// `[num_graphs, number of targets]`: targets of graphs that are no CAN windows; f32, or f64 where rounding would count.
     pub targets: Option<Tensor>,
     /// Targets of nodes, if the nodes of the graphs have any.
     pub node_targets: Option<Box<NodeTargets>>,

@@ -35,10 +35,14 @@ pub struct Columns {
     pub targets: Vec<u16>,
     /// `[num_nodes + num_graphs]`: for each graph, the start of each target's edges, followed by the number of edges.
     pub row_pointers: Vec<u16>,
+    /// The same, for a set of graphs with more edges than 16 bits count; one of both is empty.
+    pub wide_row_pointers: Vec<u32>,
     /// `[num_graphs]`: 1 if any frame of the window is an attack frame.
     pub labels: Vec<u8>,
     /// `[num_graphs, features.targets()]`: targets of graphs that are no CAN windows: numbers of classes, labels or values.
     pub graph_targets: Vec<f32>,
+    /// `[num_graphs, features.target_rests()]`: what rounding to `graph_targets` has left of each value.
+    pub target_rests: Vec<f32>,
     /// `[num_nodes, features.node_targets()]`: targets of nodes; NaN for a node without any.
     pub node_targets: Vec<f32>,
     /// Graphs in space only. `[num_nodes, 3]`: positions.
@@ -99,8 +103,10 @@ impl Columns {
             sources: Vec::new(),
             targets: Vec::new(),
             row_pointers: Vec::new(),
+            wide_row_pointers: Vec::new(),
             labels: Vec::new(),
             graph_targets: Vec::new(),
+            target_rests: Vec::new(),
             node_targets: Vec::new(),
             positions: Vec::new(),
             kinds: Vec::new(),
@@ -198,6 +204,23 @@ impl<'a> FramesView<'a> {
     }
 }
 
+/// Row pointers of either width; one of both is empty.
+#[derive(Clone, Copy)]
+struct RowEnds<'a> {
+    narrow: &'a [u16],
+    wide: &'a [u32],
+}
+
+impl RowEnds<'_> {
+    fn len(&self) -> usize {
+        self.narrow.len().max(self.wide.len())
+    }
+
+    fn at(&self, node: usize) -> usize {
+        if self.wide.is_empty() { usize::from(self.narrow[node]) } else { self.wide[node] as usize }
+    }
+}
+
 /// One graph, as slices of a shard's columns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GraphView<'a> {
@@ -215,10 +238,14 @@ pub struct GraphView<'a> {
     pub targets: &'a [u16],
     /// `[num_nodes + 1]`: edges of target `i` are `row_pointers[i]..row_pointers[i + 1]`.
     pub row_pointers: &'a [u16],
+    /// The same, for a set of graphs with more edges than 16 bits count; one of both is empty.
+    pub wide_row_pointers: &'a [u32],
     /// `[num_edges, features.edge_features()]`: edge features.
     pub edge_features: &'a [f32],
     /// `[features.targets()]`: targets of a graph that is no CAN window.
     pub targets_of_graph: &'a [f32],
+    /// What rounding has left of each of them; empty if that is nothing beside their spread.
+    pub target_rests: &'a [f32],
     /// `[num_nodes, features.node_targets()]`: targets of its nodes; NaN for a node without any.
     pub targets_of_nodes: &'a [f32],
     /// Positions of its nodes, for graphs in space.
@@ -239,12 +266,32 @@ impl<'a> GraphView<'a> {
         self.targets_of_graph.first().map_or(0, |&class| class as u32)
     }
 
+    /// The targets of the graph as the source has them, `[features.targets()]`.
+    pub fn exact_targets(&self) -> impl Iterator<Item = f64> + use<'a> {
+        let rests = self.target_rests.iter().copied().chain(std::iter::repeat(0.0));
+        self.targets_of_graph.iter().zip(rests).map(|(&value, rest)| f64::from(value) + f64::from(rest))
+    }
+
     /// The nodes that have targets, ascending, with these targets.
     pub fn node_targets(&self) -> impl Iterator<Item = (usize, &'a [f32])> + use<'a> {
         // Without targets the rows are empty, and there is none.
         let width = (self.targets_of_nodes.len() / self.num_nodes().max(1)).max(1);
         let rows = self.targets_of_nodes.chunks_exact(width).enumerate();
         rows.filter(|(_, values)| !values.iter().any(|value| value.is_nan()))
+    }
+
+    /// Row pointers of either width.
+    fn row_ends(&self) -> RowEnds<'a> {
+        RowEnds { narrow: self.row_pointers, wide: self.wide_row_pointers }
+    }
+
+    /// The edges of a target.
+    ///
+    /// # Panics
+    /// When there is no such node.
+    pub fn edges_of(&self, target: usize) -> std::ops::Range<usize> {
+        let ends = self.row_ends();
+        ends.at(target)..ends.at(target + 1)
     }
 
     /// Number of nodes: the distinct IDs of the window and of the frame after it.
@@ -271,10 +318,11 @@ impl<'a> GraphView<'a> {
         if in_nodes != self.frames.gaps.len() {
             return Some(format!("its nodes have {in_nodes} frames, but there are {}", self.frames.gaps.len()));
         }
-        if self.row_pointers.first() != Some(&0) || self.row_pointers.last().map(|&end| end as usize) != Some(edges) {
+        let ends = self.row_ends();
+        if ends.len() != nodes + 1 || [ends.at(0), ends.at(nodes)] != [0, edges] {
             return Some(format!("row pointers do not span its {edges} edges"));
         }
-        if !self.row_pointers.is_sorted() {
+        if !(self.row_pointers.is_sorted() && self.wide_row_pointers.is_sorted()) {
             return Some("row pointers descend".to_string());
         }
         let highest = self.sources.iter().fold(0, |highest, &source| highest.max(source));
@@ -300,12 +348,22 @@ impl Columns {
         let node_values = self.features.stored_node_features() + self.features.node_targets();
         let SpaceColumns { positions, cells, forces } = self.features.space();
         let of_place = if positions { 12 + 2 } else { 0 } + if forces { 12 } else { 0 };
-        let per_node = 4 + 4 * node_values as u64 + 2 + 1 + of_node + of_place;
+        let of_row = if self.features.has_wide_rows() { 4 } else { 2 };
+        let per_node = 4 + 4 * node_values as u64 + of_row + 1 + of_node + of_place;
         let per_edge = 4 * self.features.edge_features() as u64 + 2 + 2;
         let frames = self.frame_gaps.len() as u64 * of_frame as u64;
         let of_hash = if self.features.is_columns() { 8 } else { 0 };
         let of_cell = if cells { 72 } else { 0 };
-        let per_graph = 8 + 8 + 8 + 8 + 4 + 2 + 1 + of_hash + of_cell + 4 * self.features.targets() as u64;
+        let per_graph = 8
+            + 8
+            + 8
+            + 8
+            + 4
+            + 2
+            + 1
+            + of_hash
+            + of_cell
+            + 4 * (self.features.targets() + self.features.target_rests()) as u64;
         16 + graphs * per_graph + nodes * per_node + edges * per_edge + frames
     }
 
@@ -333,8 +391,10 @@ impl Columns {
         self.sources.clear();
         self.targets.clear();
         self.row_pointers.clear();
+        self.wide_row_pointers.clear();
         self.labels.clear();
         self.graph_targets.clear();
+        self.target_rests.clear();
         self.node_targets.clear();
         self.positions.clear();
         self.kinds.clear();
@@ -369,8 +429,10 @@ impl Columns {
         self.sources.extend_from_slice(graph.sources);
         self.targets.extend_from_slice(graph.targets);
         self.row_pointers.extend_from_slice(graph.row_pointers);
+        self.wide_row_pointers.extend_from_slice(graph.wide_row_pointers);
         self.edge_features.extend_from_slice(graph.edge_features);
         self.graph_targets.extend_from_slice(graph.targets_of_graph);
+        self.target_rests.extend_from_slice(graph.target_rests);
         self.node_targets.extend_from_slice(graph.targets_of_nodes);
         self.positions.extend_from_slice(graph.space.positions);
         self.kinds.extend_from_slice(graph.space.kinds);
@@ -427,7 +489,8 @@ impl Columns {
         // Graphs of the profile set have frames; only those of an edge list have features already.
         let width = if self.node_features.is_empty() { 0 } else { self.features.node_features() };
         let (edge_width, targets) = (self.features.edge_features(), self.features.targets());
-        let node_targets = self.features.node_targets();
+        let (rests, node_targets) = (self.features.target_rests(), self.features.node_targets());
+        let (is_wide, rows) = (self.features.has_wide_rows(), nodes.start + index..nodes.end + index + 1);
         GraphView {
             frames: self.frames_of(index, nodes.clone()),
             can_ids: &self.can_ids[nodes.clone()],
@@ -435,9 +498,11 @@ impl Columns {
             node_features: &self.node_features[nodes.start * width..nodes.end * width],
             sources: &self.sources[edges.clone()],
             targets: &self.targets[edges.clone()],
-            row_pointers: &self.row_pointers[nodes.start + index..nodes.end + index + 1],
+            row_pointers: if is_wide { &[] } else { &self.row_pointers[rows.clone()] },
+            wide_row_pointers: if is_wide { &self.wide_row_pointers[rows] } else { &[] },
             edge_features: &self.edge_features[edges.start * edge_width..edges.end * edge_width],
             targets_of_graph: &self.graph_targets[index * targets..(index + 1) * targets],
+            target_rests: &self.target_rests[index * rests..(index + 1) * rests],
             targets_of_nodes: &self.node_targets[nodes.start * node_targets..nodes.end * node_targets],
             space: self.space_of(index, nodes),
             attack: self.labels[index] != 0,

@@ -32,6 +32,12 @@ pub enum FeatureSet {
         targets: u16,
         /// Number of targets of a node.
         node_targets: u16,
+        /// True if graphs also have what rounding to 32 bits has left of each target.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        exact_targets: bool,
+        /// True if a graph may have more edges than 16 bits can count.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        wide_edges: bool,
         /// Positions of nodes.
         #[serde(default, skip_serializing_if = "SpaceColumns::are_none")]
         space: SpaceColumns,
@@ -76,6 +82,19 @@ impl FeatureSet {
     pub const fn targets(self) -> usize {
         match self {
             Self::Columns { targets, .. } => targets as usize,
+            _ => 0,
+        }
+    }
+
+    /// True if row pointers have 32 bits instead of 16.
+    pub const fn has_wide_rows(self) -> bool {
+        matches!(self, Self::Columns { wide_edges: true, .. })
+    }
+
+    /// Number of targets of a graph of which the rest after rounding is known, too: all or none.
+    pub const fn target_rests(self) -> usize {
+        match self {
+            Self::Columns { targets, exact_targets: true, .. } => targets as usize,
             _ => 0,
         }
     }

@@ -264,6 +264,8 @@ mod tests {
             edges: 3,
             targets: 1,
             node_targets: 0,
+            exact_targets: false,
+            wide_edges: false,
             space: Default::default(),
         });
         let graphs: [(u32, &[(u16, u16)]); 3] =

@@ -204,7 +204,7 @@ pub fn summed_features(store: &Store, graph: u64) -> Result<(Vec<f64>, Vec<f64>)
     for node in view.node_features.chunks_exact(features.max(1)) {
         summed.iter_mut().zip(node).for_each(|(sum, &value)| *sum += f64::from(value));
     }
-    Ok((summed, view.targets_of_graph.iter().map(|&value| f64::from(value)).collect()))
+    Ok((summed, view.exact_targets().collect()))
 }
 
 /// Least squares of targets on the sums of node features, with an intercept.

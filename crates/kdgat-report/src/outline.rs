@@ -164,6 +164,11 @@ fn of_graph_evaluation(evaluation: &GraphEvaluation, is_one_of_several: bool) ->
     let mut blocks: Vec<Block> = table::of_graphs(evaluation).into_iter().map(Block::Table).collect();
     // Means and differences come first, then the charts, then the single runs.
     blocks.insert(blocks.len().min(2), Block::Charts(figures::graphs::draw(evaluation)?));
+    let molecules = figures::molecules::draw(evaluation)?;
+    if !molecules.is_empty() {
+        let title = "Molecules with their errors".to_owned();
+        blocks.insert(blocks.len().min(3), Block::Folded { title, charts: molecules, open: true });
+    }
     Ok(Section { title: title_of_evaluation(&evaluation.dataset, &evaluation.folder, is_one_of_several), blocks })
 }
 

@@ -70,7 +70,7 @@ impl Contents {
         }
         let digest = match &config.data.data {
             Some(data) if task.kind == TaskKind::Train => {
-                dataset::is_dataset(data).then(|| dataset::source_digest(data)).transpose()?
+                dataset::is_dataset(data).then(|| stage::graph_source(config).digest()).transpose()?
             }
             _ if self.name(config).is_some() => stage::data_digest(config)?,
             _ => None,

@@ -16,6 +16,12 @@ data: DataConfig {
     #[same_losses = true]
     #[readers(BuildNodes, Check, EvaluateDivided)]
     data: Option<PathBuf> = None;
+    /// Test graphs in a place of their own, in any format of graphs: their columns are those of `data`, whose graphs are then for training
+    /// and validation.
+    #[same_losses = true]
+    #[rules(OF_GRAPHS, OF_MANY_GRAPHS)]
+    #[readers(Check, EvaluateDivided)]
+    test_data: Option<PathBuf> = None;
     /// Folder for graph stores. They are built from the logs on first use and can be deleted at any time.
     #[same_losses = true]
     #[readers(BuildNodes, Merge, Check, EvaluateDivided)]

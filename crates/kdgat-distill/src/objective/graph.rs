@@ -461,6 +461,8 @@ mod tests {
             edges: 0,
             targets: 0,
             node_targets: 1,
+            exact_targets: false,
+            wide_edges: false,
             space: Default::default(),
         });
         let none = f32::NAN;

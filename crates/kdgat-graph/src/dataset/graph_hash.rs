@@ -29,6 +29,7 @@ fn hash_of(set: &GraphSet, graph: usize) -> u64 {
             None => add_numbers(&mut hash, &[value]),
         }
     }
+    add_numbers(&mut hash, set.rests_of(graph));
     let width = set.schema.node_columns();
     hash.update(&(nodes.len() as u64).to_le_bytes());
     add_numbers(&mut hash, &set.node_features[nodes.start * width..nodes.end * width]);

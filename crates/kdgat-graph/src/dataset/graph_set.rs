@@ -13,8 +13,12 @@ use crate::Split;
 
 /// Most nodes of a graph: node numbers of a store have 16 bits.
 pub const MOST_NODES: usize = u16::MAX as usize;
-/// Most edges of a graph: row pointers of a store have 16 bits.
-pub(super) const MOST_EDGES: usize = u16::MAX as usize;
+/// Most edges of a graph that row pointers of 16 bits can count; a store of larger graphs has wider ones.
+pub(crate) const MOST_NARROW_EDGES: usize = u16::MAX as usize;
+/// Most edges of a graph that are made from positions: more come from a cutoff in another unit of length.
+pub(super) const MOST_MADE_EDGES: usize = MOST_NARROW_EDGES;
+/// Most edges of a graph: indices of a batch have 32 bits and a sign.
+const MOST_EDGES: usize = 1 << 30;
 
 /// Graphs with their features and targets.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +49,9 @@ pub struct GraphSet {
     pub edge_features: Vec<f32>,
     /// `[num_graphs, number of targets]`: numbers of classes, labels of 0 and 1, or values. Empty if nodes have the targets.
     pub graph_targets: Vec<f32>,
+    /// `[num_graphs, number of targets]`: what rounding to `graph_targets` has left of each value; empty if that is nothing beside the
+    /// targets' spread.
+    pub target_rests: Vec<f32>,
     /// `[num_nodes, number of targets]` if nodes have the targets, else empty; NaN for a node without any.
     pub node_targets: Vec<f32>,
     /// `[num_graphs]`: the set that the source assigns each graph to, if it does.
@@ -88,6 +95,12 @@ impl GraphSet {
     pub fn targets_of(&self, graph: usize) -> &[f32] {
         let count = if self.schema.level.is_graph() { self.schema.targets.len() } else { 0 };
         &self.graph_targets[graph * count..(graph + 1) * count]
+    }
+
+    /// What rounding has left of the targets of a graph, `[number of targets]`; empty without rests.
+    pub fn rests_of(&self, graph: usize) -> &[f32] {
+        let count = if self.target_rests.is_empty() { 0 } else { self.schema.targets.len() };
+        &self.target_rests[graph * count..(graph + 1) * count]
     }
 
     /// True if each edge has its reverse.
@@ -176,6 +189,7 @@ impl PlacedGraphs {
             sources: edges.sources,
             targets: edges.targets,
             graph_targets: targets.values,
+            target_rests: targets.rests,
             node_targets: Vec::new(),
             splits: targets.splits,
             left_out: edges.left_out,
@@ -261,6 +275,7 @@ pub(super) fn without_unlabelled(set: GraphSet) -> GraphSet {
         sources: edges.kept(&set.sources, 1, &kept),
         targets: edges.kept(&set.targets, 1, &kept),
         graph_targets: kept.iter().flat_map(|&graph| set.targets_of(graph)).copied().collect(),
+        target_rests: kept.iter().flat_map(|&graph| set.rests_of(graph)).copied().collect(),
         splits: set.splits.as_ref().map(|splits| kept.iter().map(|&graph| splits[graph]).collect()),
         space: set.space.as_ref().map(|space| SpaceSet {
             positions: nodes.kept(&space.positions, 3, &kept),

@@ -9,6 +9,7 @@ mod folds;
 mod format;
 mod graph_hash;
 mod graph_set;
+mod joined;
 mod missing;
 mod molecules;
 mod node_places;
@@ -37,12 +38,14 @@ pub use error::DatasetError;
 pub use explain::explain;
 pub use folds::{FoldOptions, GraphSplit};
 pub use graph_set::{GraphSet, LeftOut, MOST_NODES};
+pub use joined::Source;
 pub use missing::is_missing;
 pub use schema::{Feature, Kinds, Level, Schema, SpaceSchema, Target, Task};
 pub use space_set::SpaceSet;
 pub use summary::{Neighbours, SpaceSummary, Summary, TargetValues};
 
 pub(crate) use graph_hash::graph_hashes;
+pub(crate) use graph_set::MOST_NARROW_EDGES;
 
 use error::Origin;
 use format::{Format, Found};

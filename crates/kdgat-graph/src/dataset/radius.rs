@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 
 use super::error::{DatasetError, Origin};
-use super::graph_set::{Edges, LeftOut, MOST_EDGES};
+use super::graph_set::{Edges, LeftOut, MOST_MADE_EDGES};
 use super::schema::Feature;
 use crate::Gaussians;
 use crate::space::{Cell, NoPairs, PairSearch};
@@ -67,7 +67,7 @@ impl EdgeMaker {
     /// # Errors
     /// More edges than a store can number, or a cell far smaller than the cutoff.
     pub fn add(&mut self, positions: &[[f64; 3]], cell: Option<&Cell>) -> Result<(), NoPairs> {
-        let found = nearest(&mut self.search, positions, cell, self.radius.cutoff, MOST_EDGES)?;
+        let found = nearest(&mut self.search, positions, cell, self.radius.cutoff, MOST_MADE_EDGES)?;
         self.edges.left_out.repeated += found.further_images;
         self.edges.left_out.self_loops += found.own_images;
         for Neighbour { target, source, length } in found.near {
@@ -84,9 +84,9 @@ impl EdgeMaker {
         let cutoff = self.radius.cutoff;
         match reason {
             NoPairs::TooMany => {
-                let found = format!("graph {graph} has more than {MOST_EDGES} edges with cutoff {cutoff}");
+                let found = format!("graph {graph} has more than {MOST_MADE_EDGES} edges with cutoff {cutoff}");
                 let expected = format!(
-                    "at most {MOST_EDGES}: set a smaller `cutoff`, remove the graph, or set `edges = false` for networks in space, which \
+                    "at most {MOST_MADE_EDGES}: set a smaller `cutoff`, remove the graph, or set `edges = false` for networks in space, which \
                      make pairs of their own"
                 );
                 origin.error(found, expected)

@@ -59,7 +59,7 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
     };
     let space = nodes.places.as_ref();
     let space = space.map(|places| places.space(&graphs.ids, &nodes.order, &nodes.pointers, &settings));
-    let (targets, graph_targets, node_targets) = match (graphs.targets.take(), nodes.targets.take()) {
+    let (mut targets, graph_targets, node_targets) = match (graphs.targets.take(), nodes.targets.take()) {
         (_, Some(targets)) => {
             let rows = targets.of_all(&nodes.order);
             (targets.known, Vec::new(), rows)
@@ -93,6 +93,8 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
         sources: edges.sources,
         targets: edges.targets,
         graph_targets,
+        // Those of nodes are not kept.
+        target_rests: if level.is_graph() { std::mem::take(&mut targets.rests) } else { Vec::new() },
         node_targets,
         splits: graphs.splits,
         left_out: edges.left_out,

@@ -5,6 +5,8 @@ use super::missing::is_missing;
 use super::schema::{Target, Task, numbered};
 use crate::Split;
 
+/// Largest loss by rounding to 32 bits, in standard deviations of a target, that needs no rest.
+const MOST_LOSS: f64 = 1e-6;
 /// Most distinct integers of a target that is taken for a class.
 const MOST_INFERRED_CLASSES: usize = 100;
 
@@ -28,6 +30,8 @@ pub(super) struct Targets {
     pub targets: Vec<Target>,
     /// `[rows, number of targets]`; NaN for a row without any.
     pub values: Vec<f32>,
+    /// `[rows, number of targets]`: what rounding to `values` has left; empty if that is nothing beside the targets' spread.
+    pub rests: Vec<f32>,
     pub splits: Option<Vec<Split>>,
     /// Facts about the texts that may surprise.
     pub notes: Vec<String>,
@@ -42,16 +46,28 @@ impl TargetCells<'_> {
     pub fn parse(self, task: Option<Task>) -> Result<Targets, DatasetError> {
         let known = self.rows_with_targets()?;
         let task = task.unwrap_or_else(|| self.inferred(&known));
-        let (targets, of_known) = match task {
-            Task::Classification => self.classes(&known)?,
-            Task::MultiLabel | Task::Regression => self.values(task, &known)?,
+        let (targets, of_known, rests_of_known) = match task {
+            Task::Classification => {
+                let (targets, numbers) = self.classes(&known)?;
+                (targets, numbers, Vec::new())
+            }
+            Task::MultiLabel | Task::Regression => {
+                let (targets, exact) = self.values(task, &known)?;
+                let (rounded, rests) = rounded(&exact, targets.len());
+                (targets, rounded, rests)
+            }
         };
-        let mut values = vec![f32::NAN; self.origins.len() * targets.len()];
-        for (&row, of_row) in known.iter().zip(of_known.chunks_exact(targets.len())) {
-            values[row * targets.len()..(row + 1) * targets.len()].copy_from_slice(of_row);
-        }
+        let of_rows = |of_known: &[f32], absent: f32| {
+            let mut values = vec![absent; self.origins.len() * targets.len()];
+            for (&row, of_row) in known.iter().zip(of_known.chunks_exact(targets.len())) {
+                values[row * targets.len()..(row + 1) * targets.len()].copy_from_slice(of_row);
+            }
+            values
+        };
+        let values = of_rows(&of_known, f32::NAN);
+        let rests = if rests_of_known.is_empty() { Vec::new() } else { of_rows(&rests_of_known, 0.0) };
         let notes = self.mixed(task, &known).into_iter().collect();
-        Ok(Targets { task, targets, values, splits: self.splits, notes })
+        Ok(Targets { task, targets, values, rests, splits: self.splits, notes })
     }
 
     /// The rows that have targets.
@@ -134,8 +150,8 @@ impl TargetCells<'_> {
         }
     }
 
-    /// The values of the rows in `known`.
-    fn values(&self, task: Task, known: &[usize]) -> Result<(Vec<Target>, Vec<f32>), DatasetError> {
+    /// The values of the rows in `known`, as they are written.
+    fn values(&self, task: Task, known: &[usize]) -> Result<(Vec<Target>, Vec<f64>), DatasetError> {
         let mut values = Vec::with_capacity(known.len() * self.names.len());
         for &row in known {
             for (name, cells) in self.names.iter().zip(&self.cells) {
@@ -144,7 +160,7 @@ impl TargetCells<'_> {
                     Task::MultiLabel => (whole_number(text).is_some_and(|label| label == 0 || label == 1), "0 or 1"),
                     _ => (text.parse::<f32>().is_ok_and(f32::is_finite), "a finite number"),
                 };
-                let parsed = text.parse::<f32>().ok().filter(|_| fits);
+                let parsed = text.parse::<f64>().ok().filter(|_| fits);
                 let error = || self.origins[row].error(format!("'{name}' has '{text}'"), expected);
                 values.push(parsed.ok_or_else(error)?);
             }
@@ -152,6 +168,27 @@ impl TargetCells<'_> {
         let target = |name: &String| Target { name: name.clone(), classes: Vec::new() };
         Ok((self.names.iter().map(target).collect(), values))
     }
+}
+
+/// Values `[rows, targets]` rounded to 32 bits, and what that leaves of each; nothing of any if it is small beside the spread of all targets.
+fn rounded(exact: &[f64], targets: usize) -> (Vec<f32>, Vec<f32>) {
+    let rounded: Vec<f32> = exact.iter().map(|&value| value as f32).collect();
+    let rests: Vec<f32> =
+        exact.iter().zip(&rounded).map(|(&exact, &value)| (exact - f64::from(value)) as f32).collect();
+    let loses = |target: usize| {
+        let of_target = || exact.iter().skip(target).step_by(targets.max(1));
+        let count = of_target().count().max(1) as f64;
+        let mean = of_target().sum::<f64>() / count;
+        let deviation = (of_target().map(|value| (value - mean).powi(2)).sum::<f64>() / count).sqrt();
+        let lost = rests
+            .iter()
+            .skip(target)
+            .step_by(targets.max(1))
+            .fold(0.0f64, |most, &rest| most.max(f64::from(rest.abs())));
+        lost > MOST_LOSS * deviation && deviation > 0.0
+    };
+    let rests = if (0..targets).any(loses) { rests } else { Vec::new() };
+    (rounded, rests)
 }
 
 /// The integer that a text writes, also as 3.0; `None` for any other text.
@@ -174,5 +211,21 @@ pub(super) fn split_of(text: &str) -> Option<Split> {
         "validation" | "valid" | "val" => Some(Split::Validation),
         "test" => Some(Split::Test),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_leaves_a_rest_where_it_counts() {
+        let exact = [-97_086.123_456_789, 0.1, -97_091.987_654_321, 0.7, -97_088.5, 0.3];
+        let (values, rests) = rounded(&exact, 2);
+        for ((&exact, &value), &rest) in exact.iter().zip(&values).zip(&rests) {
+            assert!((f64::from(value) + f64::from(rest) - exact).abs() < 1e-9, "{value} + {rest}, not {exact}");
+        }
+        // Near 0, or far from it where all are equal, there is nothing to keep.
+        assert!(rounded(&[0.1, 0.7, 0.3], 1).1.is_empty() && rounded(&[-97_086.1, -97_086.1], 1).1.is_empty());
     }
 }

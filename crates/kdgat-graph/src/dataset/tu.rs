@@ -47,7 +47,7 @@ pub(super) fn is_file(name: &str) -> bool {
 pub(super) fn read(files: &SourceFiles, name: &str) -> Result<GraphSet, DatasetError> {
     let reader = TuReader { files, name };
     let graphs_of_nodes = reader.graphs_of_nodes()?;
-    let Targets { task, targets, values: graph_targets, notes, .. } = reader.targets()?;
+    let Targets { task, targets, values: graph_targets, rests: target_rests, notes, .. } = reader.targets()?;
     let num_graphs = graph_targets.len() / targets.len().max(1);
     let nodes = Nodes::new(&reader, &graphs_of_nodes, num_graphs)?;
     let edges = reader.edges(&nodes)?;
@@ -75,6 +75,7 @@ pub(super) fn read(files: &SourceFiles, name: &str) -> Result<GraphSet, DatasetE
         sources: sorted.sources,
         targets: sorted.targets,
         graph_targets,
+        target_rests,
         node_targets: Vec::new(),
         splits: None,
         left_out: sorted.left_out,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::elements;
 use super::error::{DatasetError, Origin, Place};
 use super::feature_rows::{Cells, Column, Rows};
-use super::graph_set::{Edges, GraphSet, MOST_EDGES, PlacedGraphs};
+use super::graph_set::{Edges, GraphSet, MOST_MADE_EDGES, PlacedGraphs};
 use super::radius::{EdgeMaker, Radius};
 use super::schema::{SpaceSchema, Task, numbered};
 use super::settings::{SETTINGS, Settings};
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
             // Nobody has asked for this cutoff.
             Err(NoPairs::TooMany) if !self.settings.has_cutoff() => {
                 self.notes.push(format!(
-                    "no edges are made: graph {id} has more than {MOST_EDGES} within the default cutoff of {DEFAULT_CUTOFF}; networks in \
+                    "no edges are made: graph {id} has more than {MOST_MADE_EDGES} within the default cutoff of {DEFAULT_CUTOFF}; networks in \
                      space make pairs of their own, for others set `cutoff` in {SETTINGS}"
                 ));
                 self.edges = None;

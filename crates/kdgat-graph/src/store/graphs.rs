@@ -9,12 +9,12 @@ use super::place::{Place, UnfinishedFolder, sync_folder};
 use super::progress::{Event, Progress};
 use super::shard;
 use crate::columns::Columns;
-use crate::dataset::{self, GraphSet, graph_hashes, source_digest};
+use crate::dataset::{self, GraphSet, MOST_NARROW_EDGES, Source, graph_hashes};
 use crate::split::FileSplit;
 use crate::{FeatureSet, Level, Split, StoreError, Vocabulary};
 
 /// Version of the readers and of the layout: raised whenever the same source gives another store.
-const READER_VERSION: u32 = 5;
+const READER_VERSION: u32 = 6;
 /// Largest degree with a column of its own, for graphs whose nodes have no feature; larger degrees share the last column.
 const MOST_DEGREES: usize = 64;
 
@@ -22,9 +22,14 @@ const MOST_DEGREES: usize = 64;
 ///
 /// # Errors
 /// When the dataset cannot be read, the disk is full or read-only, or the store is damaged.
-pub fn open_or_build_graphs(source: &Path, stores_dir: &Path, progress: &dyn Progress) -> Result<Store, StoreError> {
-    let digest = source_digest(source)?;
-    let stem = source.file_stem().map_or("graphs".into(), |name| name.to_string_lossy());
+pub fn open_or_build_graphs<'a>(
+    source: impl Into<Source<'a>>,
+    stores_dir: &Path,
+    progress: &dyn Progress,
+) -> Result<Store, StoreError> {
+    let source = source.into();
+    let digest = source.digest()?;
+    let stem = source.data.file_stem().map_or("graphs".into(), |name| name.to_string_lossy());
     let key = blake3::hash(format!("{READER_VERSION} {digest}").as_bytes()).to_hex();
     let place = Place::new(stores_dir, format!("{stem}-{}", &key[..12]));
     if place.folder.exists() {
@@ -35,7 +40,7 @@ pub fn open_or_build_graphs(source: &Path, stores_dir: &Path, progress: &dyn Pro
         return Store::open(&place.folder);
     }
     place.remove_leftovers()?;
-    let set = dataset::read(source)?;
+    let set = source.read()?;
     set.notes.iter().for_each(|text| progress.report(&Event::Note { text }));
     let building = UnfinishedFolder::new(place.building());
     if building.path.exists() {
@@ -85,7 +90,9 @@ fn write(set: GraphSet, hashes: &[u64], source_digest: String, folder: &Path) ->
         Level::Graph => (targets, 0),
         Level::Node => (0, targets),
     };
-    let features = FeatureSet::Columns { nodes, edges, targets, node_targets, space: set.schema.space_columns() };
+    let (exact_targets, space) = (!set.target_rests.is_empty(), set.schema.space_columns());
+    let wide_edges = (0..set.num_graphs()).any(|graph| set.num_edges(graph) > MOST_NARROW_EDGES);
+    let features = FeatureSet::Columns { nodes, edges, targets, node_targets, exact_targets, wide_edges, space };
     let options = BuildOptions { features, ..BuildOptions::default() };
     let mut shards = Vec::new();
     let mut columns = Columns::new(features);
@@ -162,18 +169,23 @@ fn append(columns: &mut Columns, set: &GraphSet, graph: usize) {
     columns.can_ids.extend(0..nodes.len() as u32);
     columns.attack_free.resize(columns.can_ids.len(), 1);
     columns.node_features.extend_from_slice(&set.node_features[nodes.start * width..nodes.end * width]);
-    // Graphs have at most 65535 nodes and edges: `dataset::read` has checked that.
+    // Graphs have at most 65535 nodes: `dataset::read` has checked that.
     columns.sources.extend(set.sources[edges.clone()].iter().map(|&node| node as u16));
     columns.targets.extend(set.targets[edges.clone()].iter().map(|&node| node as u16));
     let features = &set.edge_features[edges.start * edge_width..edges.end * edge_width];
     columns.edge_features.extend_from_slice(features);
-    let mut rows = vec![0u16; nodes.len() + 1];
+    let mut rows = vec![0u32; nodes.len() + 1];
     set.targets[edges].iter().for_each(|&target| rows[target as usize + 1] += 1);
     for node in 1..rows.len() {
         rows[node] += rows[node - 1];
     }
-    columns.row_pointers.extend_from_slice(&rows);
+    match columns.features.has_wide_rows() {
+        true => columns.wide_row_pointers.extend_from_slice(&rows),
+        // No graph has more edges than 16 bits count.
+        false => columns.row_pointers.extend(rows.iter().map(|&row| row as u16)),
+    }
     columns.graph_targets.extend_from_slice(set.targets_of(graph));
+    columns.target_rests.extend_from_slice(set.rests_of(graph));
     let targets = columns.features.node_targets();
     columns.node_targets.extend_from_slice(&set.node_targets[nodes.start * targets..nodes.end * targets]);
     if let Some(space) = &set.space {

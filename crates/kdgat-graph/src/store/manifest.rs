@@ -302,7 +302,7 @@ impl Manifest {
     fn check_schema(&self) -> Result<(), String> {
         let (columns, graphs) = (self.features, self.totals.graphs);
         let fits = match (&self.schema, columns) {
-            (Some(schema), FeatureSet::Columns { nodes, edges, targets, node_targets, space }) => {
+            (Some(schema), FeatureSet::Columns { nodes, edges, targets, node_targets, space, .. }) => {
                 let expected = match schema.level {
                     Level::Graph => (schema.targets.len(), 0),
                     Level::Node => (0, schema.targets.len()),

@@ -43,7 +43,9 @@ enum Column {
     Sources,
     Targets,
     RowPointers,
+    WideRowPointers,
     GraphTargets,
+    TargetRests,
     NodeTargets,
     Cells,
     Positions,
@@ -96,15 +98,17 @@ fn layout(features: FeatureSet) -> Layout {
         (NodeFeatures, "node_features", Dtype::F32, features.stored_node_features(), Rows::Nodes),
         (EdgeFeatures, "edge_features", Dtype::F32, features.edge_features(), Rows::Edges),
         (GraphTargets, "graph_targets", Dtype::F32, features.targets(), Rows::Graphs),
+        (TargetRests, "target_rests", Dtype::F32, features.target_rests(), Rows::Graphs),
         (NodeTargets, "node_targets", Dtype::F32, features.node_targets(), Rows::Nodes),
         (Positions, "position", Dtype::F32, if space.positions { 3 } else { 0 }, Rows::Nodes),
         (Forces, "force", Dtype::F32, if space.forces { 3 } else { 0 }, Rows::Nodes),
+        (WideRowPointers, "row_ptr", Dtype::U32, usize::from(features.has_wide_rows()), Rows::NodesAndGraphs),
         (Kinds, "kind", Dtype::U16, usize::from(space.positions), Rows::Nodes),
     ];
     let narrow = [
         (Sources, "edge_source", Dtype::U16, 1, Rows::Edges),
         (Targets, "edge_target", Dtype::U16, 1, Rows::Edges),
-        (RowPointers, "row_ptr", Dtype::U16, 1, Rows::NodesAndGraphs),
+        (RowPointers, "row_ptr", Dtype::U16, usize::from(!features.has_wide_rows()), Rows::NodesAndGraphs),
     ];
     let bytes = [(Labels, "label", Dtype::U8, 1, Rows::Graphs), (AttackFree, "attack_free", Dtype::U8, 1, Rows::Nodes)];
     let mut columns: Layout = wide.to_vec();
@@ -116,7 +120,7 @@ fn layout(features: FeatureSet) -> Layout {
         columns.push((NodeScheduled, "node_scheduled", Dtype::F32, 1, Rows::Nodes));
         columns.push((NodeFrames, "node_frames", Dtype::U16, 1, Rows::Nodes));
     }
-    columns.extend(narrow);
+    columns.extend(narrow.into_iter().filter(|&(_, _, _, width, _)| width > 0));
     columns.extend(bytes);
     if features.needs_history() {
         columns.push((NodeRepeated, "node_repeated", Dtype::U8, PAYLOAD_BYTES, Rows::Nodes));
@@ -186,7 +190,9 @@ fn content(columns: &Columns, column: Column) -> &[u8] {
         Column::Sources => bytemuck::cast_slice(&columns.sources),
         Column::Targets => bytemuck::cast_slice(&columns.targets),
         Column::RowPointers => bytemuck::cast_slice(&columns.row_pointers),
+        Column::WideRowPointers => bytemuck::cast_slice(&columns.wide_row_pointers),
         Column::GraphTargets => bytemuck::cast_slice(&columns.graph_targets),
+        Column::TargetRests => bytemuck::cast_slice(&columns.target_rests),
         Column::NodeTargets => bytemuck::cast_slice(&columns.node_targets),
         Column::Cells => bytemuck::cast_slice(&columns.cells),
         Column::Positions => bytemuck::cast_slice(&columns.positions),
@@ -307,7 +313,8 @@ impl Shard {
         let edges = self.span(Column::EdgePointers, index, self.edges)?;
         let width = self.features.stored_node_features();
         let (edge_width, targets) = (self.features.edge_features(), self.features.targets());
-        let node_targets = self.features.node_targets();
+        let (rests, node_targets) = (self.features.target_rests(), self.features.node_targets());
+        let (is_wide, rows) = (self.features.has_wide_rows(), nodes.start + index..nodes.end + index + 1);
         Ok(GraphView {
             first_frame: self.column::<u64>(Column::FirstFrames, index..index + 1)[0],
             start_time: self.column::<f64>(Column::StartTimes, index..index + 1)[0],
@@ -317,11 +324,13 @@ impl Shard {
             frames: self.frames_of(index, nodes.clone()),
             edge_features: self.column(Column::EdgeFeatures, edges.start * edge_width..edges.end * edge_width),
             targets_of_graph: self.column(Column::GraphTargets, index * targets..(index + 1) * targets),
+            target_rests: self.column(Column::TargetRests, index * rests..(index + 1) * rests),
             targets_of_nodes: self.column(Column::NodeTargets, nodes.start * node_targets..nodes.end * node_targets),
             space: self.space_of(index, nodes.clone()),
             sources: self.column(Column::Sources, edges.clone()),
             targets: self.column(Column::Targets, edges),
-            row_pointers: self.column(Column::RowPointers, nodes.start + index..nodes.end + index + 1),
+            row_pointers: self.column(Column::RowPointers, if is_wide { 0..0 } else { rows.clone() }),
+            wide_row_pointers: self.column(Column::WideRowPointers, if is_wide { rows } else { 0..0 }),
             attack: self.column::<u8>(Column::Labels, index..index + 1)[0] != 0,
             attack_free: self.column(Column::AttackFree, nodes),
         })

@@ -62,23 +62,32 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     Ok(results.pop().unwrap_or_default())
 }
 
+/// x Wᵀ + b of contiguous tensors, without recording.
+pub(super) fn applied(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, TchError> {
+    let [outputs, columns] = shape("weight", weight)?;
+    let bias = bias.map(|bias| view::read::<f32>("bias", bias)).transpose()?;
+    let weight = transposed(view::read("weight", weight)?, columns);
+    rows_times(x, Matrix::new(&weight, outputs), bias.map_or(Start::Zero, Start::Row))
+}
+
+/// The product of the rows of x, `[rows, inner]`, with a matrix `[inner, columns]`: `[rows, columns]`.
+pub(super) fn rows_times(x: &Tensor, right: Matrix<f32>, start: Start) -> Result<Tensor, TchError> {
+    let [rows, inner] = shape("x", x)?;
+    let (x, width) = (view::read::<f32>("x", x)?, right.width());
+    let blocks = Blocks::new(rows, inner + width, ROWS);
+    by_blocks("result", empty(&[rows as i64, width as i64])?, blocks, width, |block, result| {
+        let left = Left::rows(&x[blocks.elements(block, inner)], [blocks.rows(block).len(), inner]);
+        Product { left, right, start }.write(result);
+    })
+}
+
 struct LinearLayer;
 
 impl Function for LinearLayer {
     const NAME: &'static CStr = c"linear layer of few columns";
 
     fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
-        let ([rows, columns], [outputs, _]) = (shape("x", inputs[0])?, shape("weight", inputs[1])?);
-        let x = view::read::<f32>("x", inputs[0])?;
-        let weight = transposed(view::read("weight", inputs[1])?, columns);
-        let bias = inputs.get(2).map(|bias| view::read::<f32>("bias", bias)).transpose()?;
-        let blocks = Blocks::new(rows, columns + outputs, ROWS);
-        let result = empty(&[rows as i64, outputs as i64])?;
-        let result = by_blocks("result", result, blocks, outputs, |block, result| {
-            let left = Left::rows(&x[blocks.elements(block, columns)], [blocks.rows(block).len(), columns]);
-            let start = bias.map_or(Start::Zero, Start::Row);
-            Product { left, right: Matrix::new(&weight, outputs), start }.write(result);
-        })?;
+        let result = applied(inputs[0], inputs[1], inputs.get(2).copied())?;
         let saved = if recorded { vec![inputs[0].shallow_clone(), inputs[1].shallow_clone()] } else { Vec::new() };
         Ok(Forward { outputs: vec![result], saved })
     }

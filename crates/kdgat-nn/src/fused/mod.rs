@@ -23,13 +23,16 @@ pub mod math;
 pub mod neighbours;
 pub mod norm;
 mod norm_backward;
+pub mod pair_filters;
 pub mod pair_sums;
 pub mod pool;
 mod projection;
 pub mod score;
+pub mod smooth_activation;
 pub mod sparse_linear;
 mod sparse_sums;
 pub mod step_seed;
+pub mod twice_linear;
 pub mod vgae_loss;
 
 use std::ops::Range;

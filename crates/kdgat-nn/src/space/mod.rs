@@ -16,3 +16,4 @@ mod schnet;
 pub use config::{RadialBasis, SpaceConfig};
 pub use network::{SpaceAnswer, SpaceNetwork};
 pub use pairs::Pairs;
+pub use radial::Radial;

@@ -6,12 +6,13 @@ use kdgat_torch::autograd;
 use tch::{Kind, TchError, Tensor};
 
 use super::config::SpaceConfig;
-use super::dense::{Dense, of_mode};
+use super::dense::{Dense, activated, of_mode};
 use super::messages::pulled;
 use super::painn::{Features, PaiNN};
 use super::pairs::{Pairs, vectors};
 use super::schnet::SchNet;
 use crate::attention::Backend;
+use crate::fused::smooth_activation::Smooth;
 use crate::gnn::node_input;
 use crate::graph_pooling::Pooling;
 use crate::layers::Mode;
@@ -61,18 +62,23 @@ impl SpaceNetwork {
         let mut representation = scope.sub("representation");
         let embedding = representation.sub("embedding").parameter("weight", &[space.kinds, columns], Init::Normal)?;
         let features = match space.features {
-            true => Some(Dense::without_bias(representation.sub("features"), config.node_features, columns)?),
+            true => Some(Dense::without_bias(representation.sub("features"), [config.node_features, columns], kernel)?),
             false => None,
         };
         let built = match config.kind {
-            GnnKind::PaiNN => Representation::PaiNN(PaiNN::new(&mut representation, &space, layers, columns)?),
-            _ => Representation::SchNet(SchNet::new(&mut representation, &space, layers, columns)?),
+            GnnKind::PaiNN => {
+                Representation::PaiNN(PaiNN::new(&mut representation, &space, [layers, columns], kernel)?)
+            }
+            _ => Representation::SchNet(SchNet::new(&mut representation, &space, [layers, columns], kernel)?),
         };
         let mut output = scope.sub("output_modules");
         let mut output = output.sub(0);
         let mut net = output.sub("outnet");
         let inner = (columns / 2).max(config.outputs);
-        let head = [Dense::new(net.sub(0), columns, inner)?, Dense::new(net.sub(1), inner, config.outputs)?];
+        let head = [
+            Dense::new(net.sub(0), [columns, inner], kernel)?,
+            Dense::new(net.sub(1), [inner, config.outputs], kernel)?,
+        ];
         Ok(Self { config: config.clone(), space, kernel, embedding, features, representation: built, head })
     }
 
@@ -143,19 +149,18 @@ impl SpaceNetwork {
             Some(map) => x.f_add(&map.forward(&node_input(&self.config, batch)?, mode)?)?,
             None => x,
         };
-        let of_pairs = (pairs, self.kernel);
         let Features { scalars, vectors } = match &self.representation {
             Representation::SchNet(network) => {
-                let scalars = network.forward(&self.space, (x, &distances), of_pairs, mode)?;
+                let scalars = network.forward(&self.space, (x, &distances), pairs, mode)?;
                 Features { scalars, vectors: None }
             }
             Representation::PaiNN(network) => {
                 let directions = vectors.f_div(&distances)?;
-                network.forward(&self.space, (x, &distances, &directions), of_pairs, mode)?
+                network.forward(&self.space, (x, &distances, &directions), pairs, mode)?
             }
         };
         let [first, second] = &self.head;
-        let by_node = second.forward(&first.forward(&scalars, mode)?.f_silu()?, mode)?;
+        let by_node = second.forward(&activated(&first.forward(&scalars, mode)?, Smooth::Silu, self.kernel)?, mode)?;
         Ok(Rows { by_node: widened(&by_node)?, nodes: scalars, vectors })
     }
 

@@ -4,12 +4,13 @@
 use tch::{Kind, TchError, Tensor};
 
 use super::config::SpaceConfig;
-use super::dense::Dense;
+use super::dense::{Dense, activated, product};
 use super::messages::{directed, filtered};
 use super::pairs::Pairs;
 use super::radial::{basis, cosine_cutoff};
 use crate::ModelError;
 use crate::attention::Backend;
+use crate::fused::smooth_activation::Smooth;
 use crate::layers::Mode;
 use crate::parameters::Scope;
 
@@ -19,6 +20,7 @@ const EPSILON: f64 = 1e-8;
 /// The interactions of a PaiNN.
 #[derive(Debug)]
 pub struct PaiNN {
+    kernel: Backend,
     columns: i64,
     /// Filters of all interactions, `[layers * 3 * columns, radial_functions]`.
     filters: Dense,
@@ -29,6 +31,7 @@ pub struct PaiNN {
 /// Exchange between the scalars and the vectors of a node.
 #[derive(Debug)]
 struct Mixing {
+    kernel: Backend,
     context: [Dense; 2],
     /// Maps the columns of vectors, without a bias.
     channels: Dense,
@@ -55,11 +58,19 @@ struct Messages<'a> {
 
 impl PaiNN {
     /// Builds `layers` interactions of `columns` columns.
-    pub fn new(scope: &mut Scope, config: &SpaceConfig, layers: i64, columns: i64) -> Result<Self, ModelError> {
-        let filters = Dense::new(scope.sub("filter_net"), config.radial_functions, layers * 3 * columns)?;
+    pub fn new(
+        scope: &mut Scope,
+        config: &SpaceConfig,
+        [layers, columns]: [i64; 2],
+        kernel: Backend,
+    ) -> Result<Self, ModelError> {
+        let filters = Dense::new(scope.sub("filter_net"), [config.radial_functions, layers * 3 * columns], kernel)?;
         let context = |scope: &mut Scope, name: &str, inputs: i64| -> Result<[Dense; 2], ModelError> {
             let mut net = scope.sub(name);
-            Ok([Dense::new(net.sub(0), inputs, columns)?, Dense::new(net.sub(1), columns, 3 * columns)?])
+            Ok([
+                Dense::new(net.sub(0), [inputs, columns], kernel)?,
+                Dense::new(net.sub(1), [columns, 3 * columns], kernel)?,
+            ])
         };
         let (mut interactions, mut mixings) = (Vec::new(), Vec::new());
         for index in 0..layers {
@@ -67,11 +78,12 @@ impl PaiNN {
             let mut mixing = scope.sub("mixing");
             let mut mixing = mixing.sub(index);
             mixings.push(Mixing {
+                kernel,
                 context: context(&mut mixing, "intraatomic_context_net", 2 * columns)?,
-                channels: Dense::without_bias(mixing.sub("mu_channel_mix"), columns, 2 * columns)?,
+                channels: Dense::without_bias(mixing.sub("mu_channel_mix"), [columns, 2 * columns], kernel)?,
             });
         }
-        Ok(Self { columns, filters, interactions, mixings })
+        Ok(Self { kernel, columns, filters, interactions, mixings })
     }
 
     /// Rows of the nodes after all interactions. Distances of the lines are `[num_lines, 1]`, their directions `[num_lines, 3]`.
@@ -79,9 +91,10 @@ impl PaiNN {
         &self,
         config: &SpaceConfig,
         (scalars, distances, directions): (Tensor, &Tensor, &Tensor),
-        (pairs, kernel): (&Pairs, Backend),
+        pairs: &Pairs,
         mode: Mode,
     ) -> Result<Features, ModelError> {
+        let kernel = self.kernel;
         let fading = cosine_cutoff(config, distances)?;
         let functions = Tensor::f_cat(&[basis(config, distances)?.f_mul(&fading)?, fading], 1)?;
         let messages = Messages { functions, directions, pairs, kernel };
@@ -89,9 +102,9 @@ impl PaiNN {
         let mut features = Features { scalars, vectors: None };
         for (index, (context, mixing)) in self.interactions.iter().zip(&self.mixings).enumerate() {
             let first = index as i64 * 3 * self.columns;
-            let filters = |part: i64| -> Result<Tensor, TchError> {
+            let filters = |part: i64| {
                 let rows = weights.f_narrow(0, first + part * self.columns, self.columns)?;
-                messages.functions.f_matmul(&rows.f_transpose(0, 1)?)
+                product(&messages.functions, &rows, None, kernel)
             };
             features = messages.exchange(features, context, filters, mode)?;
             features = mixing.forward(features, mode)?;
@@ -107,10 +120,10 @@ impl Messages<'_> {
         &self,
         Features { scalars, vectors }: Features,
         context: &[Dense; 2],
-        filters: impl Fn(i64) -> Result<Tensor, TchError>,
+        filters: impl Fn(i64) -> Result<Tensor, ModelError>,
         mode: Mode,
     ) -> Result<Features, ModelError> {
-        let [of_scalars, of_directions, of_vectors] = thirds(&context_net(context, &scalars, mode)?)?;
+        let [of_scalars, of_directions, of_vectors] = thirds(&context_net(context, &scalars, mode, self.kernel)?)?;
         let sums = filtered(&filters(0)?, &of_scalars.f_unsqueeze(1)?, self.pairs, self.kernel)?;
         let turned = directed(&filters(1)?, &of_directions, self.directions, self.pairs, self.kernel)?;
         let vectors = match vectors {
@@ -135,7 +148,7 @@ impl Mixing {
         let over_axes = |products: Tensor| products.f_sum_dim_intlist([1i64].as_slice(), false, Kind::Float);
         let lengths = over_axes(left.f_square()?)?.f_add_scalar(EPSILON)?.f_sqrt()?;
         let inputs = Tensor::f_cat(&[&scalars, &lengths], 1)?;
-        let [own, of_vectors, of_products] = thirds(&context_net(&self.context, &inputs, mode)?)?;
+        let [own, of_vectors, of_products] = thirds(&context_net(&self.context, &inputs, mode, self.kernel)?)?;
         let products = of_products.f_mul(&over_axes(left.f_mul(&right)?)?)?;
         Ok(Features {
             scalars: scalars.f_add(&own)?.f_add(&products)?,
@@ -145,8 +158,8 @@ impl Mixing {
 }
 
 /// W₂ silu(W₁ x).
-fn context_net([first, second]: &[Dense; 2], x: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
-    second.forward(&first.forward(x, mode)?.f_silu()?, mode)
+fn context_net([first, second]: &[Dense; 2], x: &Tensor, mode: Mode, kernel: Backend) -> Result<Tensor, ModelError> {
+    second.forward(&activated(&first.forward(x, mode)?, Smooth::Silu, kernel)?, mode)
 }
 
 /// The columns in three parts.

@@ -9,6 +9,7 @@ pub mod graphs;
 pub mod intervals;
 pub mod losses;
 pub mod memory;
+pub mod molecules;
 pub mod sweep;
 pub mod teacher;
 pub mod trade_off;

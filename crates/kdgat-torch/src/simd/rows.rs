@@ -20,6 +20,11 @@ impl<'a, T> Matrix<'a, T> {
         Self { values, width, rows: values.len() / width.max(1) }
     }
 
+    /// Elements per row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
     /// Iterates over the rows with these indices.
     ///
     /// # Panics

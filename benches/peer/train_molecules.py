@@ -1,0 +1,152 @@
+"""Trains schnetpack's PaiNN or SchNet on conformations in the layout of rMD17, with the settings of `kdgat train --preset painn,teacher`.
+
+    python benches/peer/train_molecules.py --model painn --train train.npz --test test.npz --epochs 100 --seed 1
+
+The last conformations of the training file are for validation; the epoch with the lowest validation loss is scored on the test file. Energies are
+standardised by the mean and the deviation of the training ones, and forces divided by that deviation. Prints a line of JSON for each epoch, then
+one with the errors in the units of the data.
+"""
+
+import argparse
+import copy
+import json
+import math
+import sys
+import time
+import typing
+
+import numpy
+import torch
+import torch.utils.data.dataloader as dataloader
+
+# torch 2.11 has dropped a name that schnetpack 2.1.1 imports.
+dataloader.T_co = getattr(dataloader, "T_co", typing.TypeVar("T_co", covariant=True))
+import schnetpack.atomistic as atomistic  # noqa: E402
+import schnetpack.nn as layers  # noqa: E402
+import schnetpack.representation as representation  # noqa: E402
+from schnetpack import properties  # noqa: E402
+
+NETWORKS = {"painn": representation.PaiNN, "schnet": representation.SchNet}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=NETWORKS, required=True)
+    parser.add_argument("--train", required=True)
+    parser.add_argument("--test", required=True)
+    parser.add_argument("--validation", type=int, default=50, help="conformations at the end of the training file that validate")
+    parser.add_argument("--columns", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--radial-functions", type=int, default=20)
+    parser.add_argument("--cutoff", type=float, default=5.0)
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--batch-size", type=int, default=10)
+    parser.add_argument("--lr", type=float, default=0.0005)
+    parser.add_argument("--energy-weight", type=float, default=0.01)
+    parser.add_argument("--force-weight", type=float, default=0.99)
+    parser.add_argument("--gradient-clip", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    return parser.parse_args()
+
+
+class Molecules:
+    """Conformations of one molecule, with the pairs of atoms within the cutoff."""
+
+    def __init__(self, path, cutoff):
+        data = numpy.load(path)
+        self.kinds = torch.from_numpy(data["nuclear_charges"].astype(numpy.int64))
+        positions = torch.from_numpy(data["coords"].astype(numpy.float64))
+        self.positions = positions.float()
+        self.energies = torch.from_numpy(data["energies"].astype(numpy.float64))
+        self.forces = torch.from_numpy(data["forces"].astype(numpy.float64))
+        near = torch.cdist(positions, positions) <= cutoff
+        near.diagonal(dim1=1, dim2=2).fill_(False)
+        self.pairs = [conformation.nonzero() for conformation in near]
+
+    def inputs(self, chosen):
+        atoms = len(self.kinds)
+        pairs = [self.pairs[index] + atoms * place for place, index in enumerate(chosen)]
+        targets, sources = torch.cat(pairs).T
+        return {
+            properties.Z: self.kinds.repeat(len(chosen)),
+            properties.R: self.positions[chosen].reshape(-1, 3),
+            properties.idx_i: targets.contiguous(),
+            properties.idx_j: sources.contiguous(),
+            properties.idx_m: torch.arange(len(chosen)).repeat_interleave(atoms),
+            properties.offsets: torch.zeros(len(targets), 3),
+        }
+
+
+class Model(torch.nn.Module):
+    def __init__(self, options):
+        super().__init__()
+        basis = layers.GaussianRBF(options.radial_functions, options.cutoff)
+        network = NETWORKS[options.model](n_atom_basis=options.columns, n_interactions=options.layers, radial_basis=basis,
+                                          cutoff_fn=layers.CosineCutoff(options.cutoff))
+        self.steps = torch.nn.ModuleList([atomistic.PairwiseDistances(), network, atomistic.Atomwise(options.columns, output_key="energy"),
+                                          atomistic.Forces(energy_key="energy")])
+
+    def forward(self, inputs):
+        inputs[properties.R].requires_grad_()
+        for step in self.steps:
+            inputs = step(inputs)
+        return inputs["energy"], inputs["forces"]
+
+
+def main():
+    options = arguments()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    known, test = Molecules(options.train, options.cutoff), Molecules(options.test, options.cutoff)
+    count = len(known.energies)
+    training, validation = torch.arange(count - options.validation), torch.arange(count - options.validation, count)
+    mean, deviation = known.energies[training].mean(), known.energies[training].std(unbiased=False)
+    model = Model(options)
+    optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
+
+    def answers(molecules, chosen):
+        energies, forces = model(molecules.inputs(chosen))
+        true_energies = ((molecules.energies[chosen] - mean) / deviation).float()
+        true_forces = (molecules.forces[chosen] / deviation).float().reshape(-1, 3)
+        return energies - true_energies, forces - true_forces
+
+    def loss_of(energies, forces):
+        return options.energy_weight * energies.square().mean() + options.force_weight * forces.square().mean()
+
+    def all_answers(molecules, chosen):
+        model.eval()
+        found = [[part.detach() for part in answers(molecules, batch)] for batch in chosen.split(100)]
+        return [torch.cat(parts) for parts in zip(*found)]
+
+    best, best_loss, best_epoch, start = None, math.inf, 0, time.time()
+    for epoch in range(1, options.epochs + 1):
+        rate = 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (epoch - 1) / options.epochs))
+        for group in optimizer.param_groups:
+            group["lr"] = options.lr * rate
+        model.train()
+        total = 0.0
+        for batch in training[torch.randperm(len(training))].split(options.batch_size):
+            loss = loss_of(*answers(known, batch))
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), options.gradient_clip)
+            optimizer.step()
+            total += float(loss.detach()) * len(batch)
+        errors = all_answers(known, validation)
+        own = float(loss_of(*errors))
+        if own < best_loss:
+            best, best_loss, best_epoch = copy.deepcopy(model.state_dict()), own, epoch
+        print(json.dumps({"epoch": epoch, "loss": total / len(training), "validation": own,
+                          "energy": float(errors[0].abs().mean() * deviation), "forces": float(errors[1].abs().mean() * deviation),
+                          "seconds": round(time.time() - start, 1)}), flush=True)
+    model.load_state_dict(best)
+    energies, forces = (errors.double() * deviation for errors in all_answers(test, torch.arange(len(test.energies))))
+    print(json.dumps({"model": options.model, "seed": options.seed, "best_epoch": best_epoch, "validation": best_loss,
+                      "energy_mae": float(energies.abs().mean()), "energy_rmse": float(energies.square().mean().sqrt()),
+                      "forces_mae": float(forces.abs().mean()), "forces_rmse": float(forces.square().mean().sqrt()),
+                      "seconds": round(time.time() - start, 1)}))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
