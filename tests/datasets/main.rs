@@ -9,4 +9,6 @@ mod graph_odd_sources;
 mod graph_sources;
 mod space_sources;
 mod space_training;
+mod tree_pretraining;
+mod tree_sources;
 mod tree_training;

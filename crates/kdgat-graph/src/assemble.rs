@@ -376,8 +376,10 @@ impl Assembler {
         self.targets.resize(begin + view.num_edges() + nodes, 0);
         self.data_self_loop.clear();
         let mut row_begin = begin;
-        for target in 0..nodes {
-            let row = view.row_pointers[target] as usize..view.row_pointers[target + 1] as usize;
+        let mut row_end = 0;
+        for (target, degree) in view.in_degrees().enumerate() {
+            let row = row_end..row_end + degree;
+            row_end = row.end;
             let data = &view.sources[row.clone()];
             let sources = &mut self.sources[row_begin..row_begin + data.len() + 1];
             // Without branches, because rows are short and unpredictable. A self-loop of the data is written where the one

@@ -13,8 +13,8 @@ use crate::Split;
 
 /// Most nodes of a graph: node numbers of a store have 16 bits.
 pub const MOST_NODES: usize = u16::MAX as usize;
-/// Most edges of a graph: row pointers of a store have 16 bits.
-pub(super) const MOST_EDGES: usize = u16::MAX as usize;
+/// Most edges of a graph: 256 of each of as many nodes as there can be.
+pub(super) const MOST_EDGES: usize = 1 << 24;
 
 /// Graphs with their features and targets.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,10 +5,13 @@
 use std::ops::RangeInclusive;
 
 use super::error::{DatasetError, Origin};
-use super::graph_set::{Edges, LeftOut, MOST_EDGES};
+use super::graph_set::{Edges, LeftOut};
 use super::schema::Feature;
 use crate::Gaussians;
 use crate::space::{Cell, NoPairs, PairSearch};
+
+/// Most edges that a cutoff makes in a graph, each with a value of every Gaussian.
+pub(super) const MOST_EDGES: usize = u16::MAX as usize;
 
 /// Options of edges made from positions.
 #[derive(Debug, Clone, Copy, PartialEq)]

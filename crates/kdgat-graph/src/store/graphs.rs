@@ -14,7 +14,7 @@ use crate::split::FileSplit;
 use crate::{FeatureSet, Level, Split, StoreError, Vocabulary};
 
 /// Version of the readers and of the layout: raised whenever the same source gives another store.
-const READER_VERSION: u32 = 5;
+const READER_VERSION: u32 = 6;
 /// Largest degree with a column of its own, for graphs whose nodes have no feature; larger degrees share the last column.
 const MOST_DEGREES: usize = 64;
 
@@ -162,7 +162,7 @@ fn append(columns: &mut Columns, set: &GraphSet, graph: usize) {
     columns.can_ids.extend(0..nodes.len() as u32);
     columns.attack_free.resize(columns.can_ids.len(), 1);
     columns.node_features.extend_from_slice(&set.node_features[nodes.start * width..nodes.end * width]);
-    // Graphs have at most 65535 nodes and edges: `dataset::read` has checked that.
+    // Graphs have at most 65535 nodes: `dataset::read` has checked that.
     columns.sources.extend(set.sources[edges.clone()].iter().map(|&node| node as u16));
     columns.targets.extend(set.targets[edges.clone()].iter().map(|&node| node as u16));
     let features = &set.edge_features[edges.start * edge_width..edges.end * edge_width];
@@ -170,7 +170,7 @@ fn append(columns: &mut Columns, set: &GraphSet, graph: usize) {
     let mut rows = vec![0u16; nodes.len() + 1];
     set.targets[edges].iter().for_each(|&target| rows[target as usize + 1] += 1);
     for node in 1..rows.len() {
-        rows[node] += rows[node - 1];
+        rows[node] = rows[node].wrapping_add(rows[node - 1]);
     }
     columns.row_pointers.extend_from_slice(&rows);
     columns.graph_targets.extend_from_slice(set.targets_of(graph));
