@@ -57,8 +57,8 @@ fn nearest_nodes_have_edges() {
 #[test]
 fn a_graph_of_many_edges_is_stored_and_read() {
     let place = Workplace::new();
-    // A plane of 90 × 90 points: of each the four nearest and four of the next.
-    let points: Vec<[f64; 3]> = (0..8100).map(|node| [f64::from(node % 90), f64::from(node / 90), 0.0]).collect();
+    // A plane of 92 × 92 points: of each the four nearest and the four next ones.
+    let points: Vec<[f64; 3]> = (0..8464).map(|node| [f64::from(node % 92), f64::from(node / 92), 0.0]).collect();
     write_points(&place, &[points.clone(), line(5)], "knn = 8\n", &[]);
     let store = open_or_build_graphs(&place.path().join("points"), &place.path().join("stores"), &()).unwrap();
     store.verify().unwrap();
@@ -72,8 +72,8 @@ fn a_graph_of_many_edges_is_stored_and_read() {
     let pointers = Vec::<i32>::try_from(&batch.adjacency.row_pointers).unwrap();
     let sources = Vec::<i32>::try_from(&batch.adjacency.sources).unwrap();
     // With a self-loop for each node.
-    assert_eq!(sources.len(), edges + 8100 + store.graph(1).num_edges() + 5);
-    for node in [0usize, 4000, 8099] {
+    assert_eq!(sources.len(), edges + 8464 + store.graph(1).num_edges() + 5);
+    for node in [0usize, 4000, 8463] {
         let row = &sources[pointers[node] as usize..pointers[node + 1] as usize];
         let distance = |other: &i32| {
             let (one, other) = (points[node], points[*other as usize]);
