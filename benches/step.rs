@@ -224,6 +224,13 @@ fn answers(
                 Ok(())
             })
         }
+        Architecture::Pretraining(config) => {
+            let model = Gnn::new(scope, &config.network, Backend::Auto)?;
+            Box::new(move |batch| {
+                let _ = std::hint::black_box(model.forward(batch, Mode::Evaluation)?);
+                Ok(())
+            })
+        }
         Architecture::GraphVgae(config) => {
             let model = GraphVgae::new(scope, config, Backend::Auto)?;
             Box::new(move |batch| {

@@ -98,6 +98,7 @@ pub fn random_tensors(architecture: &Architecture, seed: u64) -> Result<Vec<(Str
         Architecture::Graph(config) => drop(Gnn::new(scope, config, Backend::Auto)?),
         Architecture::Nodes(config) => drop(NodeGnn::new(scope, config, Backend::Auto)?),
         Architecture::GraphVgae(config) => drop(GraphVgae::new(scope, config, Backend::Auto)?),
+        Architecture::Pretraining(config) => drop(Gnn::new(scope, &config.network, Backend::Auto)?),
     }
     Ok(parameters.into_tensors().into_iter().map(|named| (named.name, named.tensor.detach())).collect())
 }
@@ -191,6 +192,9 @@ pub fn forward_work(architecture: &Architecture, batch: &Batch, is_teacher: bool
             }
             add(Work::linear(graphs, config.pooled_columns(), config.width()));
             add(Work::linear(graphs, config.width(), config.outputs));
+        }
+        Architecture::Pretraining(config) => {
+            return forward_work(&Architecture::Graph(config.network.clone()), batch, is_teacher);
         }
         Architecture::GraphVgae(GraphVgaeConfig { encoder, .. }) => {
             let mut input = encoder.node_features;

@@ -6,13 +6,13 @@ use kdgat::distill::alpha::Alpha;
 use kdgat::distill::frozen::{self, Asked, TeacherVocabulary};
 use kdgat::distill::losses::{LogitLoss, Projection, VgaeWeights};
 use kdgat::distill::objective::{
-    GatDistillation, GatObjective, GraphDistillation, GraphObjective, GraphVgaeObjective, NodeObjective, TeacherLink,
-    VgaeDistillation, VgaeObjective,
+    GatDistillation, GatObjective, GraphDistillation, GraphObjective, GraphVgaeObjective, NodeObjective,
+    PretrainingObjective, TeacherLink, VgaeDistillation, VgaeObjective,
 };
 use kdgat::distill::{CacheMode, CacheOptions, Residency, StoreShape, Teacher, TeacherOptions, Weights};
 use kdgat::graph::{Batch, Task};
 use kdgat::nn::attention::Backend;
-use kdgat::nn::{Architecture, ClassLoss, FreshParameters, Gat, Gnn, GraphVgae, NodeGnn, Scope, Vgae};
+use kdgat::nn::{Architecture, ClassLoss, FreshParameters, Gat, Gnn, GraphVgae, NodeGnn, Pretraining, Scope, Vgae};
 use kdgat::random::{self, Purpose};
 use kdgat::train::console::Console;
 use kdgat::train::objective::Objective;
@@ -114,6 +114,10 @@ impl Training {
             Architecture::GraphVgae(config) => {
                 let model = GraphVgae::new(Scope::root(&mut parameters), config, Backend::Auto)?;
                 Box::new(GraphVgaeObjective::new(model, link, None, SEED))
+            }
+            Architecture::Pretraining(config) => {
+                let model = Pretraining::new(Scope::root(&mut parameters), config, Backend::Auto)?;
+                Box::new(PretrainingObjective::new(model, SEED))
             }
             Architecture::Nodes(config) => {
                 let model = NodeGnn::new(Scope::root(&mut parameters), config, Backend::Auto)?;

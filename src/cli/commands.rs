@@ -41,6 +41,8 @@ pub enum Command {
     Curriculum(CurriculumArgs),
     /// Train a network on graphs of any kind (--data DIR or NAME.zip; --preset gin,teacher or gin,student)
     Train(Settings),
+    /// Pre-train a network on graphs of any kind without their labels (--objective masked or gt-ssl), for `kdgat train --init-from`
+    Pretrain(Settings),
     /// Train an agent that fuses a VGAE and a GAT, and compare it with fixed weights and other baselines (--preset dqn,teacher or
     /// dqn,student)
     Fusion(FusionArgs),

@@ -307,7 +307,10 @@ fn usual(models: &Ensemble) -> Result<(f64, String)> {
         Architecture::Gat(_) => {
             Ok((0.5, format!("no threshold is recorded for {}; `kdgat evaluate {run}` chooses one", model.name)))
         }
-        Architecture::Graph(_) | Architecture::Nodes(_) | Architecture::GraphVgae(_) => Err(UsageError(format!(
+        Architecture::Graph(_)
+        | Architecture::Nodes(_)
+        | Architecture::GraphVgae(_)
+        | Architecture::Pretraining(_) => Err(UsageError(format!(
             "{} was trained on graphs, not on CAN windows; `kdgat detect` needs a vgae or gat",
             model.name
         ))

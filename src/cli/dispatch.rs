@@ -35,6 +35,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Curriculum(args) => train(Stage::Curriculum, &args.settings),
         Command::Train(settings) => train(Stage::Train, &settings),
+        Command::Pretrain(settings) => train(Stage::Pretrain, &settings),
         Command::Fusion(args) => {
             let loaded = args.settings.load_for_fusion()?;
             start(&loaded.config)?;

@@ -23,6 +23,7 @@ const COMMANDS: &[(&str, Listed)] = &[
     ("classifier", Listed::Training(Stage::Classifier)),
     ("curriculum", Listed::Training(Stage::Curriculum)),
     ("train", Listed::Training(Stage::Train)),
+    ("pretrain", Listed::Training(Stage::Pretrain)),
     ("fusion", Listed::Training(Stage::Fusion)),
     ("evaluate", Listed::Reading(&[Reader::Evaluate, Reader::EvaluateDivided])),
     ("export", Listed::Reading(&[Reader::Export, Reader::ExportExamples])),

@@ -15,7 +15,7 @@ use crate::nn::gat::CLASSES;
 use crate::nn::parameters::{Init, Role};
 use crate::nn::{
     Architecture, Gat, GatConfig, Gnn, GnnConfig, GnnKind, GraphVgae, GraphVgaeConfig, InputConfig, ModelError,
-    NodeGnn, Scope, SpaceConfig, TensorSource, Vgae, VgaeConfig, vgae,
+    NodeGnn, Pretext, PretrainingConfig, Scope, SpaceConfig, TensorSource, Vgae, VgaeConfig, vgae,
 };
 
 const F32: f64 = 4.0;
@@ -62,6 +62,7 @@ pub fn weight_bytes(architecture: &Architecture) -> Result<(f64, f64), ModelErro
         Architecture::Graph(config) => drop(Gnn::new(Scope::root(&mut counted), config, Backend::Auto)?),
         Architecture::Nodes(config) => drop(NodeGnn::new(Scope::root(&mut counted), config, Backend::Auto)?),
         Architecture::GraphVgae(config) => drop(GraphVgae::new(Scope::root(&mut counted), config, Backend::Auto)?),
+        Architecture::Pretraining(config) => drop(Gnn::new(Scope::root(&mut counted), &config.network, Backend::Auto)?),
     }
     Ok((counted.parameters, counted.buffers))
 }
@@ -101,6 +102,7 @@ pub fn estimate(
         Architecture::Graph(config) => config.node_features,
         Architecture::Nodes(config) => config.node_features,
         Architecture::GraphVgae(config) => config.encoder.node_features,
+        Architecture::Pretraining(config) => config.network.node_features,
         other => other.input().node_features(),
     };
     let data = batch_data(edge_features, node_features);
@@ -178,6 +180,8 @@ pub(super) fn targets_per_node(teacher: &Architecture, nodes_per_graph: f64, com
             let latent = if compared.latents { config.latent() } else { 0 };
             (latent + config.encoder.node_features) as f64
         }
+        // No teacher of any network.
+        Architecture::Pretraining(config) => config.network.outputs as f64,
     };
     let hidden = if compared.hints { hidden_per_node(teacher, nodes_per_graph) } else { 0.0 };
     F32 * (outputs + hidden)
@@ -191,13 +195,16 @@ fn hidden_columns(architecture: &Architecture) -> f64 {
         Architecture::Graph(config) => config.pooled_columns() as f64,
         Architecture::Nodes(config) => config.width() as f64,
         Architecture::GraphVgae(config) => config.encoder.width() as f64,
+        Architecture::Pretraining(config) => config.network.pooled_columns() as f64,
     }
 }
 
 /// Values of that layer per node; a GAT's has one row per graph.
 fn hidden_per_node(architecture: &Architecture, nodes_per_graph: f64) -> f64 {
     match architecture {
-        Architecture::Vgae(_) | Architecture::Nodes(_) | Architecture::GraphVgae(_) => hidden_columns(architecture),
+        Architecture::Vgae(_) | Architecture::Nodes(_) | Architecture::GraphVgae(_) | Architecture::Pretraining(_) => {
+            hidden_columns(architecture)
+        }
         Architecture::Gat(_) => hidden_columns(architecture) / nodes_per_graph.max(1.0),
         Architecture::Graph(config) => {
             // The vectors of a PaiNN have three times the columns.
@@ -257,7 +264,7 @@ fn forward_per_node(architecture: &Architecture, fused: bool) -> f64 {
         }
         // Features, and the values of one layer: sums, hidden values of its MLP, normalised and active ones; with virtual nodes, their rows
         // for each node and the sum with them.
-        Architecture::Graph(config) => {
+        Architecture::Graph(config) | Architecture::Pretraining(PretrainingConfig { network: config, .. }) => {
             let of_virtual_nodes = if config.virtual_node { 2.0 } else { 0.0 };
             F32 * (2.0 * config.node_features as f64 + (6.0 + of_virtual_nodes) * config.width() as f64)
         }
@@ -277,6 +284,11 @@ fn activations(architecture: &Architecture, circumstances: &Circumstances) -> Li
         Architecture::Gat(config) if circumstances.fused => fused_gat_activations(config, circumstances),
         Architecture::Gat(config) => gat_activations(config, circumstances),
         Architecture::Graph(config) => graph_activations(config, circumstances),
+        Architecture::Pretraining(config) => {
+            // Growth of trees is predicted by a second pass, whose activations are stored beside those of the first.
+            let passes = if matches!(config.pretext, Pretext::GtSsl { .. }) { 2.0 } else { 1.0 };
+            graph_activations(&config.network, circumstances).times(passes)
+        }
         Architecture::GraphVgae(config) => graph_vgae_activations(config, circumstances),
         Architecture::Nodes(config) => {
             // Of each layer: values, sums and normalised output.
@@ -474,7 +486,9 @@ fn edge_terms(architecture: &Architecture) -> Option<EdgeTerms> {
             (2, vgae_widths(config).into_iter().chain([config.input.node_features() as f64]).collect())
         }
         Architecture::Gat(config) => (1, vec![(config.hidden * config.heads) as f64; config.layers as usize]),
-        Architecture::Graph(_) | Architecture::Nodes(_) | Architecture::GraphVgae(_) => (0, Vec::new()),
+        Architecture::Graph(_) | Architecture::Nodes(_) | Architecture::GraphVgae(_) | Architecture::Pretraining(_) => {
+            (0, Vec::new())
+        }
     };
     let features = (scalings * EDGE_FEATURES) as f64;
     architecture.reads_edge_features().then_some(EdgeTerms { features, widths })

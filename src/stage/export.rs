@@ -138,6 +138,10 @@ fn onnx(model: &TrainedModel, description: &Value) -> Result<Vec<u8>, StageError
             let text = "an autoencoder cannot be exported as ONNX; its safetensors and JSON files can be read";
             return Err(StageError::Input(format!("{}: {text}", model.name)));
         }
+        Architecture::Pretraining(_) => {
+            let text = "a pre-trained network has no outputs to export; begin a training with it (kdgat train --init-from) and export that";
+            return Err(StageError::Input(format!("{}: {text}", model.name)));
+        }
     })
 }
 

@@ -41,8 +41,8 @@ pub fn examples(config: &Config, model: &TrainedModel, count: usize) -> Result<E
         Architecture::Gat(_) | Architecture::Vgae(_) => of_windows(config, model, count),
         Architecture::Graph(architecture) => of_graphs(config, model, architecture, count),
         Architecture::Nodes(architecture) => of_nodes(config, model, architecture, count),
-        Architecture::GraphVgae(_) => Err(StageError::Input(format!(
-            "{}: examples of an autoencoder of graphs are not written; leave out --examples",
+        Architecture::GraphVgae(_) | Architecture::Pretraining(_) => Err(StageError::Input(format!(
+            "{}: examples of autoencoders of graphs and of pre-trained networks are not written; leave out --examples",
             model.name
         ))),
     }

@@ -16,6 +16,9 @@ use crate::evaluate::graphs::Metric;
 use crate::files;
 use crate::graph::Task;
 
+/// Mark of runs that may have seen their test items.
+const SAW_TESTS_MARK: &str = " (transductive)";
+
 /// Writes the results of runs to a folder. Returns the tables for the user.
 pub(super) fn write_results(
     folder: &Path,
@@ -65,14 +68,15 @@ fn text(of: &Subject, runs: &[RunResult], compared: &Compared<'_>) -> String {
         count: count.to_owned(),
         cells: metrics.iter().map(|name| (*name).to_owned()).collect(),
     };
+    let marked = |name: &str, saw_tests: bool| format!("{name}{}", if saw_tests { SAW_TESTS_MARK } else { "" });
     let of_run = |run: &RunResult| Line {
-        name: run.model.clone(),
+        name: marked(&run.model, run.saw_tests),
         parameters: run.parameters.to_string(),
         count: run.test_graphs.to_string(),
         cells: metrics.iter().map(|metric| run.metric(metric).map_or("–".to_owned(), cell)).collect(),
     };
     let of_group = |group: &Group| Line {
-        name: group.name.clone(),
+        name: marked(&group.name, group.runs.iter().any(|run| run.saw_tests)),
         parameters: group.runs[0].parameters.to_string(),
         count: group.runs.len().to_string(),
         cells: metrics.iter().map(|metric| group.mean(metric).text()).collect(),
@@ -94,6 +98,13 @@ fn text(of: &Subject, runs: &[RunResult], compared: &Compared<'_>) -> String {
     let width = every.iter().chain(&means).map(|line| line.name.chars().count()).max().unwrap_or(0);
     let mut text = format!("{}\n\n{}", of.dataset, aligned(&every, width));
     text += &format!("\nmeans over runs that differ by fold or seed\n\n{}", aligned(&means, width));
+    if runs.iter().any(|run| run.saw_tests) {
+        text += &format!(
+            "\n{}: learned from these test {} without their labels, or began with weights that may have seen them (--transductive)\n",
+            SAW_TESTS_MARK.trim_start(),
+            of.unit
+        );
+    }
     if let Some(first) = compared.repeats().next() {
         let others: String = compared.repeats().skip(1).map(|repeat| format!(", {}", repeat.text())).collect();
         text += &format!("\ncounted once, with equal settings, fold and seed: {}{others}\n", first.text());
@@ -172,6 +183,27 @@ fn write_json(
     let path = folder.join("graph_metrics.json");
     let text = serde_json::to_vec_pretty(&content).map_err(|problem| files::failed("write", &path)(problem.into()))?;
     save(&path, &text)
+}
+
+/// The file of predicted and real growth of a test tree.
+const GROWTH: &str = "growth.json";
+
+/// Writes the growth of a test tree by each model that predicts it; removes that of an earlier evaluation if there is none.
+pub(super) fn write_growth(
+    folder: &Path,
+    of: &Subject,
+    length_unit: Option<&str>,
+    models: Vec<Value>,
+) -> Result<(), StageError> {
+    let path = folder.join(GROWTH);
+    if models.is_empty() {
+        return match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error(&path)(error)),
+            _ => Ok(()),
+        };
+    }
+    let content = json!({ "format_version": 1, "dataset": of.dataset, "length_unit": length_unit, "models": models });
+    save(&path, &serde_json::to_vec(&content).map_err(|problem| file_error(&path)(problem.into()))?)
 }
 
 fn write_csv(folder: &Path, runs: &[RunResult]) -> Result<(), StageError> {

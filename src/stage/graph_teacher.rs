@@ -79,6 +79,7 @@ fn expect_fitting(
     let Architecture::Graph(architecture) = &found.architecture else {
         let kind = match &found.architecture {
             Architecture::GraphVgae(_) => "an autoencoder of graphs".to_owned(),
+            Architecture::Pretraining(_) => "pre-trained alone (begin a training with it: --init-from)".to_owned(),
             other => format!("a {} of CAN windows", other.model_name()),
         };
         return Err(StageError::Input(format!("the {name} {path} is {kind}; train one with {command}")));

@@ -59,6 +59,12 @@ impl<'a> GraphNetwork<'a> {
     }
 }
 
+/// True for a tensor of a graph network's head.
+pub(super) fn is_of_head(name: &str) -> bool {
+    // Of networks in space, as schnetpack calls it.
+    name.starts_with("head.") || name.starts_with("output_modules.")
+}
+
 /// The training and validation graphs of a division in batches.
 ///
 /// # Errors
@@ -75,8 +81,7 @@ impl<'a> Workload<'a> for GraphNetwork<'a> {
     type Plan = Epochs;
 
     fn is_of_head(&self, name: &str) -> bool {
-        // Of networks in space, as schnetpack calls it.
-        name.starts_with("head.") || name.starts_with("output_modules.")
+        is_of_head(name)
     }
 
     fn opened(&self) -> Opened<'a> {

@@ -7,10 +7,11 @@ use super::StageError;
 use super::recorded_division::{RecordedSplit, SAW_TESTS, recorded_split};
 use super::teacher;
 use crate::config::Config;
+use crate::config::run_settings::BEGINS_WITH;
 use crate::distill::frozen::LoadedModel;
-use crate::nn::FreshParameters;
 use crate::nn::parameters::Role;
 use crate::nn::weights::expect_finite;
+use crate::nn::{Architecture, FreshParameters};
 
 /// Key of the weights' digest among the inputs of a run.
 pub const DIGEST: &str = "initial_weights";
@@ -42,9 +43,14 @@ impl InitialWeights {
         Ok(Some(Self { model, freezes: config.training.freeze }))
     }
 
-    /// The digest that identifies it among a run's inputs.
+    /// The digest that identifies it among a run's inputs, and its kind, by which tables group runs.
     pub fn inputs(&self) -> Map<String, Value> {
-        Map::from_iter([(DIGEST.to_owned(), json!(self.model.weights.digest()))])
+        let kind = match &self.model.architecture {
+            Architecture::Pretraining(config) => config.pretext.as_str(),
+            other => other.model_name(),
+        };
+        let digest = (DIGEST.to_owned(), json!(self.model.weights.digest()));
+        Map::from_iter([digest, (BEGINS_WITH.to_owned(), json!(kind))])
     }
 
     /// Copies every tensor that the model has by name and shape, but for those of the new model's head. Returns a line for the user.

@@ -142,7 +142,7 @@ fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
         Stage::Classifier | Stage::Curriculum => Architecture::Gat(gat_config(config, &data)?),
         Stage::Fusion => return Err(no_plan()),
         // Its datasets have a plan of their own.
-        Stage::Train => return Err(no_plan_of_graphs()),
+        Stage::Train | Stage::Pretrain => return Err(no_plan_of_graphs()),
     };
     // The error for a missing teacher names the command that trains it.
     let teachers = teacher::find(config, stage, &data)?.map(|found| found.architectures()).unwrap_or_default();

@@ -34,6 +34,11 @@ fn is_deployed(name: &str) -> bool {
     !name.starts_with("projection.") && !name.starts_with("hint.")
 }
 
+/// True if a run's model is registered as the teacher of its dataset.
+fn becomes_teacher(config: &Config, stage: Stage) -> bool {
+    config.model.size.starts_with("teacher") && !config.distillation.use_kd && stage != Stage::Pretrain
+}
+
 /// A run that is about to start or to be resumed.
 pub struct Run<'a> {
     pub(super) config: &'a Config,
@@ -107,7 +112,7 @@ impl<'a> Run<'a> {
             initial_weights: extra_inputs.get(initial_weights::DIGEST),
         };
         let decided = resumes.then(|| resume::check(config, stage, &run_inputs, &directory)).transpose()?;
-        if config.model.size.starts_with("teacher") && !config.distillation.use_kd && follows.is_none() {
+        if becomes_teacher(config, stage) && follows.is_none() {
             Registry::new(&config.distillation.teachers_dir).check_writable(&origin.dataset.name)?;
         }
         let log = directory.file("log.txt");
@@ -254,7 +259,7 @@ impl<'a> Run<'a> {
         }
         if summary.ending != Ending::Interrupted {
             // The summary is written last: a folder with a summary is completely finished.
-            if self.config.model.size.starts_with("teacher") && !self.config.distillation.use_kd {
+            if becomes_teacher(self.config, self.stage) {
                 let folder = teacher::register(self.config, &self.directory.file(BEST), &outcome)?;
                 let dataset = &self.origin.dataset.name;
                 self.console.line(&format!("registered as the teacher of {dataset}: {}", folder.display()));

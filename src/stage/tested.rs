@@ -2,11 +2,15 @@
 
 use std::path::PathBuf;
 
-use super::graph_results::write_results;
+use serde_json::json;
+
+use super::graph_results::{write_growth, write_results};
+use super::recorded_division::recorded_split;
 use super::recorded_runs::{Subject, recorded_runs};
 use super::tested_autoencoders::Reconstructions;
 use super::tested_graphs::TestGraphs;
 use super::tested_nodes::TestNodes;
+use super::tested_pretraining::PretextAnswers;
 use super::tested_rows::{ModelRows, TestedRows};
 use super::{EvaluateOptions, StageError};
 use crate::config::{Config, DataKind};
@@ -76,6 +80,8 @@ pub enum Measured {
     },
     /// Errors of an autoencoder.
     Reconstructed(Reconstructions),
+    /// Answers of a pre-trained network.
+    Answered(PretextAnswers),
 }
 
 /// The measurements of a model, and the facts beside them.
@@ -125,7 +131,7 @@ fn evaluate<T: TestSet>(
     };
     // All are checked before the first one is scored.
     let splits = runs.iter().map(|(model, recorded)| set.split_of(model, recorded)).collect::<Result<Vec<_>, _>>()?;
-    let mut evaluated = Vec::new();
+    let (mut evaluated, mut grown) = (Vec::new(), Vec::new());
     for ((model, recorded), split) in runs.iter().zip(&splits) {
         eprintln!("scoring with {}", model.name);
         let mut scored = set.score(model, recorded, split)?;
@@ -137,13 +143,24 @@ fn evaluate<T: TestSet>(
             (Some(_), Measured::Reconstructed(_)) => {
                 eprintln!("{} is an autoencoder: it has no predictions to write", model.name);
             }
+            (Some(_), Measured::Answered(_)) => {
+                eprintln!("{} is pre-trained: it has no predictions to write", model.name);
+            }
             (None, _) => {}
         }
-        evaluated.push(result(model, &schema, scored, (options.resamples, config.training.seed)));
+        if let Measured::Answered(answers) = &mut scored.measured
+            && let Some(tree) = answers.grown.take()
+        {
+            grown.push(json!({ "model": model.name, "tree": tree }));
+        }
+        let saw_tests = recorded_split(&model.path)?.is_some_and(|split| split.saw_tests);
+        let scored = result(model, &schema, scored, (options.resamples, config.training.seed));
+        evaluated.push(RunResult { saw_tests, ..scored });
     }
     predictions.map(TestedRows::finish).transpose()?;
     let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
     let text = write_results(&folder, &subject, schema.task, &evaluated)?;
+    write_growth(&folder, &subject, schema.space.as_ref().and_then(|space| space.length_unit.as_deref()), grown)?;
     Ok((text, folder))
 }
 
@@ -156,6 +173,7 @@ fn result(model: &TrainedModel, schema: &Schema, scored: Scored, (resamples, see
             [tested.metrics(schema, resamples, seed), simplest.metrics(schema, 0, seed)]
         }
         Measured::Reconstructed(errors) => errors.metrics(resamples, seed),
+        Measured::Answered(answers) => answers.metrics(resamples, seed),
     };
     metrics.extend(more);
     of_simplest.extend(more_of_chance);
@@ -165,6 +183,7 @@ fn result(model: &TrainedModel, schema: &Schema, scored: Scored, (resamples, see
         distilled: model.distilled,
         parameters: model.num_parameters(),
         seed: model.seed,
+        saw_tests: false,
         seen_graphs: seen,
         test_graphs: count,
         settings: model.settings.iter().cloned().collect(),

@@ -17,7 +17,7 @@ use crate::nn::attention::Backend;
 use crate::nn::graph_vgae::{features, graph_errors};
 use crate::nn::layers::Mode;
 use crate::nn::{
-    Architecture, EdgeDraw, GivenTensors, GraphVgae, GraphVgaeConfig, GraphVgaeOutput, ModelError, Scope, weights,
+    Architecture, Draw, GivenTensors, GraphVgae, GraphVgaeConfig, GraphVgaeOutput, ModelError, Scope, weights,
 };
 
 /// Names of the terms of the error, in the order of [`Errors`].
@@ -163,7 +163,7 @@ impl Test<'_> {
         batch: &Batch,
         forward: &dyn Fn(&Batch) -> Result<GraphVgaeOutput, ModelError>,
     ) -> Result<Vec<Errors>, EvaluateError> {
-        let errors = graph_errors(&forward(batch)?, self.architecture, batch, EdgeDraw::FIXED)?;
+        let errors = graph_errors(&forward(batch)?, self.architecture, batch, Draw::FIXED)?;
         let column = |term: &Option<Tensor>| match term {
             Some(term) => Ok(weights::floats(term)?.into_iter().map(f64::from).collect()),
             None => Ok::<_, EvaluateError>(vec![f64::NAN; batch.num_graphs()]),

@@ -15,13 +15,14 @@ use super::recorded_runs::sections_of;
 use super::teacher::data_flag;
 use super::tested::{Measured, Scored, TestSet};
 use super::tested_autoencoders::Reconstructions;
+use super::tested_pretraining::PretextAnswers;
 use super::{StageError, foreign, setup, training};
 use crate::config::Config;
 use crate::distill::TargetName;
 use crate::distill::foreign::ForeignTargets;
 use crate::evaluate::graphs::{Metric, Tested};
 use crate::evaluate::molecules::{self, DrawnGraph, Rank};
-use crate::evaluate::{EvaluateError, TrainedModel, retrieval};
+use crate::evaluate::{EvaluateError, TrainedModel, retrieval, tree_descriptors};
 use crate::graph::dataset::{self, FoldOptions, GraphSplit};
 use crate::graph::{AssembleOptions, Batch, Level, Loader, LoaderOptions, Schema, Store, StoreError, Task, Vocabulary};
 use crate::memory::{Meter, by_halves};
@@ -178,7 +179,7 @@ impl TestSet for TestGraphs<'_> {
 
     fn split_of(&self, model: &TrainedModel, recorded: &Recorded) -> Result<GraphSplit, StageError> {
         let dataset = &self.store.manifest().dataset;
-        if !matches!(model.description.architecture, Architecture::GraphVgae(_)) {
+        if !matches!(model.description.architecture, Architecture::GraphVgae(_) | Architecture::Pretraining(_)) {
             let architecture = graph_network(model, dataset)?;
             if architecture.level != self.schema.level {
                 let [own, found] = [self.schema.level, architecture.level].map(Level::units);
@@ -202,6 +203,10 @@ impl TestSet for TestGraphs<'_> {
             let split = of_classes(&self.store, split, &architecture.classes)?;
             let errors = Reconstructions::new(model, architecture, &self.store, &split, self.device, kernel)?;
             return scored(&self.store, &split, Measured::Reconstructed(errors));
+        }
+        if let Architecture::Pretraining(architecture) = &model.description.architecture {
+            let answers = PretextAnswers::new(model, architecture, &self.store, split, self.device, kernel)?;
+            return scored(&self.store, split, Measured::Answered(answers));
         }
         let architecture = graph_network(model, &self.store.manifest().dataset)?;
         let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(self.device)?));
@@ -271,6 +276,7 @@ impl TestGraphs<'_> {
         };
         let command = match model.description.architecture {
             Architecture::GraphVgae(_) => "autoencoder",
+            Architecture::Pretraining(_) => "pretrain",
             _ => "train",
         };
         Err(StageError::Input(format!(
@@ -337,14 +343,17 @@ impl TestGraphs<'_> {
         molecules::ranked(&errors, &nodes).into_iter().map(draw).collect()
     }
 
-    /// Metrics on the test graphs of a model that is linear in the sums of node features, for values; none for other tasks, or if there are
-    /// too few training graphs.
+    /// Metrics on the test graphs of a model that is linear in the sums of node features, for values, or in descriptors, for the classes of
+    /// rooted trees; none for other tasks, or if there are too few training graphs.
     fn linear_metrics(&mut self, division: &FoldOptions, split: &GraphSplit) -> Result<Vec<Metric>, StageError> {
         if let Some((_, metrics)) = self.linear.iter().find(|(known, _)| known == division) {
             return Ok(metrics.clone());
         }
         let metrics = match self.schema.task {
             Task::Regression if self.schema.level.is_graph() => self.linear_model(split)?,
+            Task::Classification => {
+                tree_descriptors::classify(&self.store, &self.schema, &split.training, &split.test)?
+            }
             _ => None,
         };
         let metrics =

@@ -12,6 +12,7 @@ use super::graphs::GraphNetwork;
 use super::initial_weights::InitialWeights;
 use super::nodes::NodeClassifier;
 use super::outcome::Outcome;
+use super::pretraining::PretrainedNetwork;
 use super::run::{Prepared, Run};
 use super::setup::Origin;
 use super::teacher::{FoundTeacher, TeacherIdentity};
@@ -179,6 +180,10 @@ impl TeacherSource {
 ///
 /// Several processes train together if the environment says so.
 pub fn run_stage(stage: Stage, config: &Config) -> Result<Outcome, StageError> {
+    // Presets of students ask for a teacher, which pre-training does not have.
+    let mut alone = config.clone();
+    alone.distillation.use_kd &= stage != Stage::Pretrain;
+    let config = &alone;
     let together = together::join(stage, config)?;
     match (stage, config.data_kind) {
         (Stage::Autoencoder, DataKind::Graphs) => train(|| GraphAutoencoder::open(config), together),
@@ -186,6 +191,11 @@ pub fn run_stage(stage: Stage, config: &Config) -> Result<Outcome, StageError> {
         (Stage::Classifier | Stage::Curriculum, _) => train(|| WindowClassifier::open(config, stage), together),
         (Stage::Train, DataKind::OneGraph) => train(|| NodeClassifier::open(config), together),
         (Stage::Train, DataKind::Graphs | DataKind::Windows) => train(|| GraphNetwork::open(config), together),
+        (Stage::Pretrain, DataKind::OneGraph) => Err(StageError::Input(
+            "kdgat pretrain learns from many graphs, and the data are one large graph; train on it with `kdgat train`"
+                .into(),
+        )),
+        (Stage::Pretrain, _) => train(|| PretrainedNetwork::open(config), together),
         (Stage::Fusion, _) => Err(StageError::Input("an agent of `kdgat fusion` is trained by that command".into())),
     }
 }

@@ -578,7 +578,7 @@ fn values_are_learned_and_a_resumed_run_is_the_same() {
     let [_, _, error, _, explained] = numbers[..] else { panic!("{line}") };
     assert!(error < 0.8 && explained > 0.9, "values from 4 to 15: {text}");
     // The target is linear in the number of nodes but for the mean of a feature.
-    let linear = text.lines().find(|line| line.starts_with("linear in node features")).unwrap();
+    let linear = text.lines().find(|line| line.starts_with("linear in features")).unwrap();
     let numbers: Vec<f64> = linear.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [_, error, _, explained] = numbers[..] else { panic!("{linear}") };
     assert!(error < 0.8 && explained > 0.9, "{text}");

@@ -10,4 +10,6 @@ mod graph_sources;
 mod separate_tests;
 mod space_sources;
 mod space_training;
+mod tree_pretraining;
+mod tree_sources;
 mod tree_training;

@@ -57,6 +57,11 @@ fn a_network_over_paths_is_trained_taught_and_evaluated() {
         of_teacher.unwrap().split(',').find_map(|cell| cell.parse().ok().filter(|value| *value <= 1.0)).unwrap();
     assert!(accuracy > 0.9, "{metrics}");
 
+    // Straight and winding trees differ in their extents, which logistic regression on descriptors reads.
+    let text = fs::read_to_string(place.path().join("runs/trees/evaluation/graph_metrics.json")).unwrap();
+    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(found["linear"]["accuracy"]["mean"].as_f64().unwrap() > 0.9, "{}", found["linear"]);
+
     let verified = place.success(&["teachers", "verify"]);
     assert!(verified.contains("trees/graph"), "{verified}");
 

@@ -28,6 +28,12 @@ fn the_tutorial_on_graphs() {
     });
 }
 
+/// Its trees are written by a script on the page.
+#[test]
+fn the_tutorial_on_trees() {
+    follow("docs/tutorial-trees.md", &[]);
+}
+
 /// Its graph is written by a script on the page.
 #[test]
 fn the_tutorial_on_nodes() {

@@ -37,6 +37,10 @@ pub enum Purpose {
     Taught = 14,
     /// Pairs of nodes without an edge.
     NonEdges = 15,
+    /// Nodes whose features are hidden in pre-training.
+    Masking = 16,
+    /// Pairs of nodes of a tree of which neither is an ancestor of the other.
+    UnrelatedPairs = 17,
 }
 
 /// 2^64 divided by the golden ratio, odd: its bits look random.

@@ -96,7 +96,10 @@ impl Network {
         let (embedding, layers, edge_scaling) = match architecture {
             Architecture::Gat(config) => (config.embedding, gat(&weights, config, precision)?, &config.edge_scaling),
             Architecture::Vgae(config) => (config.embedding, vgae(&weights, config, precision)?, &config.edge_scaling),
-            Architecture::Graph(_) | Architecture::Nodes(_) | Architecture::GraphVgae(_) => {
+            Architecture::Graph(_)
+            | Architecture::Nodes(_)
+            | Architecture::GraphVgae(_)
+            | Architecture::Pretraining(_) => {
                 return Err(CarError::Unsupported(format!(
                     "{name} is no model of CAN windows; --c writes models of those"
                 )));

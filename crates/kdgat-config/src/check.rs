@@ -22,6 +22,8 @@ pub enum Stage {
     Fusion,
     /// `kdgat train`: a network on any graphs, or on one large graph.
     Train,
+    /// `kdgat pretrain`: a network on any graphs, without their labels.
+    Pretrain,
 }
 
 impl Stage {
@@ -33,12 +35,13 @@ impl Stage {
             Stage::Curriculum => "curriculum",
             Stage::Fusion => "fusion",
             Stage::Train => "train",
+            Stage::Pretrain => "pretrain",
         }
     }
 
     /// The stage of a command's name, as a run records it.
     pub fn of_command(name: &str) -> Option<Stage> {
-        let all = [Self::Autoencoder, Self::Classifier, Self::Curriculum, Self::Fusion, Self::Train];
+        let all = [Self::Autoencoder, Self::Classifier, Self::Curriculum, Self::Fusion, Self::Train, Self::Pretrain];
         all.into_iter().find(|stage| stage.command() == name)
     }
 
@@ -53,13 +56,14 @@ impl Stage {
             Stage::Autoencoder => ModelKind::Vgae,
             Stage::Classifier | Stage::Curriculum => ModelKind::Gat,
             Stage::Fusion => ModelKind::Dqn,
-            Stage::Train => ModelKind::Gin,
+            Stage::Train | Stage::Pretrain => ModelKind::Gin,
         }
     }
 
     /// True if the stage trains this architecture.
     pub fn trains(self, model: ModelKind) -> bool {
-        model == self.model() || (self == Stage::Train && !matches!(model, ModelKind::Vgae | ModelKind::Dqn))
+        let is_of_graphs = !matches!(model, ModelKind::Vgae | ModelKind::Dqn);
+        model == self.model() || (matches!(self, Stage::Train | Stage::Pretrain) && is_of_graphs)
     }
 }
 

@@ -12,7 +12,8 @@ pub fn is_node_store(config: &Config) -> bool {
 
 /// True if a stage trains on graphs that are no CAN windows, or on one large graph.
 pub fn trains_on_graphs(config: &Config, stage: Stage) -> bool {
-    stage == Stage::Train || (stage == Stage::Autoencoder && config.data_kind == DataKind::Graphs)
+    matches!(stage, Stage::Train | Stage::Pretrain)
+        || (stage == Stage::Autoencoder && config.data_kind == DataKind::Graphs)
 }
 
 /// True if batches of one large graph read the features of some of its nodes.

@@ -42,7 +42,7 @@ pub fn may_read(stage: Stage, field: &Field) -> bool {
     if stage == Stage::Autoencoder {
         configs[1].data_kind = DataKind::Graphs;
     }
-    if stage == Stage::Train {
+    if matches!(stage, Stage::Train | Stage::Pretrain) {
         for model in [ModelKind::PaiNN, ModelKind::Sgmp] {
             let mut of_positions = configs[0].clone();
             of_positions.model.model = model;
@@ -103,20 +103,41 @@ pub(super) static OF_TRAIN: Rule = Rule {
     remedy: "use `kdgat train` or drop it",
 };
 
+pub(super) static OF_NETWORKS: Rule = Rule {
+    is_read: |_, stage| matches!(stage, Stage::Train | Stage::Pretrain),
+    because: "only `kdgat train` and `kdgat pretrain` read it",
+    remedy: "use `kdgat train` or drop it",
+};
+
+pub(super) static OF_PRETRAINING: Rule = Rule {
+    is_read: |_, stage| stage == Stage::Pretrain,
+    because: "only `kdgat pretrain` reads it",
+    remedy: "use `kdgat pretrain` or drop it",
+};
+
+pub(super) static MASKS: Rule = Rule {
+    is_read: |config, _| config.graphs.objective == PretrainingObjectiveChoice::Masked,
+    because: "gt-ssl hides no features of single nodes",
+    remedy: "use --objective masked or drop it",
+};
+
+pub(super) static HAS_TEACHER: Rule =
+    Rule { is_read: |_, stage| stage != Stage::Pretrain, because: "pre-training has no teacher", remedy: "drop it" };
+
 pub(super) static OF_SPACE: Rule = Rule {
-    is_read: |config, stage| stage == Stage::Train && config.model.model.is_in_space(),
+    is_read: |config, stage| matches!(stage, Stage::Train | Stage::Pretrain) && config.model.model.is_in_space(),
     because: "only a schnet or painn reads it",
     remedy: "use --preset schnet,student or painn,teacher, or drop it",
 };
 
 pub(super) static OF_POSITIONS: Rule = Rule {
-    is_read: |config, stage| stage == Stage::Train && config.model.model.reads_positions(),
+    is_read: |config, stage| matches!(stage, Stage::Train | Stage::Pretrain) && config.model.model.reads_positions(),
     because: "only networks of positions read it",
     remedy: "use --preset schnet,student, painn,teacher or sgmp,student, or drop it",
 };
 
 pub(super) static OF_SGMP: Rule = Rule {
-    is_read: |config, stage| stage == Stage::Train && config.model.model == ModelKind::Sgmp,
+    is_read: |config, stage| matches!(stage, Stage::Train | Stage::Pretrain) && config.model.model == ModelKind::Sgmp,
     because: "only an sgmp reads it",
     remedy: "use --preset sgmp,student, or drop it",
 };
@@ -139,8 +160,14 @@ pub(super) static HAS_INITIAL_WEIGHTS: Rule = Rule {
     remedy: "name others with --init-from, or drop it",
 };
 
+pub(super) static MAY_SEE_TESTS: Rule = Rule {
+    is_read: |config, stage| config.training.init_from.is_some() || stage == Stage::Pretrain,
+    because: "the weights are random at first",
+    remedy: "name others with --init-from, or drop it",
+};
+
 pub(super) static IS_DIVIDED: Rule = Rule {
-    is_read: |config, stage| stage == Stage::Train || trains_on_graphs(config, stage),
+    is_read: trains_on_graphs,
     because: "the test set of CAN windows is a folder of its own",
     remedy: "drop it",
 };
@@ -173,7 +200,7 @@ pub(super) static AVERAGES_CLASSES: Rule = Rule {
     is_read: |config, stage| match stage {
         Stage::Classifier | Stage::Curriculum => true,
         Stage::Train => config.data_kind == DataKind::OneGraph,
-        Stage::Autoencoder | Stage::Fusion => false,
+        Stage::Autoencoder | Stage::Fusion | Stage::Pretrain => false,
     },
     because: "only the class probabilities of classifiers are averaged: a gat's, or those of `kdgat train` on one large graph",
     remedy: "drop it",
@@ -378,7 +405,7 @@ pub(super) static OF_VGAE: Rule = Rule {
 
 pub(super) static HAS_HEADS: Rule = Rule {
     is_read: |config, stage| match stage {
-        Stage::Train => config.model.model == ModelKind::Gat,
+        Stage::Train | Stage::Pretrain => config.model.model == ModelKind::Gat,
         _ => !trains_on_graphs(config, stage) || config.graphs.encoder == EncoderChoice::Gat,
     },
     because: "only a gat has attention heads",

@@ -14,7 +14,15 @@ use super::rules::DISTILS;
 pub const TEACHER: &str = "teacher";
 
 /// Digests in `inputs` of the models that a run learned from, with their names as settings.
-const LEARNED_FROM: [(&str, &str); 2] = [("teacher_digest", TEACHER), ("difficulty_model_digest", "difficulty_model")];
+const LEARNED_FROM: [(&str, &str); 3] = [
+    ("teacher_digest", TEACHER),
+    ("difficulty_model_digest", "difficulty_model"),
+    ("initial_weights", "initial_weights"),
+];
+/// Key among the inputs of a run, and setting, of the kind of model whose weights it began with.
+pub const BEGINS_WITH: &str = "begins_with";
+/// Setting of a run that may have seen its test items.
+const SAW_TESTS: &str = "saw_tests";
 /// Field that says whether there is a teacher, as its digest does.
 const USE_KD: &str = "use_kd";
 /// Setting with the number of teachers, if there are several: their weights are part of the teacher's digest.
@@ -37,6 +45,10 @@ pub fn settings(recorded: &Value) -> Vec<Setting> {
     let dataset = &inputs["dataset"];
     if let (Some(name), Some(digest)) = (dataset["name"].as_str(), dataset["digest"].as_str()) {
         found.push((DATA.to_owned(), Value::from(format!("{name} {}", short(digest)))));
+    }
+    found.extend(inputs[BEGINS_WITH].as_str().map(|kind| (BEGINS_WITH.to_owned(), Value::from(kind))));
+    if inputs["split"][SAW_TESTS] == true {
+        found.push((SAW_TESTS.to_owned(), Value::Bool(true)));
     }
     for (input, name) in LEARNED_FROM {
         found.extend(inputs[input].as_str().map(|digest| (name.to_owned(), Value::from(short(digest)))));

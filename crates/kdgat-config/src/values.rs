@@ -402,6 +402,13 @@ choices! {
         /// Bessel functions (Klicpera et al. 2020)
         Bessel = "bessel",
     }
+    /// The question of a pre-training.
+    PretrainingObjectiveChoice {
+        /// Predict the features of nodes that are hidden
+        Masked = "masked",
+        /// Tell order, kinship and growth of the nodes of rooted trees (GT-SSL, Zhang et al. 2024)
+        GtSsl = "gt-ssl",
+    }
     /// The layers of the encoder of an autoencoder of graphs.
     EncoderChoice {
         /// Graph isomorphism network; with edge features GIN-E

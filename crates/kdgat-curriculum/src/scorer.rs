@@ -15,7 +15,7 @@ use kdgat_nn::graph_vgae::graph_errors;
 use kdgat_nn::layers::Mode;
 use kdgat_nn::parameters::GivenTensors;
 use kdgat_nn::weights;
-use kdgat_nn::{Architecture, EdgeDraw, GraphVgae, ModelError, Scope, Vgae};
+use kdgat_nn::{Architecture, Draw, GraphVgae, ModelError, Scope, Vgae};
 use kdgat_torch::device;
 use kdgat_train::interrupt;
 use kdgat_train::memory::{Meter, by_halves, retry_on_oom};
@@ -57,7 +57,7 @@ impl Network {
             }
             Self::Graphs(model) => {
                 let output = model.forward(batch, Mode::Evaluation)?;
-                let errors = graph_errors(&output, model.config(), batch, EdgeDraw::FIXED)?;
+                let errors = graph_errors(&output, model.config(), batch, Draw::FIXED)?;
                 let or_zero = |term: Option<Tensor>| term.map_or_else(|| errors.total.f_zeros_like(), Ok);
                 Ok([or_zero(errors.features)?, or_zero(errors.categories)?, errors.total])
             }

@@ -25,6 +25,9 @@ pub struct RunResult {
     pub fold: String,
     /// Seed of its training.
     pub seed: Option<u64>,
+    /// True if it began with weights that may have seen its test graphs (`--transductive`), or learned from them without labels.
+    #[serde(default)]
+    pub saw_tests: bool,
     /// Number of graphs that it saw in training or validation.
     pub seen_graphs: usize,
     /// Number of test graphs.
@@ -37,7 +40,7 @@ pub struct RunResult {
     pub metrics: Vec<Metric>,
     /// The same metrics for always predicting the most frequent class, or the mean.
     pub baseline: Vec<Metric>,
-    /// The same metrics for a model that is linear in the sums of node features; empty if there is none.
+    /// The same metrics for a model that is linear in the sums of node features, or in descriptors of trees; empty if there is none.
     pub linear: Vec<Metric>,
     /// The same metrics for label propagation; empty for many graphs.
     pub propagated: Vec<Metric>,
@@ -89,7 +92,7 @@ pub fn metric_names(runs: &[RunResult]) -> Vec<&str> {
 
 /// True if a smaller value of this metric is better.
 pub fn lower_is_better(metric: &str) -> bool {
-    let errors = [" MAE", " RMSE", " rank", " MSE", " CE", " BCE"];
+    let errors = [" MAE", " RMSE", " rank", " MSE", " CE", " BCE", " EMD", " hinge"];
     metric == "error" || errors.iter().any(|ending| metric.ends_with(ending))
 }
 
@@ -225,8 +228,8 @@ fn over_folds(runs: &[RunResult], value: impl Fn(&RunResult) -> f64) -> Mean {
 
 /// Name of the simplest baseline.
 pub const BASELINE: &str = "most frequent or mean";
-/// Name of the linear model.
-pub const LINEAR: &str = "linear in node features";
+/// Name of the linear model: least squares on the sums of node features, or for classes of rooted trees logistic regression on their descriptors.
+pub const LINEAR: &str = "linear in features";
 /// Name of label propagation.
 pub const PROPAGATED: &str = "label propagation";
 

@@ -28,6 +28,7 @@ pub mod held_out;
 pub mod id_list;
 pub mod judge;
 pub mod label_propagation;
+pub mod logistic;
 pub mod metrics;
 pub mod models;
 pub mod molecules;
@@ -45,6 +46,7 @@ pub mod teacher_worth;
 mod test_runs;
 pub mod text_table;
 pub mod threshold;
+pub mod tree_descriptors;
 pub mod windows;
 
 pub use calibration::{Calibration, CarScale, Scale};

@@ -131,7 +131,10 @@ impl Scorer {
         let mut given = GivenTensors::new(tensors);
         let network = match &model.description.architecture {
             Architecture::Gat(config) => Network::Gat(Gat::new(Scope::root(&mut given), config, kernel)?),
-            Architecture::Graph(_) | Architecture::Nodes(_) | Architecture::GraphVgae(_) => {
+            Architecture::Graph(_)
+            | Architecture::Nodes(_)
+            | Architecture::GraphVgae(_)
+            | Architecture::Pretraining(_) => {
                 return Err(EvaluateError::Input(format!(
                     "{} was trained on graphs of other kinds than CAN windows; name that dataset with --data",
                     model.name

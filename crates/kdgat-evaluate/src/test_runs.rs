@@ -20,6 +20,7 @@ pub fn run(distilled: bool, fold: usize, seed: u64, accuracy: f64) -> RunResult 
         parameters: 100,
         fold: format!("fold {fold} of 10"),
         seed: Some(seed),
+        saw_tests: false,
         seen_graphs: 90,
         test_graphs: 10,
         settings: settings.as_object().unwrap().clone(),

@@ -1,9 +1,13 @@
 //! Baselines of learned fusion: each model alone, the best fixed weight, logistic regression, a small perceptron.
 
-use super::logistic::{Labelled, Logistic};
+use super::scaling::VALUES;
 use super::small_mlp::SmallMlp;
 use super::{ACTIONS, FusionError, Observations, World, weight};
+use kdgat_evaluate::logistic::Logistic;
 use kdgat_evaluate::ranking::Ranking;
+
+/// A scaled state, and true if its graph has an attack.
+type Labelled = ([f32; VALUES], bool);
 
 /// A method that scores graphs, with its scores.
 #[derive(Debug, Clone, PartialEq)]
@@ -78,12 +82,12 @@ pub fn all(
         of_weight(format!("fixed weight {}", fixed.weight), "fixed weight", [true, true], fixed.weight),
     ];
 
-    let logistic = Logistic::fit(|| labelled(world, &world.training));
+    let logistic = Logistic::fit(VALUES, || labelled(world, &world.training));
     let odds = |of: &Observations| labelled(world, of).map(|(state, _)| logistic.log_odds(&state)).collect();
     contenders.push(Contender {
         name: "logistic regression".to_owned(),
         kind: "logistic regression",
-        parameters: Logistic::PARAMETERS,
+        parameters: logistic.weights.len(),
         needs: [true, true],
         validation: odds(&world.validation),
         test: tests.iter().map(odds).collect(),

@@ -20,7 +20,6 @@ pub mod error;
 pub mod fit;
 pub mod learner;
 pub mod linucb;
-pub mod logistic;
 pub mod replay;
 pub mod report;
 pub mod reward;

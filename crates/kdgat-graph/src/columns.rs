@@ -304,6 +304,12 @@ impl<'a> GraphView<'a> {
         self.sources.len()
     }
 
+    /// Number of edges to each node, in order.
+    pub fn in_degrees(&self) -> impl ExactSizeIterator<Item = usize> + use<'a> {
+        let ends = self.row_ends();
+        (1..ends.len().max(1)).map(move |node| ends.at(node) - ends.at(node - 1))
+    }
+
     /// IDs that sent a frame of the window, ascending; the frame after the window does not count.
     pub fn sending_ids(&self) -> Vec<u32> {
         let mut sends = vec![false; self.num_nodes()];

@@ -4,7 +4,9 @@ use kdgat_graph::{EdgeScaling, ForeignIds, SpaceOptions, Vocabulary};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{GatConfig, GnnConfig, GraphVgaeConfig, InputConfig, ModelError, NodeGnnConfig, VgaeConfig};
+use super::{
+    GatConfig, GnnConfig, GraphVgaeConfig, InputConfig, ModelError, NodeGnnConfig, PretrainingConfig, VgaeConfig,
+};
 
 /// Maximum number of columns of a layer or an embedding. The limits of heads and layers follow. All equal those of the
 /// command line.
@@ -64,10 +66,12 @@ pub enum Architecture {
     /// A variational autoencoder of graphs of any kind.
     #[serde(rename = "graph-vgae")]
     GraphVgae(GraphVgaeConfig),
+    /// A graph network in pre-training.
+    Pretraining(PretrainingConfig),
 }
 
 impl Architecture {
-    /// Name of the model: `vgae`, `gat`, `graph`, `nodes` or `graph-vgae`.
+    /// Name of the model: `vgae`, `gat`, `graph`, `nodes`, `graph-vgae` or `pretraining`.
     pub fn model_name(&self) -> &'static str {
         match self {
             Self::Vgae(_) => "vgae",
@@ -75,6 +79,7 @@ impl Architecture {
             Self::Graph(_) => "graph",
             Self::Nodes(_) => "nodes",
             Self::GraphVgae(_) => "graph-vgae",
+            Self::Pretraining(_) => "pretraining",
         }
     }
 
@@ -86,13 +91,19 @@ impl Architecture {
             Self::Graph(config) => config.edge_features > 0,
             Self::Nodes(_) => false,
             Self::GraphVgae(config) => config.encoder.edge_features > 0,
+            Self::Pretraining(config) => config.network.edge_features > 0,
         }
     }
 
     /// Parts that a batch must have for the model.
     pub fn needs(&self) -> BatchNeeds {
-        let space = match self {
-            Self::Graph(config) => {
+        let network = match self {
+            Self::Graph(config) => Some(config),
+            Self::Pretraining(config) => Some(&config.network),
+            _ => None,
+        };
+        let space = match network {
+            Some(config) => {
                 let pairs = config.space.as_ref().map(|space| SpaceOptions { cutoff: Some(space.cutoff) });
                 // Paths follow the data's edges.
                 pairs.or(config.paths.as_ref().map(|_| SpaceOptions::POSITIONS))
@@ -110,6 +121,7 @@ impl Architecture {
             Self::Graph(config) => &config.input,
             Self::Nodes(config) => &config.input,
             Self::GraphVgae(config) => &config.encoder.input,
+            Self::Pretraining(config) => &config.network.input,
         }
     }
 
@@ -129,6 +141,7 @@ impl Architecture {
             Self::Graph(config) => config.check(),
             Self::Nodes(config) => config.check(),
             Self::GraphVgae(config) => config.check(),
+            Self::Pretraining(config) => config.check(),
         }
     }
 
@@ -138,7 +151,7 @@ impl Architecture {
             Self::Vgae(config) => config.vocabulary_size,
             Self::Gat(config) => config.vocabulary_size,
             // Their graphs have no IDs; UNKNOWN alone.
-            Self::Graph(_) | Self::Nodes(_) | Self::GraphVgae(_) => 1,
+            Self::Graph(_) | Self::Nodes(_) | Self::GraphVgae(_) | Self::Pretraining(_) => 1,
         }
     }
 
@@ -152,7 +165,8 @@ impl Architecture {
                        'gat' (hidden, layers, heads, embedding, fc_layers, vocabulary_size, dropout), \
                        'graph' (kind, node_features, hidden, layers, heads, outputs, pooling, dropout), \
                        'nodes' (kind, node_features, hidden, layers, heads, outputs, activation, dropout), \
-                       or 'graph-vgae' (encoder, which has the fields of 'graph', and scaling)",
+                       'graph-vgae' (encoder, which has the fields of 'graph', and scaling), \
+                       or 'pretraining' (network, which has the fields of 'graph', pretext and scaling)",
         })
     }
 
@@ -164,6 +178,7 @@ impl Architecture {
             Self::Graph(config) => serde_json::to_value(config),
             Self::Nodes(config) => serde_json::to_value(config),
             Self::GraphVgae(config) => serde_json::to_value(config),
+            Self::Pretraining(config) => serde_json::to_value(config),
         };
         // Numbers and lists of numbers always convert to JSON.
         fields.unwrap_or(Value::Null)

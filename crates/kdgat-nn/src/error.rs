@@ -57,6 +57,17 @@ pub enum ModelError {
     /// A model that reads edge features got a batch without edge features.
     #[error("the model reads edge features, but the batch has none; assemble batches with edge_attributes")]
     NoEdgeFeatures,
+    /// A batch of trees has a graph that is none.
+    #[error(
+        "a graph of {nodes} nodes and {edges} edges is no tree whose edges lead from parents to children and back; use rooted trees, such as \
+         folders of SWC files"
+    )]
+    NoTree {
+        /// Number of nodes.
+        nodes: usize,
+        /// Number of edges without self-loops, each direction counted.
+        edges: usize,
+    },
     /// A network in space got a batch without positions of nodes.
     #[error("the model reads positions of nodes, but the batch has none; use data whose nodes have positions")]
     NoPositions,

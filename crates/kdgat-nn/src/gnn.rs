@@ -7,6 +7,8 @@
 //! class or target. For outputs of nodes, the head reads the concatenated rows of the node itself. With `embedding_columns`, a linear layer also maps the pooled rows to an embedding of the graph. The layers and the
 //! names of their tensors are those of PyTorch Geometric's `GINConv` and `GINEConv` with an `MLP`, `GCNConv`, `SAGEConv` and `GATConv`.
 
+use std::sync::Arc;
+
 use kdgat_graph::{Batch, Level};
 use tch::Tensor;
 
@@ -18,7 +20,7 @@ use super::gnn_layer::degrees;
 pub use super::gnn_layer::{GnnLayer, LayerRows};
 use super::layers::{Linear, Mode, relu_dropout};
 use super::parameters::Scope;
-use super::sgmp::Sgmp;
+use super::sgmp::{PathGraph, Sgmp};
 use super::space::{SpaceAnswer, SpaceNetwork};
 
 /// A block of a graph network that is not in space: each layer [pooled…, v, x] → [pooled…, pooled, v, x], the first from the batch's
@@ -170,6 +172,22 @@ impl Gnn {
     /// Embeddings for pooled rows, `[num_graphs, embedding_columns]`; `None` for a model without embedding.
     pub fn embedding(&self, pooled: &Tensor) -> Result<Option<Tensor>, ModelError> {
         self.embedding.as_ref().map(|layer| layer.forward(pooled, self.kernel)).transpose()
+    }
+
+    /// Outputs of each node, `[num_nodes, outputs]`, of an SGMP with outputs of nodes, along other paths than those of a batch's edges.
+    /// `features`: `[num_nodes, node_features]`.
+    ///
+    /// # Errors
+    /// A network that reads no paths or has outputs of graphs, and those of libtorch.
+    pub fn forward_along(&self, features: &Tensor, paths: &Arc<PathGraph>, mode: Mode) -> Result<Tensor, ModelError> {
+        match (&self.body[..], self.config.level) {
+            ([GnnBlock::Paths(network)], Level::Node) => self.classify(&network.nodes(features, paths)?, mode),
+            (_, level) => Err(ModelError::Architecture {
+                field: "kind",
+                found: format!("{} with outputs of {}", self.config.kind.as_str(), level.units()),
+                expected: "an sgmp with outputs of nodes, which alone reads paths",
+            }),
+        }
     }
 
     /// Outputs of each graph or node, `[num_graphs or num_nodes, outputs]`: logits, or standardised values.

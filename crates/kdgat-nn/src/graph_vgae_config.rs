@@ -41,9 +41,7 @@ impl GraphVgaeConfig {
 
     /// The columns of the continuous features, in runs.
     pub fn continuous(&self) -> Vec<Range<i64>> {
-        let starts = std::iter::once(0).chain(self.categories.iter().map(|columns| columns.end));
-        let ends = self.categories.iter().map(|columns| columns.start).chain([self.encoder.node_features]);
-        starts.zip(ends).map(|(start, end)| start..end).filter(|columns| !columns.is_empty()).collect()
+        continuous_columns(&self.categories, self.encoder.node_features)
     }
 
     pub(super) fn check(&self) -> Result<(), ModelError> {
@@ -54,17 +52,34 @@ impl GraphVgaeConfig {
             let found = format!("{} of level {level:?}, virtual node {virtual_node}", kind.as_str());
             return refuse("encoder", found, "must be gin, gcn or gat with outputs of nodes and without virtual nodes");
         }
-        let starts = self.categories.iter().map(|columns| columns.start);
-        let ends = std::iter::once(0).chain(self.categories.iter().map(|columns| columns.end));
-        let is_ordered = starts.zip(ends).all(|(start, last_end)| start >= last_end);
-        let fits = |columns: &Range<i64>| !columns.is_empty() && columns.end <= node_features;
-        if !is_ordered || !self.categories.iter().all(fits) {
-            let found = format!("{:?}", self.categories);
-            return refuse("categories", found, "ranges of node features, ascending and without overlap");
-        }
-        if let Some(found) = self.scaling.problem_of_width(node_features as usize) {
-            return refuse("scaling", found, "a finite mean and a deviation above 0 for each node feature");
-        }
-        Ok(())
+        expect_columns(&self.categories, &self.scaling, node_features)
     }
+}
+
+/// The columns of `node_features` that are no category's, in runs.
+pub(super) fn continuous_columns(categories: &[Range<i64>], node_features: i64) -> Vec<Range<i64>> {
+    let starts = std::iter::once(0).chain(categories.iter().map(|columns| columns.end));
+    let ends = categories.iter().map(|columns| columns.start).chain([node_features]);
+    starts.zip(ends).map(|(start, end)| start..end).filter(|columns| !columns.is_empty()).collect()
+}
+
+/// Checks the categories and the scaling of `node_features` columns.
+pub(super) fn expect_columns(
+    categories: &[Range<i64>],
+    scaling: &NodeScaling,
+    node_features: i64,
+) -> Result<(), ModelError> {
+    let refuse = |field, found, expected| Err(ModelError::Architecture { field, found, expected });
+    let starts = categories.iter().map(|columns| columns.start);
+    let ends = std::iter::once(0).chain(categories.iter().map(|columns| columns.end));
+    let is_ordered = starts.zip(ends).all(|(start, last_end)| start >= last_end);
+    let fits = |columns: &Range<i64>| !columns.is_empty() && columns.end <= node_features;
+    if !is_ordered || !categories.iter().all(fits) {
+        let found = format!("{categories:?}");
+        return refuse("categories", found, "ranges of node features, ascending and without overlap");
+    }
+    if let Some(found) = scaling.problem_of_width(node_features as usize) {
+        return refuse("scaling", found, "a finite mean and a deviation above 0 for each node feature");
+    }
+    Ok(())
 }

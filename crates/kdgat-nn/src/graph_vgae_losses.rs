@@ -1,12 +1,15 @@
 //! Training loss of a VGAE of graphs, and the error of a graph.
 
+use std::ops::Range;
+
 use kdgat_graph::Batch;
 use kdgat_torch::autocast::widened;
 use tch::{Kind, Tensor};
 
 use super::graph_vgae::{GraphVgaeConfig, GraphVgaeOutput};
+use super::graph_vgae_config::continuous_columns;
 use super::layers::mean_per_graph;
-use super::non_edges::{EdgeDraw, NonEdges};
+use super::non_edges::{Draw, NonEdges};
 use super::vgae_losses::{PART_WEIGHTS, divergence};
 use super::{ModelError, masked, segments};
 
@@ -44,10 +47,10 @@ pub fn task_loss(
     output: &GraphVgaeOutput,
     config: &GraphVgaeConfig,
     batch: &Batch,
-    draw: EdgeDraw,
+    draw: Draw,
 ) -> Result<GraphVgaeLoss, ModelError> {
     let mean = |rows: Option<Tensor>| rows.map(|rows| masked::mean_of_rows(&rows, None)).transpose();
-    let [features, categories] = node_errors(output, config)?;
+    let [features, categories] = node_errors([&output.decoded, &output.features], &config.categories)?;
     let (features, categories) = (mean(features)?, mean(categories)?);
     let edges = match config.decodes_edges {
         false => None,
@@ -69,10 +72,10 @@ pub fn graph_errors(
     output: &GraphVgaeOutput,
     config: &GraphVgaeConfig,
     batch: &Batch,
-    draw: EdgeDraw,
+    draw: Draw,
 ) -> Result<GraphErrors, ModelError> {
     let mean = |rows: Option<Tensor>| rows.map(|rows| mean_per_graph(&rows, batch)).transpose();
-    let [features, categories] = node_errors(output, config)?;
+    let [features, categories] = node_errors([&output.decoded, &output.features], &config.categories)?;
     let (features, categories) = (mean(features)?, mean(categories)?);
     let edges = config.decodes_edges.then(|| edge_errors(&output.latent, batch, draw)).transpose()?;
     let total = weighted([&features, &categories, &edges])?;
@@ -92,12 +95,15 @@ fn weighted(terms: [&Option<Tensor>; 3]) -> Result<Option<Tensor>, ModelError> {
     Ok(sum)
 }
 
-/// Errors of each node, `[num_nodes]` each: mean squared error of the continuous features, and summed cross entropy of the categorical ones.
-fn node_errors(output: &GraphVgaeOutput, config: &GraphVgaeConfig) -> Result<[Option<Tensor>; 2], ModelError> {
-    let decoded = widened(&output.decoded)?;
-    let columns =
-        |of: &Tensor, columns: &std::ops::Range<i64>| of.f_narrow(1, columns.start, columns.end - columns.start);
-    let runs = config.continuous();
+/// Errors of rows of decoded features compared with the standardised true ones, `[rows, node_features]` each: the mean squared error of the
+/// continuous columns and the summed cross entropy of the categorical ones, `[rows]` each; `None` without such columns.
+pub(super) fn node_errors(
+    [decoded, truth]: [&Tensor; 2],
+    categories: &[Range<i64>],
+) -> Result<[Option<Tensor>; 2], ModelError> {
+    let decoded = widened(decoded)?;
+    let columns = |of: &Tensor, columns: &Range<i64>| of.f_narrow(1, columns.start, columns.end - columns.start);
+    let runs = continuous_columns(categories, truth.size()[1]);
     let features = match runs.is_empty() {
         true => None,
         false => {
@@ -105,23 +111,23 @@ fn node_errors(output: &GraphVgaeOutput, config: &GraphVgaeConfig) -> Result<[Op
                 let parts = runs.iter().map(|run| columns(of, run)).collect::<Result<Vec<_>, _>>()?;
                 Tensor::f_cat(&parts, 1)
             };
-            let squared = joined(&decoded)?.f_sub(&joined(&output.features)?)?.f_square()?;
+            let squared = joined(&decoded)?.f_sub(&joined(truth)?)?.f_square()?;
             Some(squared.f_mean_dim([1i64].as_slice(), false, Kind::Float)?)
         }
     };
-    let mut categories: Option<Tensor> = None;
-    for category in &config.categories {
+    let mut entropies: Option<Tensor> = None;
+    for category in categories {
         let log_probabilities = columns(&decoded, category)?.f_log_softmax(-1, Kind::Float)?;
-        let entropy = log_probabilities.f_mul(&columns(&output.features, category)?)?;
+        let entropy = log_probabilities.f_mul(&columns(truth, category)?)?;
         let entropy = entropy.f_sum_dim_intlist([1i64].as_slice(), false, Kind::Float)?.f_neg()?;
-        categories = Some(categories.map_or(Ok(entropy.shallow_clone()), |sum| sum.f_add(&entropy))?);
+        entropies = Some(entropies.map_or(Ok(entropy.shallow_clone()), |sum| sum.f_add(&entropy))?);
     }
-    Ok([features, categories])
+    Ok([features, entropies])
 }
 
 /// Binary cross entropy of the inner products of z as logits of edges: mean over a graph's edges and drawn pairs without one, `[num_graphs]`; 0
 /// without edges.
-fn edge_errors(latent: &Tensor, batch: &Batch, draw: EdgeDraw) -> Result<Tensor, ModelError> {
+fn edge_errors(latent: &Tensor, batch: &Batch, draw: Draw) -> Result<Tensor, ModelError> {
     let NonEdges { pairs, is_edge, is_drawn, graphs, pointers } = NonEdges::draw(batch, draw)?;
     let z = widened(latent)?;
     let logits = |sources: &Tensor, targets: &Tensor| {
@@ -151,7 +157,7 @@ mod tests {
     const EDGES: [(i64, i64); 12] =
         [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2), (4, 5), (4, 6), (5, 4), (5, 6), (6, 4), (6, 5)];
     const POINTERS: [i64; 4] = [0, 4, 7, 8];
-    const DRAW: EdgeDraw = EdgeDraw { seed: 3, epoch: 2 };
+    const DRAW: Draw = Draw { seed: 3, epoch: 2 };
 
     /// Two continuous features around a category of two values, whose columns are 1 and 2.
     fn batch() -> Batch {

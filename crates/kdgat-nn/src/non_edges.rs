@@ -4,16 +4,16 @@ use kdgat_base::random::{self, Purpose};
 use kdgat_graph::Batch;
 use tch::{Kind, TchError, Tensor};
 
-/// The numbers that decide which pairs are drawn.
+/// The numbers that decide what is drawn from a batch: pairs of nodes, or nodes to mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EdgeDraw {
+pub struct Draw {
     /// The run's seed.
     pub seed: u64,
     /// The epoch, from 0.
     pub epoch: u64,
 }
 
-impl EdgeDraw {
+impl Draw {
     /// The draw of every validation and evaluation.
     pub const FIXED: Self = Self { seed: 0, epoch: u64::MAX };
 }
@@ -41,7 +41,7 @@ impl NonEdges {
     /// Draws a pair of nodes of the same graph for each entry, uniformly among those without an edge (self-loops count as edges). The pairs are
     /// a function of the draw, the graph's position in its store and the entry's position in the graph; other graphs do not matter. Neither
     /// device waits for the other.
-    pub fn draw(batch: &Batch, draw: EdgeDraw) -> Result<Self, TchError> {
+    pub fn draw(batch: &Batch, draw: Draw) -> Result<Self, TchError> {
         let adjacency = &batch.adjacency;
         let [sources, targets] = [&adjacency.sources, &adjacency.targets].map(|ends| ends.f_to_kind(Kind::Int64));
         let (sources, targets) = (sources?, targets?);
@@ -86,7 +86,7 @@ fn share(
     graphs: &[u64],
     number: &Tensor,
     at: &impl Fn(&Tensor) -> Result<Tensor, TchError>,
-    EdgeDraw { seed, epoch }: EdgeDraw,
+    Draw { seed, epoch }: Draw,
 ) -> Result<Tensor, TchError> {
     let bits = graphs.iter().map(|&graph| random::bits(seed, Purpose::NonEdges, epoch, graph));
     let (low, high): (Vec<i64>, Vec<i64>) = bits.map(|bits| (bits as i64 & MASK, (bits >> 32) as i64)).unzip();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     /// Drawn pairs with the graph of their entry, of entries of graphs that lack an edge.
-    fn drawn(batch: &Batch, draw: EdgeDraw) -> Vec<(i64, (i64, i64))> {
+    fn drawn(batch: &Batch, draw: Draw) -> Vec<(i64, (i64, i64))> {
         let NonEdges { pairs, is_drawn, graphs, .. } = NonEdges::draw(batch, draw).unwrap();
         let [sources, targets, graphs] = [&pairs[0], &pairs[1], &graphs].map(|one| Vec::<i64>::try_from(one).unwrap());
         let is_drawn = Vec::<f32>::try_from(is_drawn).unwrap();
@@ -137,7 +137,7 @@ mod tests {
         let mut counts = BTreeMap::new();
         let epochs = 3000;
         for epoch in 0..epochs {
-            for (graph, (source, target)) in drawn(&batch, EdgeDraw { seed: 1, epoch }) {
+            for (graph, (source, target)) in drawn(&batch, Draw { seed: 1, epoch }) {
                 assert_ne!(graph, 1, "a complete graph lacks no edge");
                 let nodes = [0..5, 5..8, 8..12][graph as usize].clone();
                 assert!(nodes.contains(&source) && nodes.contains(&target), "{source} {target}");
@@ -155,10 +155,10 @@ mod tests {
 
     #[test]
     fn pairs_depend_on_seed_epoch_and_graph_alone() {
-        let (batch, draw) = (batch(), EdgeDraw { seed: 4, epoch: 7 });
+        let (batch, draw) = (batch(), Draw { seed: 4, epoch: 7 });
         assert_eq!(drawn(&batch, draw), drawn(&batch, draw));
-        assert_ne!(drawn(&batch, draw), drawn(&batch, EdgeDraw { epoch: 8, ..draw }));
-        assert_ne!(drawn(&batch, draw), drawn(&batch, EdgeDraw { seed: 5, ..draw }));
+        assert_ne!(drawn(&batch, draw), drawn(&batch, Draw { epoch: 8, ..draw }));
+        assert_ne!(drawn(&batch, draw), drawn(&batch, Draw { seed: 5, ..draw }));
         let alone: Vec<_> =
             drawn(&batch.select_graphs(&[2]).unwrap(), draw).into_iter().map(|(_, pair)| pair).collect();
         let together = drawn(&batch, draw).into_iter().filter(|(graph, _)| *graph == 2);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::ReportError;
 use super::figures::{self, Drawn};
-use super::files::{Evaluation, Found, GraphEvaluation, Run};
+use super::files::{Evaluation, Found, GraphEvaluation, Growth, Run};
 use super::page::{Block, Page, Section};
 use super::table;
 use kdgat_evaluate::teacher_worth;
@@ -163,7 +163,11 @@ fn of_evaluation(evaluation: &Evaluation, is_one_of_several: bool) -> Result<Sec
 fn of_graph_evaluation(evaluation: &GraphEvaluation, is_one_of_several: bool) -> Result<Section, ReportError> {
     let mut blocks: Vec<Block> = table::of_graphs(evaluation).into_iter().map(Block::Table).collect();
     // Means and differences come first, then the charts, then the single runs.
-    blocks.insert(blocks.len().min(2), Block::Charts(figures::graphs::draw(evaluation)?));
+    let mut charts = figures::graphs::draw(evaluation)?;
+    if let Some(growth) = Growth::read(&evaluation.folder)? {
+        charts.extend(figures::growth::draw(&growth)?);
+    }
+    blocks.insert(blocks.len().min(2), Block::Charts(charts));
     let molecules = figures::molecules::draw(evaluation)?;
     if !molecules.is_empty() {
         let title = "Molecules with their errors".to_owned();

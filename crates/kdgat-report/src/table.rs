@@ -214,7 +214,10 @@ fn of_graph_means(evaluation: &GraphEvaluation, groups: &[Group<'_>]) -> Table {
     };
     let units = &evaluation.units;
     let more = match units == "graphs" {
-        true => "; for values also least squares on the sums of each graph's node features",
+        true => {
+            "; for values also least squares on the sums of each graph's node features, for classes of rooted trees logistic regression on \
+             descriptors"
+        }
         false => "",
     };
     let has_linear = evaluation.runs.iter().any(|run| !run.linear.is_empty());

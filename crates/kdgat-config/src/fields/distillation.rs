@@ -9,6 +9,7 @@ use crate::values::*;
 
 config_section! {
 /// Knowledge distillation: the losses, the teacher's place in memory, and the cache of its outputs.
+#[rules(HAS_TEACHER)]
 #[readers(Plan)]
 distillation: DistillationConfig {
     /// Train with knowledge distillation from a teacher.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::rules::*;
-use crate::table::Limit::{Above, AtLeast, Between};
+use crate::table::Limit::{Above, AtLeast, Between, Inside};
 use crate::table::config_section;
 use crate::values::*;
 
@@ -15,7 +15,7 @@ graphs: GraphsConfig {
     #[rules(OF_TRAIN, OF_MANY_GRAPHS)]
     pooling: PoolingChoice = PoolingChoice::Sum;
     /// Add a virtual node to each graph, which all nodes read before each layer and write after it; not for an mlp.
-    #[rules(OF_TRAIN, HAS_EDGES_OF_ITS_OWN, OF_MANY_GRAPHS, SENDS_MESSAGES)]
+    #[rules(OF_NETWORKS, HAS_EDGES_OF_ITS_OWN, OF_MANY_GRAPHS, SENDS_MESSAGES)]
     virtual_node: bool = false;
     /// Read edge features if the dataset has any: a gin becomes GIN-E.
     #[rules(OF_GRAPHS, OF_MANY_GRAPHS, READS_EDGES)]
@@ -38,10 +38,10 @@ graphs: GraphsConfig {
     #[rules(OF_SGMP)]
     path_gaussians: Vec<usize> = vec![50, 6, 12], Between(2.0, 1000.0);
     /// Weight of the energies in the loss of a schnet or painn on data with forces; both are standardised by the deviation of the energies.
-    #[rules(OF_SPACE)]
+    #[rules(OF_SPACE, OF_TRAIN)]
     energy_weight: f64 = 0.01, AtLeast(0.0);
     /// Weight of the forces. 0: the energies alone are learned, and no forces are predicted.
-    #[rules(OF_SPACE)]
+    #[rules(OF_SPACE, OF_TRAIN)]
     force_weight: f64 = 0.99, AtLeast(0.0);
     /// Number of folds that the graphs are divided into if the dataset does not say which graphs are for testing; one fold is the test
     /// set. Folds have the classes in equal shares and do not depend on the seed.
@@ -55,6 +55,12 @@ graphs: GraphsConfig {
     #[same_losses = true]
     #[rules(OF_GRAPHS, OF_MANY_GRAPHS)]
     folds_file: Option<PathBuf> = None;
+    /// Question that `kdgat pretrain` asks, which the graphs themselves answer.
+    #[rules(OF_PRETRAINING)]
+    objective: PretrainingObjectiveChoice = PretrainingObjectiveChoice::Masked;
+    /// Share of each graph's nodes whose features `kdgat pretrain` hides; of each graph at least one.
+    #[rules(OF_PRETRAINING, MASKS)]
+    mask_share: f64 = 0.15, Inside(0.0, 1.0);
     /// Layers of the encoder of `kdgat autoencoder`.
     #[rules(OF_GRAPH_AUTOENCODER)]
     encoder: EncoderChoice = EncoderChoice::Gin;

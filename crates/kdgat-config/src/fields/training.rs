@@ -68,9 +68,9 @@ training: TrainingConfig {
     /// Do not train the tensors that `init_from` gives.
     #[rules(HAS_INITIAL_WEIGHTS, OF_GRAPH_MODELS)]
     freeze: bool = false;
-    /// Accept initial weights whose training may have seen what this run tests on.
+    /// Accept initial weights whose training may have seen what this run tests on; `kdgat pretrain` learns from the test graphs, too.
     #[same_losses = true]
-    #[rules(HAS_INITIAL_WEIGHTS, IS_DIVIDED, OF_GRAPH_MODELS)]
+    #[rules(MAY_SEE_TESTS, IS_DIVIDED, OF_GRAPH_MODELS)]
     transductive: bool = false;
     /// CPU threads for computation; 0 uses all cores. Set it to leave cores to other programs.
     #[same_losses = true]

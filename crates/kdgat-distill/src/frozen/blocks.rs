@@ -47,11 +47,16 @@ pub fn model(
             Box::new(FrozenBlocks::<GraphVgaeBlock>::new(config, None, kernel, asked, layout)?)
         }
         Architecture::Nodes(_) => return Err(needs_its_graph()),
+        Architecture::Pretraining(_) => return Err(has_no_outputs()),
     })
 }
 
 fn needs_its_graph() -> ModelError {
     ModelError::Other("a network for the nodes of one graph needs that graph".to_owned())
+}
+
+fn has_no_outputs() -> ModelError {
+    ModelError::Other("a pre-trained network has no outputs to distil".to_owned())
 }
 
 /// The targets of a network: its outputs, and the latent or the hidden rows that are asked for.
@@ -73,6 +78,7 @@ fn layout(architecture: &Architecture, asked: Asked) -> Result<TargetLayout, Mod
             (layout, vec![(TargetName::HiddenNodes, config.encoder.width())])
         }
         Architecture::Nodes(_) => return Err(needs_its_graph()),
+        Architecture::Pretraining(_) => return Err(has_no_outputs()),
     };
     let hidden = hidden.into_iter().filter(|_| asked.hidden);
     Ok(hidden.fold(layout, |layout, (name, columns)| layout.with_hidden(name, columns as usize)))

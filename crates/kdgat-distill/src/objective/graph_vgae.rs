@@ -9,7 +9,7 @@ use crate::{TargetName, TargetRows};
 use kdgat_graph::Batch;
 use kdgat_nn::graph_vgae::{reconstruction, task_loss};
 use kdgat_nn::layers::Mode;
-use kdgat_nn::{EdgeDraw, GraphVgae, GraphVgaeOutput, masked};
+use kdgat_nn::{Draw, GraphVgae, GraphVgaeOutput, masked};
 use kdgat_train::objective::{Losses, Objective, ObjectiveError, Part, TargetSource};
 
 /// Names of the parts of the loss; the last only if hints are used.
@@ -25,13 +25,13 @@ pub struct GraphVgaeObjective {
     /// The distillation loss; `None` without a teacher.
     pub distillation: Option<VgaeDistillation>,
     /// The pairs of nodes without an edge that the current epoch draws.
-    draw: EdgeDraw,
+    draw: Draw,
 }
 
 impl GraphVgaeObjective {
     /// A student in training; `distillation` is the loss that belongs to `teacher`, and `seed` the run's.
     pub fn new(model: GraphVgae, teacher: TeacherLink, distillation: Option<VgaeDistillation>, seed: u64) -> Self {
-        Self { model, teacher, distillation, draw: EdgeDraw { seed, epoch: 0 } }
+        Self { model, teacher, distillation, draw: Draw { seed, epoch: 0 } }
     }
 
     /// The distances to the teacher's targets, combined with the task loss; and the hint's.
@@ -91,7 +91,7 @@ impl Objective for GraphVgaeObjective {
 
     fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
         let output = self.model.forward(batch, mode)?;
-        let draw = if mode == Mode::Training { self.draw } else { EdgeDraw::FIXED };
+        let draw = if mode == Mode::Training { self.draw } else { Draw::FIXED };
         let task = task_loss(&output, self.model.config(), batch, draw)?;
         let targets = self.teacher.targets_of(part)?;
         let (kd, hint) = match (&self.distillation, targets) {
@@ -206,7 +206,7 @@ mod tests {
         let link = TeacherLink::new(None, 1, Alpha::constant(0.4));
         let objective = GraphVgaeObjective::new(student, link, Some(distillation), 1);
         let output = objective.model.forward(&batch, Mode::Evaluation).unwrap();
-        let task = task_loss(&output, &own, &batch, EdgeDraw::FIXED).unwrap().total;
+        let task = task_loss(&output, &own, &batch, Draw::FIXED).unwrap().total;
         let distillation = objective.distillation.as_ref().unwrap();
         let (kd, hint) =
             objective.distil(distillation, &output, &targets.into_rows(), (Mode::Evaluation, &task)).unwrap();

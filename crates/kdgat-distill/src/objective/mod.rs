@@ -4,6 +4,7 @@ mod gat;
 mod graph;
 mod graph_vgae;
 mod nodes;
+mod pretraining;
 mod teacher_link;
 mod vgae;
 
@@ -19,6 +20,7 @@ pub use gat::{GatDistillation, GatObjective, WITH_HINT as GAT_PARTS};
 pub use graph::{ALL_PARTS as GRAPH_PARTS, ForceWeights, GraphDistillation, GraphObjective};
 pub use graph_vgae::{GraphVgaeObjective, WITH_HINT as GRAPH_VGAE_PARTS};
 pub use nodes::{Consistency, IGNORED_LABEL, NodeObjective};
+pub use pretraining::{OF_MASKED as MASKED_PARTS, OF_TREES as TREE_PARTS, PretrainingObjective};
 pub use teacher_link::TeacherLink;
 pub use vgae::{Translation, VgaeDistillation, VgaeObjective, WITH_HINT as VGAE_PARTS};
 

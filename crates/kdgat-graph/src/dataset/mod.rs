@@ -12,11 +12,13 @@ mod graph_set;
 mod joined;
 mod missing;
 mod molecules;
+mod nearest_points;
 mod node_places;
 mod node_target_table;
 #[cfg(feature = "parquet")]
 mod parquet_table;
 mod radius;
+mod rooted;
 pub mod schema;
 mod settings;
 mod source_files;

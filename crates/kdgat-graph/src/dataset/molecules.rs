@@ -49,6 +49,8 @@ pub(super) fn is_molecules(path: &Path) -> bool {
 /// place in it.
 pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
     let settings = Settings::read(files)?;
+    settings.expect_no_resample()?;
+    settings.expect_no_points()?;
     // Edges only if they are asked for: networks in space make pairs of their own.
     let radius = if settings.wants_edges()? { settings.radius()? } else { None };
     let names: Vec<&String> =
@@ -359,6 +361,7 @@ impl<'a> Reader<'a> {
             kinds: Kinds::Elements,
             forces: !self.forces.is_empty(),
             periodic: false,
+            rooted: false,
             length_unit: settings.length_unit.clone().or_else(|| Some(LENGTH_UNIT.to_owned())),
             energy_unit: settings.energy_unit.clone().or_else(|| Some(ENERGY_UNIT.to_owned())),
             unfit: None,

@@ -205,6 +205,7 @@ impl NodePlaces {
             kinds,
             forces: !forces.is_empty(),
             periodic: maker.is_periodic(),
+            rooted: false,
             length_unit: settings.length_unit.clone(),
             energy_unit: settings.energy_unit.clone(),
             unfit,

@@ -106,6 +106,9 @@ pub struct SpaceSchema {
     pub forces: bool,
     /// True if a graph has a periodic cell.
     pub periodic: bool,
+    /// True if each graph is a tree, and its node 0 the root.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rooted: bool,
     /// Unit of lengths, if it is known.
     pub length_unit: Option<String>,
     /// Unit of energies, if it is known; that of forces is this one by that of lengths.

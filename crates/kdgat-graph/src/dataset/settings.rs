@@ -6,6 +6,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::error::{DatasetError, Origin};
+use super::nearest_points::MOST_NEIGHBOURS;
 use super::radius::Radius;
 use super::schema::{Level, Task};
 use super::source_files::SourceFiles;
@@ -56,6 +57,10 @@ pub(super) struct Settings {
     directed: Option<Spanned<bool>>,
     /// Largest distance of two nodes with an edge made from their positions.
     cutoff: Option<Spanned<f64>>,
+    /// Number of nearest nodes to which edges are made from positions.
+    knn: Option<Spanned<usize>>,
+    /// The root of the tree that is made of each graph: `degree`, `file` (a table `roots`), or the identifier of a node in all of them.
+    tree: Option<Spanned<String>>,
     /// Number of Gaussians that a distance is expanded in.
     radial_basis: Option<Spanned<usize>>,
     /// False to make no edges from positions: networks in space make pairs of their own.
@@ -67,6 +72,8 @@ pub(super) struct Settings {
     pub forces: Option<Spanned<String>>,
     /// Files whose graphs are the test set; those of the others are for training and validation. Of XYZ and npz files.
     test_files: Option<Spanned<Vec<String>>>,
+    /// Of the points of an SWC file between its root, branch points and tips, every so many-th one is read.
+    resample: Option<Spanned<usize>>,
     /// Unit of positions and of the cutoff, for messages and reports.
     pub length_unit: Option<String>,
     /// Unit of energies, for messages and reports.
@@ -84,7 +91,7 @@ impl Settings {
         let settings = toml::from_str::<Self>(&text).map_err(|error| {
             let expected =
                 "name, task (classification, multi-label, regression, node-classification, node-multi-label, node-regression), \
-                 targets, split, directed, cutoff, radial_basis, edges, kinds, forces, test_files, length_unit, energy_unit";
+                 targets, split, directed, cutoff, knn, tree, radial_basis, edges, kinds, forces, test_files, resample, length_unit, energy_unit";
             origin(&text, error.span().unwrap_or(0..0)).error(error.message(), expected)
         })?;
         Ok(Self { text, ..settings })
@@ -204,6 +211,8 @@ impl Settings {
             ("split", self.split.is_some()),
             ("directed", self.directed.is_some()),
             ("cutoff", self.cutoff.is_some()),
+            ("knn", self.knn.is_some()),
+            ("tree", self.tree.is_some()),
             ("radial_basis", self.radial_basis.is_some()),
             ("edges", self.edges.is_some()),
             ("forces", self.forces.is_some()),
@@ -212,7 +221,7 @@ impl Settings {
             let found = format!("`{name}` beside SWC files");
             return Err(self
                 .line_of::<()>(None)
-                .error(found, "name, kinds, test_files and units alone: folders are the classes"));
+                .error(found, "name, kinds, resample, test_files and units alone: folders are the classes"));
         }
         match self.kinds.as_ref().map(|kinds| kinds.get_ref().as_str()) {
             None | Some("type") => Ok(true),
@@ -221,6 +230,88 @@ impl Settings {
                 let found = format!("kinds = \"{other}\" beside SWC files");
                 Err(self.line_of(self.kinds.as_ref()).error(found, "type or none"))
             }
+        }
+    }
+
+    /// Step between the points of an SWC file that are read, from 1: 1 unless `resample` is set.
+    ///
+    /// # Errors
+    /// A step of 0.
+    pub fn resample(&self) -> Result<usize, DatasetError> {
+        match &self.resample {
+            None => Ok(1),
+            Some(step) if *step.get_ref() > 0 => Ok(*step.get_ref()),
+            Some(step) => {
+                Err(self.line_of(Some(step)).error("resample 0", "a whole number from 1 (1 reads all points)"))
+            }
+        }
+    }
+
+    /// Refuses `resample`, which only SWC files have.
+    ///
+    /// # Errors
+    /// If it is set.
+    pub fn expect_no_resample(&self) -> Result<(), DatasetError> {
+        match &self.resample {
+            None => Ok(()),
+            Some(step) => {
+                let expected = "SWC files, whose points it chooses: remove it";
+                Err(self.line_of(Some(step)).error("`resample` beside other files than SWC", expected))
+            }
+        }
+    }
+
+    /// Number of nearest nodes to which edges are made; `None` unless `knn` is set.
+    ///
+    /// # Errors
+    /// A number that cannot be used, or a setting that would be ignored.
+    pub fn knn(&self) -> Result<Option<usize>, DatasetError> {
+        let Some(knn) = &self.knn else { return Ok(None) };
+        let beside = [
+            ("cutoff", self.cutoff.is_some()),
+            ("radial_basis", self.radial_basis.is_some()),
+            ("directed", self.directed.is_some()),
+            ("edges", self.edges.is_some()),
+        ];
+        if let Some((name, _)) = beside.iter().find(|(_, is_set)| *is_set) {
+            let expected =
+                "one of the two: nearest nodes have edges in both directions, with their distance as feature";
+            return Err(self.line_of(Some(knn)).error(format!("`knn` beside `{name}`"), expected));
+        }
+        match (1..=MOST_NEIGHBOURS).contains(knn.get_ref()) {
+            true => Ok(Some(*knn.get_ref())),
+            false => {
+                let expected = format!("1 to {MOST_NEIGHBOURS} nearest nodes");
+                Err(self.line_of(Some(knn)).error(format!("knn {}", knn.get_ref()), expected))
+            }
+        }
+    }
+
+    /// The line of `knn`.
+    pub fn knn_origin(&self) -> Origin<'static> {
+        self.line_of(self.knn.as_ref())
+    }
+
+    /// The root of the tree that is made of each graph, as the setting names it; `None` unless `tree` is set.
+    pub fn tree(&self) -> Option<&str> {
+        self.tree.as_ref().map(|tree| tree.get_ref().as_str())
+    }
+
+    /// The line of `tree`.
+    pub fn tree_origin(&self) -> Origin<'static> {
+        self.line_of(self.tree.as_ref())
+    }
+
+    /// Refuses `knn` and `tree`, which only tables have.
+    ///
+    /// # Errors
+    /// If one is set.
+    pub fn expect_no_points(&self) -> Result<(), DatasetError> {
+        let expected = "tables, whose nodes have positions: remove it";
+        match (&self.knn, &self.tree) {
+            (None, None) => Ok(()),
+            (Some(knn), _) => Err(self.line_of(Some(knn)).error("`knn` beside other files than tables", expected)),
+            (_, tree) => Err(self.line_of(tree.as_ref()).error("`tree` beside other files than tables", expected)),
         }
     }
 

@@ -2,11 +2,12 @@
 //!
 //! An edge leads from each point to its parent and back. Features of a point are its radius, the number of points that hang on it, and
 //! ln(1 + length of the way from the root); with its type as a category unless `kdgat-graphs.toml` says `kinds = "none"`, because types
-//! alone may give classes away: apical dendrites are named.
+//! alone may give classes away: apical dendrites are named. With `resample = N`, only every N-th point between the root, branch points and
+//! tips is read.
 
 use super::error::{DatasetError, Origin, Place};
 use super::feature_rows::{Cells, Column, Rows};
-use super::graph_set::{Edges, GraphSet, PlacedGraphs, RawEdge, SortedEdges};
+use super::graph_set::{Edges, GraphSet, MOST_NODES, PlacedGraphs, RawEdge, SortedEdges};
 use super::schema::{Kinds, SpaceSchema, Task, numbered};
 use super::settings::{SETTINGS, Settings};
 use super::source_files::SourceFiles;
@@ -35,6 +36,7 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
     let names: Vec<&String> = files.names().iter().filter(|name| is_swc(name)).collect();
     let splits = settings.splits_of(&names)?;
     let mut forest = Forest { reads_types: settings.reads_types()?, pointers: vec![0], ..Forest::default() };
+    let each = settings.resample()?;
     let mut classes = Vec::new();
     for name in &names {
         let origin = Origin { file: name, place: Place::File };
@@ -44,7 +46,14 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
         };
         classes.push(class.to_owned());
         let bytes = files.read(name)?.unwrap_or_default();
-        forest.add(SwcTree::parse(name, &String::from_utf8_lossy(&bytes))?, name)?;
+        let tree = SwcTree::parse(name, &String::from_utf8_lossy(&bytes))?.resampled(each);
+        if tree.num_nodes() > MOST_NODES {
+            let found = format!("{} points", tree.num_nodes());
+            let expected =
+                format!("at most {MOST_NODES}: set `resample = {}` in {SETTINGS}, or a larger number", each + 1);
+            return Err(origin.error(found, expected));
+        }
+        forest.add(tree, name)?;
     }
     let root = files.root().file_stem().map_or("graphs".into(), |name| name.to_string_lossy().into_owned());
     let origins: Vec<Origin> = names.iter().map(|name| Origin { file: name, place: Place::File }).collect();
@@ -121,6 +130,7 @@ impl Forest {
             kinds: Kinds::Unknown,
             forces: false,
             periodic: false,
+            rooted: true,
             length_unit: settings.length_unit.clone(),
             energy_unit: settings.energy_unit.clone(),
             unfit: doubled.clone().map(|found| format!("{found}: a network of pairs cannot read them")),

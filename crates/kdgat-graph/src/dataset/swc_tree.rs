@@ -3,16 +3,17 @@
 use std::collections::HashMap;
 
 use super::error::{DatasetError, Origin, Place};
-use super::graph_set::MOST_NODES;
 
 /// Columns of a line.
 const COLUMNS: usize = 7;
 const EXPECTED_LINE: &str = "id, type, x, y, z, radius and parent";
+/// Most points of a file, before it is resampled.
+const MOST_LINES: usize = 1 << 24;
 /// The parent of a root.
 const NO_PARENT: i64 = -1;
 
-/// A tree whose nodes are numbered in the order of their lines.
-#[derive(Debug, PartialEq)]
+/// A tree whose root is node 0. Nodes are numbered in the order of their lines or, if a parent follows its child there, by depth.
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct SwcTree {
     /// Type of each point, as in the file.
     pub types: Vec<String>,
@@ -73,8 +74,8 @@ impl<'a> Points<'a> {
         if radius < 0.0 {
             return Err(origin.error(format!("radius {radius}"), "a radius of at least 0"));
         }
-        if self.origins.len() == MOST_NODES {
-            return Err(origin.error(format!("more than {MOST_NODES} points"), "a tree of fewer points: resample it"));
+        if self.origins.len() == MOST_LINES {
+            return Err(origin.error(format!("more than {MOST_LINES} points"), "a tree of fewer points: divide it"));
         }
         let node = self.origins.len() as u32;
         if let Some(other) = self.nodes.insert(id, node) {
@@ -118,7 +119,81 @@ impl<'a> Points<'a> {
         let root_distances = root_distances(&parents, &positions).map_err(|node| {
             origins[node].error("a circle: the point is its own ancestor", "parents that lead to the root (-1)")
         })?;
-        Ok(SwcTree { types, positions, radii, parents, children, root_distances })
+        Ok(SwcTree { types, positions, radii, parents, children, root_distances }.parents_first())
+    }
+}
+
+impl SwcTree {
+    /// The same tree with every parent before its children, the root first.
+    fn parents_first(self) -> Self {
+        if self.parents.iter().zip(0..).all(|(parent, node)| parent.map_or(node == 0, |parent| parent < node)) {
+            return self;
+        }
+        let depths = self.depths();
+        let mut order: Vec<u32> = (0..self.num_nodes() as u32).collect();
+        order.sort_by_key(|&node| depths[node as usize]);
+        self.chosen(&order)
+    }
+
+    /// Number of edges from the root to each node.
+    fn depths(&self) -> Vec<u32> {
+        let mut children: Vec<Vec<u32>> = vec![Vec::new(); self.num_nodes()];
+        let mut reached = Vec::with_capacity(self.num_nodes());
+        for (node, parent) in (0..).zip(&self.parents) {
+            match parent {
+                Some(parent) => children[*parent as usize].push(node),
+                None => reached.push(node),
+            }
+        }
+        let mut depths = vec![0; self.num_nodes()];
+        let mut at = 0;
+        while let Some(&node) = reached.get(at) {
+            for &child in &children[node as usize] {
+                depths[child as usize] = depths[node as usize] + 1;
+                reached.push(child);
+            }
+            at += 1;
+        }
+        depths
+    }
+
+    /// Of the nodes between the root, branch points and tips every `each`-th one, counted from the last of these towards the root. Distances
+    /// from the root stay those along all points.
+    pub fn resampled(self, each: usize) -> Self {
+        let mut order = Vec::new();
+        // Nodes left out since the last one that is kept; parents come first.
+        let mut left_out = vec![0; self.num_nodes()];
+        for (node, parent) in self.parents.iter().enumerate() {
+            left_out[node] = parent.map_or(0, |parent| left_out[parent as usize] + 1);
+            if parent.is_none() || self.children[node] != 1 || left_out[node] == each {
+                order.push(node as u32);
+                left_out[node] = 0;
+            }
+        }
+        self.chosen(&order)
+    }
+
+    /// These nodes in this order, each on its nearest ancestor among them. The root is one of them, and a node that is left out has one child.
+    fn chosen(&self, order: &[u32]) -> Self {
+        const LEFT_OUT: u32 = u32::MAX;
+        let mut numbers = vec![LEFT_OUT; self.num_nodes()];
+        (0..).zip(order).for_each(|(number, &node)| numbers[node as usize] = number);
+        let parent_of = |&node: &u32| {
+            let mut parent = self.parents[node as usize];
+            while let Some(left_out) = parent.filter(|&parent| numbers[parent as usize] == LEFT_OUT) {
+                parent = self.parents[left_out as usize];
+            }
+            parent.map(|parent| numbers[parent as usize])
+        };
+        let of = |node: &u32| *node as usize;
+        Self {
+            types: order.iter().map(|node| self.types[of(node)].clone()).collect(),
+            positions: order.iter().map(|node| self.positions[of(node)]).collect(),
+            radii: order.iter().map(|node| self.radii[of(node)]).collect(),
+            parents: order.iter().map(parent_of).collect(),
+            children: order.iter().map(|node| self.children[of(node)]).collect(),
+            root_distances: order.iter().map(|node| self.root_distances[of(node)]).collect(),
+        }
     }
 }
 
@@ -172,8 +247,31 @@ mod tests {
         assert_eq!(tree.parents, [None, Some(0), Some(1), Some(0)]);
         assert_eq!((tree.children, tree.root_distances), (vec![2, 1, 0, 0], vec![0.0, 5.0, 7.0, 7.0]));
         assert_eq!((&tree.types[..2], &tree.radii[..2]), (&["1".to_owned(), "3".to_owned()][..], &[2.5, 1.0][..]));
-        // The parent may follow its child.
-        assert_eq!(SwcTree::parse("a.swc", "2 3 0 0 1 1 1\n1 1 0 0 0 1 -1\n").unwrap().parents, [Some(1), None]);
+        // The parent may follow its child: the root is the first node all the same.
+        let tree = SwcTree::parse("a.swc", "3 3 0 0 2 1 2\n2 3 0 0 1 1 1\n1 1 0 0 0 4 -1\n").unwrap();
+        assert_eq!((tree.parents, tree.radii[0]), (vec![None, Some(0), Some(1)], 4.0));
+        assert_eq!((tree.root_distances, tree.children), (vec![0.0, 1.0, 2.0], vec![1, 1, 0]));
+    }
+
+    #[test]
+    fn resampling_keeps_root_branches_and_tips() {
+        // A stem of five points that forks into a tip and a branch of four.
+        let parents = [-1, 1, 2, 3, 4, 5, 5, 7, 8, 9];
+        let line = |(id, parent): (usize, i64)| format!("{id} 3 {id} 0 0 1 {parent}\n");
+        let text: String = (1..).zip(parents).map(line).collect();
+        let tree = SwcTree::parse("a.swc", &text).unwrap();
+        let kept = |each: usize| {
+            let SwcTree { positions, parents, .. } = tree.clone().resampled(each);
+            (positions.iter().map(|place| place[0] as u32).collect::<Vec<_>>(), parents)
+        };
+        assert_eq!(kept(1).0, (1..=10).collect::<Vec<_>>());
+        let (points, parents) = kept(2);
+        assert_eq!(points, [1, 3, 5, 6, 8, 10]);
+        assert_eq!(parents, [None, Some(0), Some(1), Some(2), Some(2), Some(4)]);
+        let (points, parents) = kept(100);
+        assert_eq!((points, parents), (vec![1, 5, 6, 10], vec![None, Some(0), Some(1), Some(1)]));
+        let resampled = tree.clone().resampled(100);
+        assert_eq!((resampled.children, resampled.root_distances), (vec![1, 2, 0, 0], vec![0.0, 4.0, 5.0, 9.0]));
     }
 
     #[test]

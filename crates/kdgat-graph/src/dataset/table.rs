@@ -13,9 +13,11 @@ use std::collections::HashMap;
 use super::error::{DatasetError, Origin, Place};
 use super::feature_rows::{Cells, Column, Rows};
 use super::graph_set::{Edges, GraphSet, RawEdge, SortedEdges, expect_few_nodes};
+use super::nearest_points::NearestEdges;
 use super::node_places::{NodePlaces, POSITION, PlaceReader};
 use super::node_target_table::{NodeTargetReader, NodeTargets};
 use super::radius::{EdgeMaker, Radius};
+use super::rooted::{OutsideRoot, rooted};
 use super::schema::{Level, Schema};
 use super::settings::Settings;
 use super::source_files::SourceFiles;
@@ -29,6 +31,8 @@ pub(super) const GRAPHS: &str = "graphs";
 pub(super) const NODES: &str = "nodes";
 /// The table of edges.
 pub(super) const EDGES: &str = "edges";
+/// The table of the roots of trees.
+const ROOTS: &str = "roots";
 /// Column of edges with their kinds: a categorical feature.
 const KIND: &str = "kind";
 const NEEDED_TARGET: &str = "a column y, columns y_*, or `targets` in kdgat-graphs.toml, in the table of graphs or, for targets of nodes, in that of nodes";
@@ -44,18 +48,20 @@ const TOO_MANY_VALUES: &str =
 pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
     let settings = Settings::read(files)?;
     settings.expect_no_test_files()?;
+    settings.expect_no_resample()?;
     let radius = settings.radius()?;
     let table = TableFile::required(files, GRAPHS, MISSING_GRAPHS)?;
     let level = level_of(files, &settings, &table)?;
     let mut graphs = Graphs::read(&table, &settings, level)?;
     let mut nodes = Nodes::read(files, &graphs, &settings, level)?;
-    let edges = match radius {
+    let edges = match (settings.knn()?, radius) {
+        (Some(count), _) => nearest_edges(files, &settings, count, &graphs, &nodes)?,
         _ if !settings.wants_edges()? => no_edges(files, &settings, &graphs, &nodes)?,
-        Some(radius) => made_edges(files, &settings, radius, &graphs, &nodes)?,
-        None if nodes.places.is_some() && !files.names().iter().any(|file| is_table(file, EDGES)) => {
+        (None, Some(radius)) => made_edges(files, &settings, radius, &graphs, &nodes)?,
+        (None, None) if nodes.places.is_some() && !files.names().iter().any(|file| is_table(file, EDGES)) => {
             no_edges(files, &settings, &graphs, &nodes)?
         }
-        None => listed_edges(files, &graphs, &nodes, settings.directed())?,
+        (None, None) => listed_edges(files, &graphs, &nodes, settings.directed())?,
     };
     let space = nodes.places.as_ref();
     let space = space.map(|places| places.space(&graphs.ids, &nodes.order, &nodes.pointers, &settings));
@@ -70,10 +76,12 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
         }
         (None, None) => return Err(table.header().error("no target", NEEDED_TARGET)),
     };
+    let roots = tree_roots(files, &settings, &graphs, &nodes)?;
+    let places = graphs.places.clone();
     let root = files.root().file_stem().map_or("graphs".into(), |name| name.to_string_lossy().into_owned());
     let described = described(files)?.and_then(|dataset| dataset.name);
-    Ok(GraphSet {
-        name: settings.name.or(described).unwrap_or(root),
+    let set = GraphSet {
+        name: settings.name.clone().or(described).unwrap_or(root),
         schema: Schema {
             task: targets.task,
             level,
@@ -101,7 +109,86 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
         position_hashes: space.as_ref().map(|space| space.hashes.clone()),
         lists_edges: edges.are_listed,
         space: space.map(|space| space.set),
+    };
+    let Some(roots) = roots else { return Ok(set) };
+    rooted(set, &roots).map_err(|(graph, OutsideRoot { nodes: [own, largest] })| {
+        let origin = Origin { file: &graphs.file, place: places[graph] };
+        let found = format!("the root of its tree is in a component of {own} nodes");
+        origin.error(found, format!("a root in the largest component, which has {largest}"))
     })
+}
+
+/// The given root of each graph's tree, or `None` for the node with the most edges; `None` for all if no trees are made.
+fn tree_roots(
+    files: &SourceFiles,
+    settings: &Settings,
+    graphs: &Graphs,
+    nodes: &Nodes,
+) -> Result<Option<Vec<Option<u32>>>, DatasetError> {
+    let Some(tree) = settings.tree() else { return Ok(None) };
+    if nodes.places.is_none() {
+        let found = format!("`tree`, but {} has no positions", nodes.file);
+        return Err(settings.tree_origin().error(found, format!("columns {} there", POSITION.join(", "))));
+    }
+    let mut roots = vec![None; graphs.ids.len()];
+    match tree {
+        "degree" => {}
+        "file" => {
+            let table =
+                TableFile::required(files, ROOTS, "it names the root of each graph's tree (`tree = \"file\"`)")?;
+            let (graph_id, node_id) = (table.column("graph_id")?, table.column("node_id")?);
+            table.each_row(|row| {
+                let (graph, node) = (graphs.of_row(&row, graph_id)? as usize, row.text(node_id)?);
+                let root = nodes.numbers[graph].get(node).copied();
+                let expected = || format!("a node of graph {} in {}", graphs.ids[graph], nodes.file);
+                let known = root.ok_or_else(|| row.error(node_id, &format!("node '{node}'"), &expected()))?;
+                match roots[graph].replace(known) {
+                    None => Ok(()),
+                    Some(_) => Err(row.error(graph_id, "a second root", "one root for each graph")),
+                }
+            })?;
+            if let Some(without) = roots.iter().position(Option::is_none) {
+                let found = format!("no root of graph {}", graphs.ids[without]);
+                return Err(table.header().error(found, "a row for each graph"));
+            }
+        }
+        name => {
+            for (graph, root) in roots.iter_mut().enumerate() {
+                *root = nodes.numbers[graph].get(name).copied();
+                if root.is_none() {
+                    let found = format!("tree = \"{name}\", and graph {} has no node of that name", graphs.ids[graph]);
+                    let expected = format!("degree, file (a table {ROOTS}), or the node_id of the root in every graph");
+                    return Err(settings.tree_origin().error(found, expected));
+                }
+            }
+        }
+    }
+    Ok(Some(roots))
+}
+
+/// Edges between the nodes and their nearest ones.
+fn nearest_edges(
+    files: &SourceFiles,
+    settings: &Settings,
+    count: usize,
+    graphs: &Graphs,
+    nodes: &Nodes,
+) -> Result<Edges, DatasetError> {
+    if let Some(file) = files.names().iter().find(|file| is_table(file, EDGES)) {
+        let expected = format!("one of the two: remove {file}, or `knn` to use the edges of {file}");
+        return Err(settings.knn_origin().error(format!("`knn` beside {file}"), expected));
+    }
+    let Some(places) = &nodes.places else {
+        let found = format!("`knn`, but {} has no positions", nodes.file);
+        return Err(settings.knn_origin().error(found, format!("columns {} there", POSITION.join(", "))));
+    };
+    let mut maker = NearestEdges::new(count);
+    for graph in 0..graphs.ids.len() {
+        let rows = &nodes.order[nodes.pointers[graph] as usize..nodes.pointers[graph + 1] as usize];
+        let of_graph: Vec<[f64; 3]> = rows.iter().map(|&row| places.positions[row as usize]).collect();
+        maker.add(&of_graph);
+    }
+    Ok(maker.finish())
 }
 
 /// The owner of the targets: by the task, else nodes if the table of graphs has no target and that of nodes has one.

@@ -38,6 +38,8 @@ pub(super) fn is_xyz(file: &str) -> bool {
 /// A line that does not fit, with its file and number; or settings that do not.
 pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
     let settings = Settings::read(files)?;
+    settings.expect_no_resample()?;
+    settings.expect_no_points()?;
     let names: Vec<&String> = files.names().iter().filter(|name| is_xyz(name)).collect();
     let radius = settings.wants_edges()?.then(|| settings.radius_or(DEFAULT_CUTOFF)).transpose()?;
     let forces = settings.forces.as_ref().map(|forces| forces.get_ref().as_str());
@@ -237,6 +239,7 @@ impl<'a> Reader<'a> {
             kinds,
             forces: !self.forces.is_empty(),
             periodic: self.space.is_periodic(),
+            rooted: false,
             length_unit: settings.length_unit.clone(),
             energy_unit: settings.energy_unit.clone(),
             unfit: None,

@@ -64,7 +64,8 @@ impl Bases {
 /// A vector in space.
 pub type Vector = [f64; 3];
 
-fn minus(one: Vector, other: Vector) -> Vector {
+/// The vector from `other` to `one`.
+pub(crate) fn minus(one: Vector, other: Vector) -> Vector {
     [one[0] - other[0], one[1] - other[1], one[2] - other[2]]
 }
 
@@ -80,12 +81,13 @@ fn dot(one: Vector, other: Vector) -> f64 {
     one[0] * other[0] + one[1] * other[1] + one[2] * other[2]
 }
 
-fn length(vector: Vector) -> f64 {
+/// The length of a vector.
+pub(crate) fn length(vector: Vector) -> f64 {
     dot(vector, vector).sqrt()
 }
 
 /// The angle between two vectors, from 0 to π.
-fn angle(one: Vector, other: Vector) -> f64 {
+pub(crate) fn angle(one: Vector, other: Vector) -> f64 {
     length(cross(one, other)).atan2(dot(one, other))
 }
 

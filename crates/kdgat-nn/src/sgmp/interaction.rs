@@ -55,20 +55,20 @@ impl Interaction {
         Ok(Self { width, encodings, combine })
     }
 
-    /// The sums of the network over the paths that begin at each node, `[num_nodes, width]` → `[num_nodes, width]`. `counts`: number of paths
-    /// of each node, `[num_nodes, 1]`, f32.
+    /// The sums of the network over the paths that begin at each node, `[num_nodes, width]` → `[num_nodes, width]`.
     pub fn forward(
         &self,
         x: &Tensor,
         graph: &Arc<PathGraph>,
-        counts: &Tensor,
         bases: Bases,
         kernel: Backend,
     ) -> Result<Tensor, ModelError> {
-        let sums = match fused::applies(kernel, &[x]) && !autocast::is_in_force(Device::Cpu)? {
-            true => path_sums(graph, bases, [x, &self.of_nodes()?], &self.of_paths()?)?,
-            false => self.composed_sums(x, graph, bases)?,
-        };
+        if fused::applies(kernel, &[x]) && !autocast::is_in_force(Device::Cpu)? {
+            return Ok(path_sums(graph, bases, [x, &self.of_nodes()?], &self.of_paths()?)?);
+        }
+        let sums = self.composed_sums(x, graph, bases)?;
+        let counts: Vec<f32> = graph.paths.iter().map(|&count| count as f32).collect();
+        let counts = Tensor::f_from_slice(&counts)?.f_unsqueeze(1)?.f_to_device(x.device())?;
         let [weight, bias] = self.combine[2].parameters();
         Ok(sums.f_matmul(&weight.f_transpose(0, 1)?)?.f_add(&counts.f_mul(bias)?)?)
     }
@@ -94,10 +94,12 @@ impl Interaction {
             block.f_matmul(weight)
         };
         let [edge, pair, path] = [folded(0)?, folded(1)?, folded(2)?];
-        let layers = [&self.encodings[0][0], &self.encodings[1][0], &self.encodings[2][0], &self.combine[1]];
-        let [one, two, three, four] = layers.map(|layer| layer.parameters().map(Tensor::shallow_clone));
-        let ([one, of_one], [two, of_two], [three, of_three], [four, of_four]) = (one, two, three, four);
-        Ok([edge, pair, path, bias, one, of_one, two, of_two, three, of_three, four, of_four])
+        let [first, second, third] = self.encodings.each_ref().map(|layers| &layers[0]);
+        let layers = [first, second, third, &self.combine[1], &self.combine[2]];
+        let [one, two, three, four, five] = layers.map(|layer| layer.parameters().map(Tensor::shallow_clone));
+        let ([one, of_one], [two, of_two], [three, of_three]) = (one, two, three);
+        let ([four, of_four], [five, of_five]) = (four, five);
+        Ok([edge, pair, path, bias, one, of_one, two, of_two, three, of_three, four, of_four, five, of_five])
     }
 
     /// The same sums by the definition, with torch's operations: for other devices, mixed precision, and as a reference.
@@ -192,7 +194,7 @@ mod tests {
             pointers.push(sources.len() as i32);
         }
         let neighbours = Neighbours::of_incoming(&pointers, &sources);
-        PathGraph::new(neighbours, positions, (0..=graphs).map(|graph| graph * nodes).collect())
+        PathGraph::new(neighbours, positions)
     }
 
     fn step(
@@ -207,9 +209,7 @@ mod tests {
             .sin()
             .view([nodes, -1])
             .set_requires_grad(true);
-        let counts: Vec<f32> = graph.paths.iter().map(|&count| count as f32).collect();
-        let counts = Tensor::from_slice(&counts).view([-1, 1]);
-        let output = interaction.forward(&x, graph, &counts, bases, kernel).unwrap();
+        let output = interaction.forward(&x, graph, bases, kernel).unwrap();
         let weights =
             (Tensor::arange(nodes * interaction.width, (Kind::Float, Device::Cpu)) * 0.3).cos().view([nodes, -1]);
         let loss = (&output * weights).sum(Kind::Float);
@@ -221,8 +221,10 @@ mod tests {
 
     #[test]
     fn sums_and_gradients_are_those_of_the_definition() {
-        // The last one has so many paths that several blocks share a graph.
-        for (graphs, nodes, degree, width) in [(3, 30, 6, 16), (1, 40, 3, 7), (9, 4, 3, 5), (2, 60, 8, 6)] {
+        // Some have so many paths that several blocks share a graph, the last many nodes with few.
+        for (graphs, nodes, degree, width) in
+            [(3, 30, 6, 16), (1, 40, 3, 7), (9, 4, 3, 5), (2, 60, 8, 6), (1500, 4, 2, 4)]
+        {
             let graph = Arc::new(scattered(graphs, nodes, degree));
             let bases = Bases::new(10.0, [50, 6, 12]);
             let mut parameters = FreshParameters::new(3, Device::Cpu);

@@ -11,4 +11,5 @@ mod network;
 mod sums;
 
 pub use network::{PathConfig, Sgmp};
+pub(crate) use network::{neighbours_of, positions};
 pub use sums::PathGraph;

@@ -7,7 +7,7 @@ use kdgat_graph::{Batch, Level};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
-use super::geometry::Bases;
+use super::geometry::{Bases, Vector};
 use super::interaction::Interaction;
 use super::sums::PathGraph;
 use crate::attention::Backend;
@@ -79,22 +79,22 @@ impl Sgmp {
     /// # Errors
     /// A batch without positions, and those of libtorch.
     pub fn embed(&self, features: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
-        let nodes = self.nodes(features, batch)?;
+        let nodes = self.nodes(features, &Arc::new(path_graph(batch)?))?;
         match self.level {
             Level::Node => Ok(nodes),
             Level::Graph => self.pool.forward(&nodes, batch, self.kernel),
         }
     }
 
-    /// Embeddings of the nodes, `[num_nodes, hidden]`.
-    fn nodes(&self, features: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
-        let graph = Arc::new(path_graph(batch)?);
-        let counts: Vec<f32> = graph.paths.iter().map(|&count| count as f32).collect();
-        let counts = Tensor::f_from_slice(&counts)?.f_unsqueeze(1)?.f_to_device(features.device())?;
+    /// Embeddings of the nodes by these paths, `[num_nodes, hidden]`.
+    ///
+    /// # Errors
+    /// Those of libtorch.
+    pub fn nodes(&self, features: &Tensor, graph: &Arc<PathGraph>) -> Result<Tensor, ModelError> {
         let [first, second] = &self.embedding;
         let mut x = second.forward(&first.forward(features, self.kernel)?.f_relu()?, self.kernel)?;
         for interaction in &self.interactions {
-            x = x.f_add(&interaction.forward(&x, &graph, &counts, self.bases, self.kernel)?)?;
+            x = x.f_add(&interaction.forward(&x, graph, self.bases, self.kernel)?)?;
         }
         Ok(x)
     }
@@ -102,15 +102,25 @@ impl Sgmp {
 
 /// The paths of a batch.
 fn path_graph(batch: &Batch) -> Result<PathGraph, ModelError> {
-    let space = batch.space.as_ref().ok_or(ModelError::NoPositions)?;
+    let (neighbours, _) = neighbours_of(batch)?;
+    Ok(PathGraph::new(neighbours, positions(batch)?))
+}
+
+/// The neighbours of a batch's nodes; and where each graph's nodes begin, with the end of the last one's.
+pub(crate) fn neighbours_of(batch: &Batch) -> Result<(Neighbours, Vec<usize>), ModelError> {
     let indices = |tensor: &Tensor| Ok::<_, ModelError>(Vec::<i32>::try_from(&host(tensor)?)?);
     let neighbours =
         Neighbours::of_incoming(&indices(&batch.adjacency.row_pointers)?, &indices(&batch.adjacency.sources)?);
-    let positions: Vec<f32> = Vec::try_from(&host(&space.positions)?.f_reshape([-1i64].as_slice())?)?;
-    let positions = positions.as_chunks::<3>().0.iter().map(|position| position.map(f64::from)).collect();
     let graphs: Vec<i64> = Vec::try_from(&host(&batch.node_pointers)?)?;
     // Pointers are never negative.
-    Ok(PathGraph::new(neighbours, positions, graphs.into_iter().map(|pointer| pointer as usize).collect()))
+    Ok((neighbours, graphs.into_iter().map(|pointer| pointer as usize).collect()))
+}
+
+/// The positions of a batch's nodes.
+pub(crate) fn positions(batch: &Batch) -> Result<Vec<Vector>, ModelError> {
+    let space = batch.space.as_ref().ok_or(ModelError::NoPositions)?;
+    let positions: Vec<f32> = Vec::try_from(&host(&space.positions)?.f_reshape([-1i64].as_slice())?)?;
+    Ok(positions.as_chunks::<3>().0.iter().map(|position| position.map(f64::from)).collect())
 }
 
 fn host(tensor: &Tensor) -> Result<Tensor, ModelError> {

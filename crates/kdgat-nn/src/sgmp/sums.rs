@@ -1,17 +1,19 @@
-//! The sums of an interaction over all paths, in one pass over the paths forward and one backward, without ever storing them.
+//! The output of an interaction, in one pass over the paths forward and one backward, without ever storing them.
 //!
 //! An interaction applies a network of three layers to each path's seven vectors and sums the results at the path's first node. Its first layer
 //! falls apart into what depends on a node, on an edge, on two edges and on the whole path, each computed once where it belongs; the last
-//! layer is linear and follows the sum ([`Interaction`](super::interaction::Interaction)). Per path there remain
+//! layer is linear and follows the sum. Per path there remain
 //!
 //! ```text
 //! r = ReLU(P[ijk] + D[p] + M ReLU(L₃ g(path) + l₃))        P[ijk] = C[k] + Q[ij] + F ReLU(L₂ g(pair) + l₂)
 //! S[i] += ReLU(W r + w)                                    Q[ij] = A[i] + B[j] + E ReLU(L₁ g(edge) + l₁) + b
+//! y[i] = V S[i] + n[i] v
 //! ```
 //!
-//! where g are expansions of lengths and angles, and A, B, C, D rows of nodes. Paths come in pieces that fit into a core's cache. The
-//! backward pass computes them again. Blocks of nodes are worked on in parallel; their number and all orders of additions depend on the
-//! graphs alone.
+//! where g are expansions of lengths and angles, A, B, C, D rows of nodes, and n[i] the number of paths that begin at i. Paths come in pieces
+//! that fit into a core's cache; the backward pass computes them again. Blocks of first nodes are worked on in parallel, each with the rows of
+//! those nodes alone that its paths reach, so that the memory beyond a node's embedding does not grow with the graph. Their number and
+//! all orders of additions depend on the graphs alone.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -32,12 +34,13 @@ use super::kernels::{AddColumnSums, AddRows, Columns, Gate, GateRows, Relu, Scat
 
 /// Paths computed at a time: with 64 columns, their rows take some 300 KiB.
 const PIECE: usize = 128;
-/// Number of paths worth a thread.
+/// Paths of a block, if its nodes have as many.
 const BLOCK_PATHS: u64 = 4096;
-/// Most blocks of the backward pass: each has its own gradients of all weights.
-const MOST_BLOCKS: u64 = 64;
-/// Bytes of gradients of nodes that blocks of one graph may take together, and of gradients of weights that all blocks may.
-const GRADIENT_BYTES: usize = 512 << 20;
+/// Most nodes of a block.
+const BLOCK_NODES: usize = 4096;
+/// Bytes of the gradients that blocks have at a time before they are added up, and most of such blocks.
+const GRADIENT_BYTES: usize = 32 << 20;
+const MOST_BLOCKS: usize = 64;
 
 /// The graphs of a batch with their paths; shared by all interactions of a pass.
 #[derive(Debug)]
@@ -46,17 +49,15 @@ pub struct PathGraph {
     pub neighbours: Neighbours,
     /// Position of each node.
     pub positions: Vec<Vector>,
-    /// Nodes of graph `g` are `graphs[g]..graphs[g + 1]`.
-    pub graphs: Vec<usize>,
     /// Number of paths that begin at each node.
     pub paths: Vec<u64>,
 }
 
 impl PathGraph {
-    /// Counts the paths of graphs whose nodes are `graphs[g]..graphs[g + 1]`.
-    pub fn new(neighbours: Neighbours, positions: Vec<Vector>, graphs: Vec<usize>) -> Self {
+    /// Counts the paths of graphs whose nodes have these neighbours and positions.
+    pub fn new(neighbours: Neighbours, positions: Vec<Vector>) -> Self {
         let paths = neighbours.count_paths();
-        Self { neighbours, positions, graphs, paths }
+        Self { neighbours, positions, paths }
     }
 
     /// Number of nodes.
@@ -64,40 +65,24 @@ impl PathGraph {
         self.neighbours.num_nodes()
     }
 
-    /// Divides the nodes into ranges of about `paths` paths or more. Graphs are divided only if they have more than twice as many, into at
-    /// most `most_parts` of their number of nodes.
-    fn blocks(&self, paths: u64, most_parts: impl Fn(usize) -> u64) -> Vec<Range<usize>> {
+    /// Divides the nodes into ranges of about [`BLOCK_PATHS`] paths, and of at most [`BLOCK_NODES`].
+    fn blocks(&self) -> Vec<Range<usize>> {
         let (mut blocks, mut first, mut sum) = (Vec::new(), 0, 0);
-        for graph in self.graphs.windows(2) {
-            let of_graph: u64 = self.paths[graph[0]..graph[1]].iter().sum();
-            let parts = (of_graph / paths.max(1)).min(most_parts(graph[1] - graph[0])).max(1);
-            let wanted = of_graph.div_ceil(parts);
-            for node in graph[0]..graph[1] {
-                sum += self.paths[node];
-                let is_last = node + 1 == graph[1];
-                if sum >= if is_last { paths } else { wanted.max(paths) } && (is_last || parts > 1) {
-                    blocks.push(first..node + 1);
-                    (first, sum) = (node + 1, 0);
-                }
+        for (node, &paths) in self.paths.iter().enumerate() {
+            sum += paths;
+            let end = node + 1;
+            if sum >= BLOCK_PATHS || end - first == BLOCK_NODES || end == self.num_nodes() {
+                blocks.push(first..end);
+                (first, sum) = (end, 0);
             }
-        }
-        if first < self.num_nodes() {
-            blocks.push(first..self.num_nodes());
         }
         blocks
     }
-
-    /// The nodes of the graphs that `block` has nodes of.
-    fn reach(&self, block: &Range<usize>) -> Range<usize> {
-        let first = self.graphs.partition_point(|&first| first <= block.start).saturating_sub(1);
-        let end = self.graphs.partition_point(|&end| end < block.end);
-        self.graphs[first]..self.graphs[end]
-    }
 }
 
-/// The sums `S`, `[num_nodes, 2 H]`, for embeddings `[num_nodes, H]`, the weights `[16 H, H]` of A, B, C and D beside each other, and further
-/// weights in this order: E, F, M `[4 H, H]`; b `[4 H]`; L₁ `[H, columns of an edge]`, l₁; L₂, l₂; L₃, l₃ `[H]`; W `[2 H, 4 H]`, w `[2 H]`.
-/// All f32 on the CPU. Of a node only its embedding is stored for the backward pass.
+/// The outputs `y`, `[num_nodes, H]`, for embeddings `[num_nodes, H]`, the weights `[16 H, H]` of A, B, C and D beside each other, and further
+/// weights in this order: E, F, M `[4 H, H]`; b `[4 H]`; L₁ `[H, columns of an edge]`, l₁; L₂, l₂; L₃, l₃ `[H]`; W `[2 H, 4 H]`, w `[2 H]`; V `[H,
+/// 2 H]`, v `[H]`. All f32 on the CPU. Of a node only its embedding is stored for the backward pass.
 ///
 /// # Errors
 /// Tensors of other shapes, or too little memory.
@@ -115,7 +100,7 @@ pub fn path_sums(
 }
 
 /// Number of weights of [`path_sums`].
-pub const WEIGHTS: usize = 12;
+pub const WEIGHTS: usize = 14;
 
 struct PathSums {
     graph: Arc<PathGraph>,
@@ -126,17 +111,15 @@ impl Function for PathSums {
     const NAME: &'static CStr = c"sums over paths";
 
     fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
-        let graph = &*self.graph;
-        let rows = inputs[0].f_matmul(&inputs[1].f_transpose(0, 1)?)?;
-        let pass = Pass::new(graph, self.bases, &rows, &inputs[2..])?;
-        let width = 2 * pass.width;
-        let mut output = Tensor::f_zeros([graph.num_nodes() as i64, width as i64], (Kind::Float, Device::Cpu))?;
-        let blocks = graph.blocks(BLOCK_PATHS, |_| u64::MAX);
-        let bounds = std::iter::once(0).chain(blocks.iter().map(|block| block.end * width));
-        let parts = Parts::new(view::write::<f32>("sums over paths", &mut output)?, bounds);
+        let pass = Pass::new(&self.graph, self.bases, inputs)?;
+        let size = [self.graph.num_nodes() as i64, pass.width as i64];
+        let mut output = Tensor::f_zeros(size, (Kind::Float, Device::Cpu))?;
+        let blocks = self.graph.blocks();
+        let bounds = std::iter::once(0).chain(blocks.iter().map(|block| block.end * pass.width));
+        let parts = Parts::new(view::write::<f32>("outputs of paths", &mut output)?, bounds);
         parallel_for(blocks.len(), 1, |range| {
-            let mut rows = Rows::default();
-            range.for_each(|index| pass.forward_block(&blocks[index], &mut rows, parts.take(index)));
+            let mut work = Work::default();
+            range.for_each(|index| pass.forward_block(&blocks[index], &mut work, parts.take(index)));
         });
         drop(parts);
         let saved = if recorded { inputs.iter().map(|input| input.shallow_clone()).collect() } else { Vec::new() };
@@ -151,90 +134,53 @@ impl Function for PathSums {
     ) -> Result<Vec<Option<Tensor>>, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(saved.iter().map(|_| None).collect()) };
         let gradient = gradient.f_contiguous()?;
-        let graph = &*self.graph;
         let inputs: Vec<&Tensor> = saved.iter().collect();
-        let rows = inputs[0].f_matmul(&inputs[1].f_transpose(0, 1)?)?;
-        let pass = Pass::new(graph, self.bases, &rows, &inputs[2..])?;
-        let of_sums = view::read::<f32>("gradient of the sums over paths", &gradient)?;
-        let row = 16 * pass.width;
-        let total: u64 = graph.paths.iter().sum();
-        let most_parts = |nodes: usize| (GRADIENT_BYTES / (4 * row * nodes).max(1)) as u64;
-        let most_blocks = ((GRADIENT_BYTES / (4 * pass.weight_elements())) as u64).clamp(1, MOST_BLOCKS);
-        let blocks = graph.blocks(BLOCK_PATHS.max(total.div_ceil(most_blocks)), most_parts);
-        let reaches: Vec<Range<usize>> = blocks.iter().map(|block| graph.reach(block)).collect();
-        let starts = |size: &dyn Fn(usize) -> usize| {
-            let mut ends = vec![0];
-            (0..blocks.len()).for_each(|index| ends.push(ends[index] + size(index)));
-            ends
-        };
-        let (node_bounds, weight_elements) = (starts(&|index| reaches[index].len() * row), pass.weight_elements());
-        let weight_bounds = starts(&|_| weight_elements);
-        let zeros = |bounds: &[usize]| {
-            let elements = bounds.last().copied().unwrap_or(0) as i64;
-            Tensor::f_zeros([elements], (Kind::Float, Device::Cpu))
-        };
-        let (mut of_nodes, mut of_weights) = (zeros(&node_bounds)?, zeros(&weight_bounds)?);
+        let pass = Pass::new(&self.graph, self.bases, &inputs)?;
+        let of_outputs = view::read::<f32>("gradient of the outputs of paths", &gradient)?;
+        let mut of_embeddings = Tensor::f_zeros(&inputs[0].size()[..], (Kind::Float, Device::Cpu))?;
+        let mut of_weights = vec![0.0f32; pass.weight_elements()];
         {
-            let nodes = Parts::new(view::write::<f32>("gradients of nodes", &mut of_nodes)?, node_bounds.clone());
-            let weights = Parts::new(view::write::<f32>("gradients of weights", &mut of_weights)?, weight_bounds);
-            parallel_for(blocks.len(), 1, |range| {
-                let mut rows = Rows::default();
-                for index in range {
-                    let into = Gradients {
-                        nodes: nodes.take(index),
-                        base: reaches[index].start,
-                        weights: pass.split_weights(weights.take(index)),
-                    };
-                    pass.backward_block(&blocks[index], &mut rows, of_sums, into);
+            let embeddings = view::write::<f32>("gradient of the embeddings", &mut of_embeddings)?;
+            let at_once = (GRADIENT_BYTES / (4 * of_weights.len())).clamp(1, MOST_BLOCKS);
+            for blocks in self.graph.blocks().chunks(at_once) {
+                let mut found: Vec<BlockGradients> = blocks.iter().map(|_| BlockGradients::default()).collect();
+                let slots = Parts::new(&mut found[..], 0..=blocks.len());
+                parallel_for(blocks.len(), 1, |range| {
+                    let mut work = Work::default();
+                    for index in range {
+                        slots.take(index)[0] = pass.backward_block(&blocks[index], &mut work, of_outputs);
+                    }
+                });
+                drop(slots);
+                for found in found {
+                    of_weights.iter_mut().zip(&found.weights).for_each(|(sum, gradient)| *sum += gradient);
+                    for (nodes, rows) in found.embeddings {
+                        let (width, to) = (pass.width, &mut *embeddings);
+                        let scatter =
+                            Scatter { from: &rows, width, to, stride: width, first: 0, indices: &nodes, base: 0 };
+                        dispatch(scatter);
+                    }
                 }
-            });
+            }
         }
-        drop(pass);
-        drop(rows);
-        let of_rows = self.joined(of_nodes, &reaches, &node_bounds, row as i64)?;
-        let weights = of_weights.f_view([blocks.len() as i64, weight_elements as i64])?;
-        let weights = weights.f_sum_dim_intlist(0, false, Kind::Float)?;
-        let of_embeddings = of_rows.f_matmul(inputs[1])?;
-        let mut results = vec![Some(of_embeddings), Some(of_rows.f_transpose(0, 1)?.f_matmul(inputs[0])?)];
-        let mut first = 0;
-        for input in &inputs[2..] {
-            let elements = input.numel() as i64;
-            results.push(Some(weights.f_narrow(0, first, elements)?.f_view(&input.size()[..])?));
-            first += elements;
+        let mut results = vec![Some(of_embeddings)];
+        let mut rest = &of_weights[..];
+        for input in &inputs[1..] {
+            let (own, others) = rest.split_at(input.numel());
+            results.push(Some(Tensor::f_from_slice(own)?.f_view(&input.size()[..])?));
+            rest = others;
         }
         Ok(results)
     }
 }
 
-impl PathSums {
-    /// Gradients of all nodes' rows, `[num_nodes, columns]`, from those of each block: the sum where blocks share a graph.
-    fn joined(
-        &self,
-        of_blocks: Tensor,
-        reaches: &[Range<usize>],
-        bounds: &[usize],
-        columns: i64,
-    ) -> Result<Tensor, TchError> {
-        let nodes = self.graph.num_nodes() as i64;
-        if of_blocks.numel() as i64 == nodes * columns {
-            return of_blocks.f_view([nodes, columns]);
-        }
-        let summed = Tensor::f_zeros([nodes, columns], (Kind::Float, Device::Cpu))?;
-        for (index, reach) in reaches.iter().enumerate() {
-            let size = [reach.len() as i64, columns];
-            let of_block = of_blocks.f_narrow(0, bounds[index] as i64, size[0] * size[1])?.f_view(size)?;
-            let _ = summed.f_narrow(0, reach.start as i64, size[0])?.f_add_(&of_block)?;
-        }
-        Ok(summed)
-    }
-}
-
-/// The gradients that a block adds to.
-struct Gradients<'a> {
-    /// Gradients of the rows of nodes from `base` on.
-    nodes: &'a mut [f32],
-    base: usize,
-    weights: [&'a mut [f32]; WEIGHTS],
+/// The gradients of a block of paths.
+#[derive(Default)]
+struct BlockGradients {
+    /// Of all weights, those of the nodes' rows first.
+    weights: Vec<f32>,
+    /// Nodes, and gradients of their embeddings, of each of the four nodes of paths.
+    embeddings: Vec<(Vec<u32>, Vec<f32>)>,
 }
 
 /// Inputs of a pass, with the weights as the forward multiplies by them.
@@ -243,11 +189,70 @@ struct Pass<'a> {
     bases: Bases,
     /// Columns of a node's embedding, H.
     width: usize,
-    /// `[num_nodes, 16 H]`
-    nodes: &'a [f32],
+    /// `[num_nodes, H]`
+    embeddings: &'a [f32],
+    /// A, B, C and D beside each other.
+    of_nodes: &'a [f32],
     weights: [&'a [f32]; WEIGHTS],
-    /// E, F, M, L₁, L₂, L₃ and W, transposed.
-    transposed: [Vec<f32>; 7],
+    /// The weights of A, B, C and D, transposed.
+    nodes_transposed: [Vec<f32>; 4],
+    /// E, F, M, L₁, L₂, L₃, W and V, transposed.
+    transposed: [Vec<f32>; 8],
+}
+
+/// The rows of one of the four nodes of a block's paths: of those nodes alone that occur there.
+#[derive(Default)]
+struct Ends {
+    /// For each node of the graph, its position in `nodes`, or [`ABSENT`].
+    places: Vec<u32>,
+    nodes: Vec<u32>,
+    /// `[nodes, H]`
+    embeddings: Vec<f32>,
+    /// `[nodes, 4 H]`: rows of A, B, C or D.
+    rows: Vec<f32>,
+    /// `[nodes, 4 H]`: gradients of `rows`.
+    gradients: Vec<f32>,
+    /// Positions in `nodes` of the nodes of a piece's edges, pairs or paths.
+    indices: Vec<u32>,
+}
+
+const ABSENT: u32 = u32::MAX;
+
+impl Ends {
+    /// Forgets the nodes of another block.
+    fn clear(&mut self, num_nodes: usize) {
+        if self.places.len() != num_nodes {
+            self.places = vec![ABSENT; num_nodes];
+        }
+        self.nodes.drain(..).for_each(|node| self.places[node as usize] = ABSENT);
+    }
+
+    /// Adds a node; false if it is there already.
+    fn insert(&mut self, node: u32) -> bool {
+        let place = &mut self.places[node as usize];
+        if *place != ABSENT {
+            return false;
+        }
+        *place = self.nodes.len() as u32;
+        self.nodes.push(node);
+        true
+    }
+
+    /// Sets the positions of these nodes.
+    fn look_up(&mut self, nodes: &[u32]) {
+        self.indices.clear();
+        self.indices.extend(nodes.iter().map(|&node| self.places[node as usize]));
+    }
+}
+
+/// The memory of a thread: the rows of a block and of a piece of its paths.
+#[derive(Default)]
+struct Work {
+    ends: [Ends; 4],
+    /// `[nodes of the block, 2 H]`: S, and the gradients of S.
+    sums: Vec<f32>,
+    of_sums: Vec<f32>,
+    rows: Rows,
 }
 
 /// The rows of a piece of paths.
@@ -274,61 +279,115 @@ const BIAS: usize = 3;
 /// First layers of edges, pairs and paths, each followed by its bias.
 const FIRST: [usize; 3] = [4, 6, 8];
 const SECOND: usize = 10;
+const LAST: usize = 12;
 
 impl<'a> Pass<'a> {
-    fn new(graph: &'a PathGraph, bases: Bases, rows: &'a Tensor, inputs: &[&'a Tensor]) -> Result<Self, TchError> {
-        let width = rows.size().get(1).map_or(0, |&columns| columns as usize / 16);
-        let columns = bases.columns().map(|columns| columns * width);
+    fn new(graph: &'a PathGraph, bases: Bases, inputs: &[&'a Tensor]) -> Result<Self, TchError> {
+        let width = inputs[0].size().get(1).map_or(0, |&columns| columns as usize);
+        let columns = bases.columns();
         let (square, double) = (4 * width * width, 8 * width * width);
-        let one = [square, square, square, 4 * width, columns[0], width, columns[1], width, columns[2], width];
-        let expected: Vec<usize> = one.into_iter().chain([double, 2 * width]).collect();
-        let wrong = (0..WEIGHTS).find(|&index| inputs[index].numel() != expected[index]);
-        if let Some(index) = wrong.or((width == 0 || rows.numel() != graph.num_nodes() * 16 * width).then_some(0)) {
+        let [of_edge, of_pair, of_path] = columns.map(|columns| columns * width);
+        let expected = [
+            graph.num_nodes() * width,
+            4 * square,
+            square,
+            square,
+            square,
+            4 * width,
+            of_edge,
+            width,
+            of_pair,
+            width,
+            of_path,
+            width,
+            double,
+            2 * width,
+            2 * width * width,
+            width,
+        ];
+        let wrong = (0..expected.len()).find(|&index| inputs[index].numel() != expected[index]);
+        if let Some(index) = wrong.or((width == 0).then_some(0)) {
             return Err(TchError::Shape(format!(
-                "rows of nodes have shape {:?} and weight {index} of the sums over paths {:?}: they do not fit each other",
-                rows.size(),
+                "embeddings of {} nodes have shape {:?} and input {index} of the sums over paths {:?}: they do not fit each other",
+                graph.num_nodes(),
+                inputs[0].size(),
                 inputs[index].size()
             )));
         }
-        let nodes = view::read::<f32>("rows of nodes", rows)?;
-        let mut weights = [nodes; WEIGHTS];
-        for (weight, input) in weights.iter_mut().zip(inputs) {
-            *weight = view::read::<f32>("weights of the sums over paths", input)?;
+        let read = |index: usize| view::read::<f32>("inputs of the sums over paths", inputs[index]);
+        let (embeddings, of_nodes) = (read(0)?, read(1)?);
+        let mut weights = [embeddings; WEIGHTS];
+        for (index, weight) in weights.iter_mut().enumerate() {
+            *weight = read(2 + index)?;
         }
-        let columns = bases.columns();
-        let of = [
-            (0, width),
-            (1, width),
-            (2, width),
-            (FIRST[0], columns[0]),
-            (FIRST[1], columns[1]),
-            (FIRST[2], columns[2]),
+        let of = |index: usize, columns: usize| transposed(weights[index], columns);
+        let transposed_weights = [
+            of(0, width),
+            of(1, width),
+            of(2, width),
+            of(FIRST[0], columns[0]),
+            of(FIRST[1], columns[1]),
+            of(FIRST[2], columns[2]),
+            of(SECOND, 4 * width),
+            of(LAST, 2 * width),
         ];
-        let [e, f, m, one, two, three] = of.map(|(index, columns)| transposed(weights[index], columns));
-        let transposed = [e, f, m, one, two, three, transposed(weights[SECOND], 4 * width)];
-        Ok(Self { graph, bases, width, nodes, weights, transposed })
+        let nodes_transposed = [0, 1, 2, 3].map(|end| transposed(&of_nodes[end * square..(end + 1) * square], width));
+        let transposed = transposed_weights;
+        Ok(Self { graph, bases, width, embeddings, of_nodes, weights, nodes_transposed, transposed })
     }
 
+    /// Elements of all weights, those of the nodes' rows included.
     fn weight_elements(&self) -> usize {
-        self.weights.iter().map(|weight| weight.len()).sum()
+        self.of_nodes.len() + self.weights.iter().map(|weight| weight.len()).sum::<usize>()
     }
 
-    /// The parts of an array with the elements of all weights.
-    fn split_weights<'b>(&self, mut all: &'b mut [f32]) -> [&'b mut [f32]; WEIGHTS] {
-        self.weights.map(|weight| {
-            let (one, rest) = std::mem::take(&mut all).split_at_mut(weight.len());
-            all = rest;
+    /// The parts of an array with the elements of all weights: of the nodes' rows, and of each weight.
+    fn split_weights<'b>(&self, all: &'b mut [f32]) -> (&'b mut [f32], [&'b mut [f32]; WEIGHTS]) {
+        let (of_nodes, mut rest) = all.split_at_mut(self.of_nodes.len());
+        let weights = self.weights.map(|weight| {
+            let (one, others) = std::mem::take(&mut rest).split_at_mut(weight.len());
+            rest = others;
             one
-        })
+        });
+        (of_nodes, weights)
     }
 
-    /// A quarter of the nodes' rows: A, B, C or D.
-    fn quarter(&self, index: usize) -> Columns<'a> {
-        Columns { values: self.nodes, stride: 16 * self.width, first: 4 * self.width * index }
+    /// Finds the nodes of the paths that begin in `block`, and computes their rows.
+    fn gather(&self, block: &Range<usize>, ends: &mut [Ends; 4]) {
+        let neighbours = &self.graph.neighbours;
+        ends.iter_mut().for_each(|ends| ends.clear(self.graph.num_nodes()));
+        let [first, second, third, fourth] = ends;
+        for node in block.clone().filter(|&node| self.graph.paths[node] > 0) {
+            first.insert(node as u32);
+            for &j in neighbours.of(node) {
+                // The nodes behind a node are the same on every way to it, but for those that the way has already.
+                let is_new = second.insert(j);
+                for &k in neighbours.of(j as usize).iter().filter(|_| is_new) {
+                    if third.insert(k) {
+                        neighbours.of(k as usize).iter().for_each(|&p| {
+                            fourth.insert(p);
+                        });
+                    }
+                }
+            }
+        }
+        let width = self.width;
+        for (ends, weights) in ends.iter_mut().zip(&self.nodes_transposed) {
+            ends.embeddings.clear();
+            for &node in &ends.nodes {
+                ends.embeddings.extend_from_slice(&self.embeddings[node as usize * width..][..width]);
+            }
+            product(&ends.embeddings, weights, [width, 4 * width], Start::Zero, &mut ends.rows);
+        }
     }
 
     /// Calls `body` with the rows of each piece of the paths that begin in `block`.
-    fn for_each_piece(&self, block: &Range<usize>, rows: &mut Rows, mut body: impl FnMut(&mut Rows)) {
+    fn for_each_piece(
+        &self,
+        block: &Range<usize>,
+        (ends, rows): (&mut [Ends; 4], &mut Rows),
+        mut body: impl FnMut(&mut [Ends; 4], &mut Rows),
+    ) {
         let neighbours = &self.graph.neighbours;
         let mut cursor = Cursor::at(neighbours.edges_of(block.start).start);
         let end = neighbours.edges_of(block.end - 1).end;
@@ -337,23 +396,36 @@ impl<'a> Pass<'a> {
             if rows.piece.paths[0].is_empty() {
                 return;
             }
-            self.compute(rows);
-            body(rows);
+            self.compute(ends, rows);
+            body(ends, rows);
         }
     }
 
-    fn forward_block(&self, block: &Range<usize>, rows: &mut Rows, sums: &mut [f32]) {
-        let (width, base) = (2 * self.width, block.start);
-        self.for_each_piece(block, rows, |rows| {
-            dispatch(ScatterRelu { from: &rows.last, width, to: sums, indices: &rows.firsts, base });
+    /// Writes the outputs of a block's nodes.
+    fn forward_block(&self, block: &Range<usize>, work: &mut Work, to: &mut [f32]) {
+        let width = 2 * self.width;
+        let Work { ends, sums, of_sums: outputs, rows } = work;
+        self.gather(block, ends);
+        sums.clear();
+        sums.resize(block.len() * width, 0.0);
+        self.for_each_piece(block, (ends, rows), |_, rows| {
+            dispatch(ScatterRelu { from: &rows.last, width, to: sums, indices: &rows.firsts, base: block.start });
         });
+        let [.., last] = &self.transposed;
+        product(sums, last, [width, self.width], Start::Zero, outputs);
+        let counts = &self.graph.paths[block.clone()];
+        for ((to, output), &count) in to.chunks_exact_mut(self.width).zip(outputs.chunks_exact(self.width)).zip(counts)
+        {
+            let bias = self.weights[LAST + 1];
+            to.iter_mut().zip(output).zip(bias).for_each(|((to, &value), &bias)| *to = value + count as f32 * bias);
+        }
     }
 
     /// Computes the rows of a piece up to the inputs of the last ReLU.
-    fn compute(&self, rows: &mut Rows) {
+    fn compute(&self, ends: &mut [Ends; 4], rows: &mut Rows) {
         self.expand(rows);
         let width = 4 * self.width;
-        let [e, f, m, first @ .., second] = &self.transposed;
+        let [e, f, m, first @ .., second, _] = &self.transposed;
         for level in 0..3 {
             let bias = Start::Row(self.weights[FIRST[level] + 1]);
             product(
@@ -367,15 +439,18 @@ impl<'a> Pass<'a> {
         }
         let Rows { piece: Piece { edges, pairs, paths }, hidden, sums: [of_edges, of_pairs, of_paths], last, .. } =
             rows;
+        let of_ends = [&edges[0], &edges[1], &pairs[1], &paths[1]];
+        ends.iter_mut().zip(of_ends).for_each(|(ends, nodes)| ends.look_up(nodes));
+        let [of_first, of_second, of_third, of_fourth] =
+            ends.each_ref().map(|ends| (Columns::whole(&ends.rows, width), &ends.indices[..]));
         let inner = [self.width, width];
         product(&hidden[0], e, inner, Start::Row(self.weights[BIAS]), of_edges);
-        let from = [(self.quarter(0), &edges[0][..]), (self.quarter(1), &edges[1])];
-        dispatch(AddRows { to: of_edges, width, from, relu: false });
+        dispatch(AddRows { to: of_edges, width, from: [of_first, of_second], relu: false });
         product(&hidden[1], f, inner, Start::Zero, of_pairs);
-        let from = [(self.quarter(2), &pairs[1][..]), (Columns::whole(of_edges, width), &pairs[0])];
+        let from = [of_third, (Columns::whole(of_edges, width), &pairs[0][..])];
         dispatch(AddRows { to: of_pairs, width, from, relu: false });
         product(&hidden[2], m, inner, Start::Zero, of_paths);
-        let from = [(self.quarter(3), &paths[1][..]), (Columns::whole(of_pairs, width), &paths[0])];
+        let from = [of_fourth, (Columns::whole(of_pairs, width), &paths[0][..])];
         dispatch(AddRows { to: of_paths, width, from, relu: true });
         product(of_paths, second, [width, 2 * self.width], Start::Row(self.weights[SECOND + 1]), last);
     }
@@ -407,18 +482,53 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Adds the gradients of a block of nodes' paths; `of_sums` are those of all nodes' sums.
-    fn backward_block(&self, block: &Range<usize>, rows: &mut Rows, of_sums: &[f32], mut into: Gradients) {
-        self.for_each_piece(block, rows, |rows| self.backward_piece(rows, of_sums, &mut into));
+    /// The gradients of a block of nodes' paths; `of_outputs` are those of all nodes' outputs.
+    fn backward_block(&self, block: &Range<usize>, work: &mut Work, of_outputs: &[f32]) -> BlockGradients {
+        let (width, wide, double) = (self.width, 4 * self.width, 2 * self.width);
+        let mut found = BlockGradients { weights: vec![0.0; self.weight_elements()], embeddings: Vec::new() };
+        let (of_nodes, mut weights) = self.split_weights(&mut found.weights);
+        let Work { ends, sums, of_sums, rows } = work;
+        self.gather(block, ends);
+        for ends in ends.iter_mut() {
+            ends.gradients.clear();
+            ends.gradients.resize(ends.nodes.len() * wide, 0.0);
+        }
+        let of_outputs = &of_outputs[block.start * width..block.end * width];
+        product(of_outputs, self.weights[LAST], [width, double], Start::Zero, of_sums);
+        sums.clear();
+        sums.resize(block.len() * double, 0.0);
+        self.for_each_piece(block, (&mut *ends, rows), |ends, rows| {
+            let (indices, base) = (&rows.firsts, block.start);
+            dispatch(ScatterRelu { from: &rows.last, width: double, to: sums, indices, base });
+            self.backward_piece(ends, rows, (&of_sums[..], base), &mut weights);
+        });
+        add_gradient(of_outputs, width, sums, double, weights[LAST]);
+        for (row, &count) in of_outputs.chunks_exact(width).zip(&self.graph.paths[block.clone()]) {
+            weights[LAST + 1].iter_mut().zip(row).for_each(|(sum, &gradient)| *sum += count as f32 * gradient);
+        }
+        for ((end, ends), of_end) in ends.iter_mut().enumerate().zip(of_nodes.chunks_exact_mut(wide * width)) {
+            add_gradient(&ends.gradients, wide, &ends.embeddings, width, of_end);
+            let mut of_embeddings = Vec::new();
+            let weight = &self.of_nodes[end * wide * width..(end + 1) * wide * width];
+            product(&ends.gradients, weight, [wide, width], Start::Zero, &mut of_embeddings);
+            found.embeddings.push((ends.nodes.clone(), of_embeddings));
+        }
+        found
     }
 
-    fn backward_piece(&self, rows: &mut Rows, gradients: &[f32], into: &mut Gradients) {
+    fn backward_piece(
+        &self,
+        ends: &mut [Ends; 4],
+        rows: &mut Rows,
+        (gradients, base): (&[f32], usize),
+        into: &mut [&mut [f32]; WEIGHTS],
+    ) {
         let (width, wide) = (2 * self.width, 4 * self.width);
         let Rows { piece: Piece { edges, pairs, paths }, firsts, expansions, hidden, sums, last, of_sums, of_hidden } =
             rows;
-        dispatch(GateRows { values: last, width, gradients, indices: firsts, base: 0 });
-        dispatch(AddColumnSums { from: last, to: into.weights[SECOND + 1] });
-        add_gradient(last, width, &sums[2], wide, into.weights[SECOND]);
+        dispatch(GateRows { values: last, width, gradients, indices: firsts, base });
+        dispatch(AddColumnSums { from: last, to: into[SECOND + 1] });
+        add_gradient(last, width, &sums[2], wide, into[SECOND]);
         product(last, self.weights[SECOND], [width, wide], Start::Zero, &mut of_sums[2]);
         dispatch(Gate { gradients: &mut of_sums[2], outputs: &sums[2] });
         // From paths to pairs to edges: of each level's sums to the level above, to the nodes' rows, and through the level's two layers.
@@ -427,37 +537,22 @@ impl<'a> Pass<'a> {
             to.clear();
             to.resize(rows * wide, 0.0);
         }
-        dispatch(Scatter {
-            from: of_paths,
-            width: wide,
-            to: of_pairs,
-            stride: wide,
-            first: 0,
-            indices: &paths[0],
-            base: 0,
-        });
-        dispatch(Scatter {
-            from: of_pairs,
-            width: wide,
-            to: of_edges,
-            stride: wide,
-            first: 0,
-            indices: &pairs[0],
-            base: 0,
-        });
-        dispatch(AddColumnSums { from: of_edges, to: into.weights[BIAS] });
-        let of_nodes = [(&*of_edges, &edges[0]), (of_edges, &edges[1]), (of_pairs, &pairs[1]), (of_paths, &paths[1])];
-        for (quarter, (from, indices)) in of_nodes.into_iter().enumerate() {
-            let (to, first) = (&mut *into.nodes, quarter * wide);
-            dispatch(Scatter { from, width: wide, to, stride: 4 * wide, first, indices, base: into.base });
+        let scatter = |from: &[f32], to: &mut [f32], indices: &[u32]| {
+            dispatch(Scatter { from, width: wide, to, stride: wide, first: 0, indices, base: 0 });
+        };
+        scatter(of_paths, of_pairs, &paths[0]);
+        scatter(of_pairs, of_edges, &pairs[0]);
+        dispatch(AddColumnSums { from: of_edges, to: into[BIAS] });
+        for (from, ends) in [&*of_edges, &*of_edges, &*of_pairs, &*of_paths].into_iter().zip(ends) {
+            scatter(from, &mut ends.gradients, &ends.indices);
         }
         for (level, of_level) in [of_edges, of_pairs, of_paths].into_iter().enumerate() {
             let (hidden, expansion) = (&hidden[level], &expansions[level]);
-            add_gradient(of_level, wide, hidden, self.width, into.weights[level]);
+            add_gradient(of_level, wide, hidden, self.width, into[level]);
             product(of_level, self.weights[level], [wide, self.width], Start::Zero, of_hidden);
             dispatch(Gate { gradients: of_hidden, outputs: hidden });
-            dispatch(AddColumnSums { from: of_hidden, to: into.weights[FIRST[level] + 1] });
-            add_gradient(of_hidden, self.width, expansion, self.bases.columns()[level], into.weights[FIRST[level]]);
+            dispatch(AddColumnSums { from: of_hidden, to: into[FIRST[level] + 1] });
+            add_gradient(of_hidden, self.width, expansion, self.bases.columns()[level], into[FIRST[level]]);
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod curves;
 pub mod difficulty;
 pub mod fusion;
 pub mod graphs;
+pub mod growth;
 pub mod intervals;
 pub mod losses;
 pub mod memory;

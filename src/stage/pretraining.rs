@@ -1,0 +1,162 @@
+//! Pre-trains a network on graphs of any kind: its head answers a question that the graphs themselves answer, and the other layers become the
+//! initial weights of a training.
+
+use serde_json::{Map, Value, json};
+
+use super::epochs::Epochs;
+use super::graphs::{GraphNetwork, inputs_of_split, packed, schema};
+use super::recorded_division::SAW_TESTS;
+use super::run::{Prepared, Run};
+use super::setup::{Data, Origin};
+use super::workload::{NewStudent, TeacherSource, Workload};
+use super::{StageError, graph_batches, training};
+use crate::config::{Config, PretrainingObjectiveChoice, Stage};
+use crate::distill::objective::{PretrainingObjective, TeacherLink};
+use crate::graph::dataset::GraphSplit;
+use crate::graph::{Level, NodeScaling, Store};
+use crate::nn::{
+    Architecture, FreshParameters, GnnConfig, Pooling, Pretext, Pretraining, PretrainingConfig, Scope, SpaceConfig,
+};
+use crate::train::trainable::Trainable;
+
+/// Columns of the order of a tree's nodes.
+const ORDER_COLUMNS: i64 = 32;
+/// Bins of the distances and of the angles of a node's children.
+const GROWTH_BINS: [usize; 2] = [20, 20];
+
+/// A network in pre-training on a dataset of graphs that are no CAN windows.
+pub struct PretrainedNetwork<'a> {
+    config: &'a Config,
+    data: Data,
+    /// The division of all graphs.
+    split: GraphSplit,
+    /// The division, whose training graphs include the test graphs if the configuration says so.
+    chosen: GraphSplit,
+    architecture: PretrainingConfig,
+}
+
+impl<'a> PretrainedNetwork<'a> {
+    /// Opens the configured dataset of graphs and divides it.
+    ///
+    /// # Errors
+    /// Data that cannot be read, a model that does not fit them, or trees asked of graphs that are none.
+    pub fn open(config: &'a Config) -> Result<Self, StageError> {
+        let GraphNetwork { data, split, architecture: network, .. } = GraphNetwork::open(config)?;
+        let mut chosen = split.clone();
+        if config.training.transductive {
+            chosen.training.extend(&split.test);
+            chosen.training.sort_unstable();
+        }
+        let architecture = architecture(config, &data.store, &chosen, network)?;
+        Ok(Self { config, data, split, chosen, architecture })
+    }
+}
+
+impl<'a> Workload<'a> for PretrainedNetwork<'a> {
+    type Student = PretrainingObjective;
+    type Plan = Epochs;
+
+    fn config(&self) -> &'a Config {
+        self.config
+    }
+
+    fn stage(&self) -> Stage {
+        Stage::Pretrain
+    }
+
+    fn is_of_head(&self, name: &str) -> bool {
+        super::graphs::is_of_head(name)
+    }
+
+    fn origin(&self) -> Origin {
+        self.data.origin()
+    }
+
+    fn find_teacher(&mut self) -> Result<TeacherSource, StageError> {
+        Ok(TeacherSource::None)
+    }
+
+    fn inputs(&mut self) -> Result<Map<String, Value>, StageError> {
+        let mut inputs = inputs_of_split(&self.data, &self.split)?;
+        if self.config.training.transductive {
+            inputs["split"][SAW_TESTS] = json!(true);
+        }
+        Ok(inputs)
+    }
+
+    fn plan(&mut self) -> Result<Epochs, StageError> {
+        Ok(Epochs::of_all(self.config, packed(self.config, &self.data, &self.chosen)?))
+    }
+
+    fn new_student(&self, _: &TeacherSource) -> Result<NewStudent<PretrainingObjective>, StageError> {
+        let seed = self.config.training.seed;
+        let mut parameters = FreshParameters::new(seed, self.data.device);
+        let kernel = training::attention_kernel(self.config);
+        let model = Pretraining::new(Scope::root(&mut parameters), &self.architecture, kernel)?;
+        Ok(NewStudent { parameters, student: PretrainingObjective::new(model, seed) })
+    }
+
+    fn start_teacher(&self, _: TeacherSource, _: &Epochs) -> Result<TeacherLink, StageError> {
+        Ok(TeacherLink::none())
+    }
+
+    fn prepare(
+        &self,
+        run: &mut Run,
+        student: &mut PretrainingObjective,
+        trainable: &mut Trainable,
+        plan: &mut Epochs,
+    ) -> Result<Prepared, StageError> {
+        let architecture = Architecture::Pretraining(self.architecture.clone());
+        graph_batches::prepare(run, &self.data, architecture, student, trainable, plan)
+    }
+}
+
+/// The configured network with the head that the objective needs.
+fn architecture(
+    config: &Config,
+    store: &Store,
+    split: &GraphSplit,
+    network: GnnConfig,
+) -> Result<PretrainingConfig, StageError> {
+    let schema = schema(store)?;
+    let pretext = match config.graphs.objective {
+        PretrainingObjectiveChoice::Masked => Pretext::Masked { share: config.graphs.mask_share },
+        PretrainingObjectiveChoice::GtSsl => {
+            expect_trees(config, store, &network)?;
+            Pretext::GtSsl { columns: ORDER_COLUMNS, bins: GROWTH_BINS }
+        }
+    };
+    let categories = schema.node_categories();
+    let is_scaled = |column: usize| !categories.iter().any(|columns| columns.contains(&(column as i64)));
+    let scaling = NodeScaling::of_graphs(store, &split.training, is_scaled)?;
+    let network = GnnConfig {
+        outputs: PretrainingConfig::outputs(&pretext, network.node_features),
+        level: Level::Node,
+        pooling: Pooling::Sum,
+        embedding_columns: 0,
+        target_scales: Vec::new(),
+        space: network.space.map(|space| SpaceConfig { forces: false, ..space }),
+        ..network
+    };
+    Ok(PretrainingConfig { network, pretext, categories, scaling })
+}
+
+/// Refuses graphs that are no rooted trees, and networks that do not read paths.
+fn expect_trees(config: &Config, store: &Store, network: &GnnConfig) -> Result<(), StageError> {
+    if network.paths.is_none() {
+        return Err(StageError::Input(format!(
+            "--objective gt-ssl predicts how trees grow from the paths to a node, which a {} does not read; use --preset sgmp,teacher, or \
+             --objective masked",
+            config.model.model
+        )));
+    }
+    let is_rooted = schema(store)?.space.as_ref().is_some_and(|space| space.rooted);
+    match is_rooted {
+        true => Ok(()),
+        false => Err(StageError::Input(format!(
+            "--objective gt-ssl needs rooted trees, and the graphs of {} are none: it reads folders of SWC files; use --objective masked",
+            store.manifest().dataset
+        ))),
+    }
+}
