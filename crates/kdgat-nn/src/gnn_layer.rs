@@ -80,7 +80,7 @@ impl GnnLayer {
             },
             GnnKind::Gat => GnnConv::Gat(GatConv::new(conv, input, config.hidden, config.heads)?),
             GnnKind::Mlp => GnnConv::Mlp(Linear::new(conv.sub("lin"), input, width)?),
-            GnnKind::SchNet | GnnKind::PaiNN | GnnKind::Sgmp => {
+            GnnKind::SchNet | GnnKind::PaiNN | GnnKind::Irreps | GnnKind::Sgmp => {
                 let (found, expected) = (config.kind.as_str().to_owned(), "its layers are those of a network in space");
                 return Err(ModelError::Architecture { field: "kind", found, expected });
             }

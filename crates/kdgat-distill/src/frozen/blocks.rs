@@ -264,7 +264,15 @@ mod tests {
                 virtual_node: false,
                 dropout: 0.0,
                 target_scales: Vec::new(),
-                space: Some(SpaceConfig { cutoff: 4.0, kinds: 3, features: false, basis, radial_functions: 5, forces }),
+                space: Some(SpaceConfig {
+                    cutoff: 4.0,
+                    kinds: 3,
+                    features: false,
+                    basis,
+                    radial_functions: 5,
+                    forces,
+                    irreps: None,
+                }),
                 paths: None,
                 input: InputConfig::default(),
             };

@@ -15,8 +15,13 @@ pub struct Dense {
 
 impl Dense {
     /// Creates a layer with a bias.
-    pub fn new(mut scope: Scope, input: i64, output: i64) -> Result<Self, ModelError> {
-        let weight = scope.parameter("weight", &[output, input], Init::Glorot)?;
+    pub fn new(scope: Scope, input: i64, output: i64) -> Result<Self, ModelError> {
+        Self::with_init(scope, [input, output], Init::Glorot)
+    }
+
+    /// Creates a layer with a bias, and weights that begin with `init`.
+    pub fn with_init(mut scope: Scope, [input, output]: [i64; 2], init: Init) -> Result<Self, ModelError> {
+        let weight = scope.parameter("weight", &[output, input], init)?;
         Ok(Self { weight, bias: Some(scope.parameter("bias", &[output], Init::Constant(0.0))?) })
     }
 
@@ -30,6 +35,16 @@ impl Dense {
     pub fn forward(&self, x: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
         let (weight, bias) = (of_mode(&self.weight, mode), self.bias.as_ref().map(|bias| of_mode(bias, mode)));
         with_enough_rows(x, |x| Ok(x.f_linear(&weight, bias.as_ref())?))
+    }
+
+    /// Another handle to the same tensors.
+    pub fn shallow_clone(&self) -> Self {
+        Self { weight: self.weight.shallow_clone(), bias: self.bias.as_ref().map(Tensor::shallow_clone) }
+    }
+
+    /// The layer's tensors.
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        [Some(&self.weight), self.bias.as_ref()].into_iter().flatten()
     }
 
     /// `[output, input + 1]`: the weights with the bias as a last column; the weights alone for a layer without a bias.
