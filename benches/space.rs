@@ -1,12 +1,16 @@
-//! Training steps of networks in space, energies and forces, beside schnetpack's: the same molecules, in turn, in one run.
+//! Training steps of networks in space, energies and forces, beside schnetpack's: the same molecules, in turn, in one run. And of a network of
+//! representations on a binding pocket, beside e3nn's.
 //!
-//! 200 molecules of nine atoms whose pairs all exchange messages; a step computes energies, forces and the gradients of a loss of both.
+//! 200 molecules of nine atoms whose pairs all exchange messages; a step computes energies, forces and the gradients of a loss of both. The
+//! pocket has 1,500 atoms; a step computes its rows and the gradients of their mean square.
 
 mod common;
+#[path = "common/pocket.rs"]
+mod pocket;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
@@ -33,9 +37,15 @@ struct Options {
     /// The Python program that runs schnetpack
     #[arg(long)]
     peer: Option<PathBuf>,
-    /// Python interpreter that runs it
+    /// The Python program that runs e3nn
+    #[arg(long)]
+    irreps_peer: Option<PathBuf>,
+    /// Python interpreter that runs them
     #[arg(long, default_value = "python3")]
     peer_python: PathBuf,
+    /// Measure the network of representations alone
+    #[arg(long)]
+    irreps_only: bool,
     /// Threads of both programs
     #[arg(long, default_value_t = 2)]
     threads: i32,
@@ -50,18 +60,25 @@ fn main() -> Result<(), Error> {
     let options = Options::parse();
     tch::set_num_threads(options.threads);
     let scratch = tempfile::tempdir()?;
+    let rounds = if options.output.quick { 5 } else { 15 };
+    let mut rows = Rows::new("space", options.output.json);
+    // First, so that memory that others have freed does not count.
+    pocket::measure(&options, scratch.path(), &mut rows)?;
+    if options.irreps_only {
+        return rows.finish(Device::Cpu, options.output.results.as_deref());
+    }
     let batch = molecules()?;
     let path = scratch.path().join("molecules.safetensors");
     write(&batch, &path)?;
-    let rounds = if options.output.quick { 5 } else { 15 };
-    let mut rows = Rows::new("space", options.output.json);
     for kind in [GnnKind::PaiNN, GnnKind::SchNet] {
-        let mut peer = options.peer.as_ref().map(|program| Peer::start(&options, program, kind, &path)).transpose()?;
+        let arguments = ["--model", kind.as_str(), "--molecules"];
+        let start = |program| Peer::start(&options, program, &arguments, &path);
+        let mut peer = options.peer.as_ref().map(start).transpose()?;
         let model = Network::new(kind)?;
         let (mut own, mut others) = (Vec::new(), Vec::new());
         for round in 0..rounds + 2 {
             let mine = model.step(&batch)?;
-            let theirs = peer.as_mut().map(Peer::step).transpose()?;
+            let theirs = peer.as_mut().map(Peer::step).transpose()?.map(|said| said[0]);
             // The first rounds include memory allocation and cold caches.
             if round >= 2 {
                 own.push(mine);
@@ -84,8 +101,15 @@ struct Network {
 impl Network {
     fn new(kind: GnnKind) -> Result<Self, Error> {
         let basis = RadialBasis::Gaussian;
-        let space =
-            SpaceConfig { cutoff: CUTOFF, kinds: 100, features: false, basis, radial_functions: 20, forces: true };
+        let space = SpaceConfig {
+            cutoff: CUTOFF,
+            kinds: 100,
+            features: false,
+            basis,
+            radial_functions: 20,
+            forces: true,
+            irreps: None,
+        };
         let config = GnnConfig { space: Some(space), ..GnnConfig::new(kind, [1, COLUMNS, 3, 1]) };
         let mut parameters = FreshParameters::new(1, Device::Cpu);
         let model = Gnn::new(Scope::root(&mut parameters), &config, Backend::Auto)?;
@@ -142,7 +166,7 @@ fn molecules() -> Result<Batch, Error> {
 }
 
 /// Writes the molecules for schnetpack.
-fn write(batch: &Batch, path: &std::path::Path) -> Result<(), Error> {
+fn write(batch: &Batch, path: &Path) -> Result<(), Error> {
     let space = batch.space.as_ref().ok_or("no positions")?;
     let tensors = [
         ("positions", &space.positions),
@@ -163,12 +187,14 @@ struct Peer {
 }
 
 impl Peer {
-    fn start(options: &Options, program: &PathBuf, kind: GnnKind, molecules: &PathBuf) -> Result<Self, Error> {
+    /// Starts a program, whose last argument is a file.
+    fn start(options: &Options, program: &PathBuf, arguments: &[&str], file: &Path) -> Result<Self, Error> {
         fs::metadata(program)?;
         let mut process = Command::new(&options.peer_python)
             .arg(program)
-            .args(["--model", kind.as_str(), "--threads", &options.threads.to_string(), "--molecules"])
-            .arg(molecules)
+            .args(["--threads", &options.threads.to_string()])
+            .args(arguments)
+            .arg(file)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -177,12 +203,16 @@ impl Peer {
         Ok(Self { process, requests, answers })
     }
 
-    /// Milliseconds of a step.
-    fn step(&mut self) -> Result<f64, Error> {
+    /// Milliseconds of a step, and what else the program says.
+    fn step(&mut self) -> Result<Vec<f64>, Error> {
         writeln!(self.requests, "step")?;
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
-        line.trim().parse().map_err(|_| format!("the peer answered '{}'", line.trim()).into())
+        let numbers = line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>();
+        numbers
+            .ok()
+            .filter(|said| !said.is_empty())
+            .ok_or_else(|| format!("the peer answered '{}'", line.trim()).into())
     }
 }
 

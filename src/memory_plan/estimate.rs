@@ -12,6 +12,7 @@ use crate::memory::budget::{
 };
 use crate::nn::attention::Backend;
 use crate::nn::gat::CLASSES;
+use crate::nn::irreps::IrrepsConfig;
 use crate::nn::parameters::{Init, Role};
 use crate::nn::{
     Architecture, Gat, GatConfig, Gnn, GnnConfig, GnnKind, GraphVgae, GraphVgaeConfig, InputConfig, ModelError,
@@ -433,11 +434,28 @@ fn graph_activations(config: &GnnConfig, circumstances: &Circumstances) -> Linea
 /// Each interaction stores for a pair the filters of a PaiNN, or the layers of a SchNet's filter network; for a node scalars, vectors and their
 /// products. With forces, the first backward keeps as much again for the second. Pairs are counted as edges.
 fn space_activations(config: &GnnConfig, space: &SpaceConfig) -> Linear {
+    if let Some(irreps) = &space.irreps {
+        return irreps_activations(config, space, irreps);
+    }
     let [of_pair, of_node] = if config.kind == GnnKind::PaiNN { [3.0, 24.0] } else { [5.0, 8.0] };
     let passes = if space.forces { 3.0 } else { 1.0 };
     let width = passes * F32 * (config.width() * config.layers) as f64;
     let basis = passes * F32 * 6.0 * space.radial_functions as f64;
     Linear { fixed: 0.0, per_node: of_node * width, per_edge: of_pair * width + basis }
+}
+
+/// Each layer stores for a line, which two pairs share, the last radial features; the backward of a layer has gradients of those and of the sending
+/// nodes' rows for each pair. A node's rows are stored before and after the maps, the sums and the gate. With forces, the radial networks'
+/// activations are stored, too, and the second derivative has copies of each pair.
+fn irreps_activations(config: &GnnConfig, space: &SpaceConfig, irreps: &IrrepsConfig) -> Linear {
+    const HARMONICS: f64 = 9.0;
+    let (layers, columns) = (config.layers as f64, irreps.irreps.columns() as f64);
+    let (radial, inputs) = (irreps.radial_hidden as f64 + 1.0, space.radial_functions as f64);
+    let (stored, copies, passes) = if space.forces { (10.0, 3.0, 3.0) } else { (1.0, 1.0, 1.0) };
+    let of_line = stored * layers * radial + passes * (2.0 * inputs + 2.0 * HARMONICS);
+    let of_pair = copies * (2.0 * radial + columns + 2.0 * HARMONICS) + 12.0;
+    let of_node = passes * 10.0 * layers * columns;
+    Linear { fixed: 0.0, per_node: F32 * of_node, per_edge: F32 * (of_line / 2.0 + of_pair) }
 }
 
 /// The encoder's, and of each node the latent and the decoded features; of each edge, if edges are decoded, the drawn pair, its indices, and the

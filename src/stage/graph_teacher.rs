@@ -7,7 +7,7 @@ use super::graph_autoencoder::expect_difficulty_model;
 use super::recorded_division::{RecordedSplit, expect_same_division};
 use super::setup::Data;
 use super::teacher::{FoundTeacher, ModelRole, Search, asked, data_flag, open};
-use crate::config::Config;
+use crate::config::{Config, ModelKind};
 use crate::distill::frozen::LoadedModel;
 use crate::graph::dataset::GraphSplit;
 use crate::nn::{Architecture, GnnConfig};
@@ -53,7 +53,11 @@ pub fn difficulty_model(
 
 /// The command that trains a teacher on the configured dataset of graphs and fold.
 fn graph_teacher_command(config: &Config) -> String {
-    let model = if config.model.model.is_in_space() { "painn" } else { "gin" };
+    let model = match config.model.model {
+        ModelKind::Irreps => "irreps",
+        model if model.is_in_space() => "painn",
+        _ => "gin",
+    };
     format!("kdgat train --preset {model},teacher{}{}", data_flag(config), fold_flag(config))
 }
 

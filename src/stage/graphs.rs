@@ -16,7 +16,8 @@ use crate::distill::foreign::ForeignTargets;
 use crate::distill::hints::{Hints, VectorHints};
 use crate::distill::objective::{ForceWeights, GraphDistillation, GraphObjective, TeacherLink};
 use crate::graph::dataset::{FoldOptions, GraphSplit, Kinds};
-use crate::graph::{GraphSize, Level, Schema, Store, Task};
+use crate::graph::{GraphSize, Level, PairCounter, Schema, Store, Task};
+use crate::nn::irreps::IrrepsConfig;
 use crate::nn::parameters::NamedTensor;
 use crate::nn::sgmp::PathConfig;
 use crate::nn::{
@@ -233,7 +234,7 @@ pub fn schema(store: &Store) -> Result<&Schema, StageError> {
 
 /// A model's name with its article.
 fn with_article(model: &str) -> String {
-    let article = if model == "sgmp" { "an" } else { "a" };
+    let article = if matches!(model, "sgmp" | "irreps") { "an" } else { "a" };
     format!("{article} {model}")
 }
 
@@ -276,6 +277,7 @@ fn gnn_config(
         ModelKind::Mlp => GnnKind::Mlp,
         ModelKind::SchNet => GnnKind::SchNet,
         ModelKind::PaiNN => GnnKind::PaiNN,
+        ModelKind::Irreps => GnnKind::Irreps,
         ModelKind::Sgmp => GnnKind::Sgmp,
         ModelKind::Appnp => {
             return Err(StageError::Input(
@@ -287,6 +289,9 @@ fn gnn_config(
     };
     expect_edges(config, &data.store, kind)?;
     let outputs = foreign::output_names(schema).len() as i64;
+    let space = kind.is_in_space().then(|| space_config(config, (data, split), outputs)).transpose()?;
+    let irreps = space.as_ref().and_then(|space| space.irreps.as_ref());
+    let hidden = irreps.map_or(model.hidden.first().copied().unwrap_or(0), |irreps| irreps.irreps.count());
     Ok(GnnConfig {
         kind,
         node_features: schema.node_columns() as i64,
@@ -294,7 +299,7 @@ fn gnn_config(
             GnnKind::Gin if config.graphs.edge_features => schema.edge_columns() as i64,
             _ => 0,
         },
-        hidden: model.hidden.first().copied().unwrap_or(0) as i64,
+        hidden: hidden as i64,
         layers: model.layers as i64,
         heads: if kind == GnnKind::Gat { model.heads as i64 } else { 1 },
         outputs,
@@ -303,7 +308,7 @@ fn gnn_config(
         pooling: training::pooling(config),
         virtual_node: config.graphs.virtual_node,
         dropout: model.dropout,
-        space: kind.is_in_space().then(|| space_config(config, schema, outputs)).transpose()?,
+        space,
         paths: (kind == GnnKind::Sgmp).then(|| path_config(config, schema)).transpose()?,
         target_scales: match (schema.task, config.graphs.target_reference) {
             (Task::Regression, _) if schema.level == Level::Node => {
@@ -344,13 +349,16 @@ fn no_positions(config: &Config) -> StageError {
 }
 
 /// The cutoff and radial basis of a network in space, and the forces that it learns if the data have any.
-fn space_config(config: &Config, schema: &Schema, outputs: i64) -> Result<SpaceConfig, StageError> {
-    let (options, model) = (&config.graphs, config.model.model);
+fn space_config(config: &Config, (data, split): (&Data, &GraphSplit), outputs: i64) -> Result<SpaceConfig, StageError> {
+    let (options, model, schema) = (&config.graphs, config.model.model, schema(&data.store)?);
     let Some(space) = &schema.space else {
         return Err(no_positions(config));
     };
     if let Some(reason) = &space.unfit {
-        return Err(StageError::Input(format!("a {model} cannot be trained on these positions: {reason}")));
+        return Err(StageError::Input(format!(
+            "{} cannot be trained on these positions: {reason}",
+            with_article(&model.to_string())
+        )));
     }
     let forces = space.forces && options.force_weight > 0.0;
     if forces && (outputs != 1 || schema.task != Task::Regression || schema.level == Level::Node) {
@@ -365,7 +373,30 @@ fn space_config(config: &Config, schema: &Schema, outputs: i64) -> Result<SpaceC
     };
     let (kinds, radial_functions) = (space.kinds.count() as i64, options.radial_functions as i64);
     let features = space.kinds != Kinds::Elements && schema.node_columns() > 0;
-    Ok(SpaceConfig { cutoff: options.cutoff, kinds, features, basis, radial_functions, forces })
+    let irreps = (model == ModelKind::Irreps).then(|| irreps_config(config, data, split)).transpose()?;
+    Ok(SpaceConfig { cutoff: options.cutoff, kinds, features, basis, radial_functions, forces, irreps })
+}
+
+/// The representations of a network of those, and the mean number of neighbours of a training node.
+fn irreps_config(config: &Config, data: &Data, split: &GraphSplit) -> Result<IrrepsConfig, StageError> {
+    /// Enough for a mean.
+    const GRAPHS: usize = 1000;
+    let options = &config.graphs;
+    let irreps = options.irreps.0.parse().map_err(|reason| StageError::Input(format!("--irreps {reason}")))?;
+    let mut counter = PairCounter::default();
+    let [mut nodes, mut pairs] = [0, 0];
+    for &graph in split.training.iter().take(GRAPHS) {
+        let view = data.store.try_graph(graph)?;
+        nodes += view.num_nodes() as u64;
+        pairs += counter.count(graph, &view, options.cutoff)?.pairs;
+    }
+    Ok(IrrepsConfig {
+        irreps,
+        radial_hidden: options.radial_hidden as i64,
+        neighbours: (pairs as f64 / nodes.max(1) as f64).max(1.0),
+        gate: options.gate,
+        layer_norm: options.layer_norm,
+    })
 }
 
 fn distillation(

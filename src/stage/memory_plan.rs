@@ -45,12 +45,13 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         | ModelKind::Mlp
         | ModelKind::SchNet
         | ModelKind::PaiNN
+        | ModelKind::Irreps
         | ModelKind::Sgmp
             if size.is_none() =>
         {
             return super::plan_graphs(config);
         }
-        ModelKind::SchNet | ModelKind::PaiNN | ModelKind::Sgmp => return Err(no_plan_of_graphs()),
+        ModelKind::SchNet | ModelKind::PaiNN | ModelKind::Irreps | ModelKind::Sgmp => return Err(no_plan_of_graphs()),
         ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp => Stage::Train,
         ModelKind::Appnp => return Err(no_plan_of_graphs()),
     };
@@ -226,7 +227,7 @@ fn no_plan() -> StageError {
 }
 
 fn no_plan_of_graphs() -> StageError {
-    let text = "appnp is for the nodes of one large graph (--data, or --nodes with --columns), and schnet and painn are for graphs with \
+    let text = "appnp is for the nodes of one large graph (--data, or --nodes with --columns), and schnet, painn and irreps are for graphs with \
                 positions, whose pairs are counted in the data (--data); for many graphs use --preset gin,student or another model";
     StageError::Input(text.into())
 }
@@ -262,7 +263,9 @@ fn assumed(config: &Config) -> Result<Architecture, StageError> {
         ModelKind::Sage => assumed_graph_network(config, GnnKind::Sage),
         ModelKind::Mlp => assumed_graph_network(config, GnnKind::Mlp),
         ModelKind::Dqn => return Err(no_plan()),
-        ModelKind::Appnp | ModelKind::SchNet | ModelKind::PaiNN | ModelKind::Sgmp => return Err(no_plan_of_graphs()),
+        ModelKind::Appnp | ModelKind::SchNet | ModelKind::PaiNN | ModelKind::Irreps | ModelKind::Sgmp => {
+            return Err(no_plan_of_graphs());
+        }
     })
 }
 

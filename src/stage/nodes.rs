@@ -511,7 +511,13 @@ pub(super) fn node_gnn_config(config: &Config, graph: &NodeGraph) -> Result<Node
         ModelKind::Gat => NodeGnnKind::Gat,
         ModelKind::Appnp => NodeGnnKind::Appnp,
         ModelKind::Mlp => NodeGnnKind::Mlp,
-        ModelKind::Gin | ModelKind::Vgae | ModelKind::Dqn | ModelKind::SchNet | ModelKind::PaiNN | ModelKind::Sgmp => {
+        ModelKind::Gin
+        | ModelKind::Vgae
+        | ModelKind::Dqn
+        | ModelKind::SchNet
+        | ModelKind::PaiNN
+        | ModelKind::Irreps
+        | ModelKind::Sgmp => {
             return Err(StageError::Input(format!(
                 "a {} does not classify the nodes of one graph; use --preset sage,teacher, gcn,teacher, gat,teacher, appnp,teacher or \
                  mlp,student",

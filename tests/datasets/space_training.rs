@@ -135,6 +135,35 @@ fn energies_far_from_zero_lose_nothing() {
     }
 }
 
+/// A network of representations teaches a SchNet, and a smaller one of its own kind learns from a PaiNN; a resumed run gives the losses of one that
+/// was not interrupted.
+#[test]
+fn representations_are_learned_taught_and_resumed() {
+    let place = Workplace::new();
+    write_springs(&place.path().join("springs.xyz"), 120, true);
+    let few = ["--irreps", "6x0e + 3x1o + 2x2e", "--layers", "2", "--radial-hidden", "12", "--schedule", "constant"];
+    let teacher = [&["train", "--preset", "irreps,teacher"], &few[..]].concat();
+    with(&place, &[&teacher[..], &["--max-epochs", "20", "--lr", "0.005"]].concat());
+    let errors = column(&place, "irreps_teacher_train/1", "val_force_error");
+    assert!(errors[19] < 0.5 * errors[0], "{errors:?}");
+
+    let student = ["train", "--preset", "schnet,student", "--hidden", "8", "--layers", "2", "--offload-teacher"];
+    let text = with(&place, &[&student[..], &["--max-epochs", "2", "--kd-hint-weight", "0.1"]].concat());
+    assert!(text.contains("of targets cached"), "{text}");
+    let hints = column(&place, "schnet_student_train_kd/1", "hint_kd");
+    assert!(hints.iter().all(|hint| *hint > 0.0), "{hints:?}");
+
+    let student = [&["train", "--preset", "irreps,student", "--layer-norm", "true"], &few[..]].concat();
+    with(&place, &[&student[..], &["--max-epochs", "4", "--run-dir", "whole"]].concat());
+    with(&place, &[&student[..], &["--max-epochs", "2", "--run-dir", "half"]].concat());
+    with(&place, &[&student[..], &["--max-epochs", "4", "--run-dir", "half", "--resume"]].concat());
+    let losses = |run: &str| {
+        let text = fs::read_to_string(place.path().join(run).join("metrics.csv")).unwrap();
+        text.lines().map(|line| line.split(',').take(4).collect::<Vec<_>>().join(",")).collect::<Vec<_>>()
+    };
+    assert_eq!(losses("whole"), losses("half"));
+}
+
 /// Without forces, and with a weight of 0 for them, the energies alone are learned.
 #[test]
 fn energies_alone_are_learned() {
@@ -164,6 +193,14 @@ fn what_cannot_be_trained_in_space_is_refused() {
     refused(&["--virtual-node", "true"], "virtual");
     refused(&["--energy-weight", "0", "--force-weight", "0"], "energy_weight and force_weight are both 0");
     refused(&["--cutoff", "0"], "cutoff");
+    let of_irreps = |arguments: &[&str], expected: &str| {
+        let said = place.refused(&[&["train", "--preset", "irreps,teacher"], arguments, &DATA].concat());
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    };
+    of_irreps(&["--irreps", "8x0e + 4x3o"], "--irreps '4x3o' in '8x0e + 4x3o': expected a count");
+    of_irreps(&["--irreps", "8x1o"], "expected scalars (0e)");
+    of_irreps(&["--hidden", "8"], "use --irreps");
+    refused(&["--gate", "false"], "only an irreps reads it");
     let said = place.refused(&[&["train", "--preset", "gin,teacher", "--cutoff", "4"][..], &DATA].concat());
     assert!(said.contains("only networks of positions read it"), "{said}");
 }

@@ -10,6 +10,7 @@ mod fusion_updates;
 mod half_precision_losses;
 mod parity_gat;
 mod parity_graph_models;
+mod parity_irreps;
 mod parity_path_models;
 mod parity_space_models;
 mod parity_vgae;

@@ -4,6 +4,7 @@
 use kdgat::graph::edge_list::{EdgeList, from_edge_list};
 use kdgat::graph::{Batch, Space};
 use kdgat::nn::attention::Backend;
+use kdgat::nn::irreps::IrrepsConfig;
 use kdgat::nn::layers::Mode;
 use kdgat::nn::space::SpaceAnswer;
 use kdgat::nn::{
@@ -20,6 +21,10 @@ const MODELS: [(&str, GnnKind, RadialBasis, Pooling); 3] = [
     ("schnet", GnnKind::SchNet, RadialBasis::Gaussian, Pooling::Sum),
     ("bessel", GnnKind::PaiNN, RadialBasis::Bessel, Pooling::Mean),
 ];
+
+/// Networks that obey the same laws: those above, and one of representations of all kinds.
+const ALL: [(&str, GnnKind, RadialBasis, Pooling); 4] =
+    [MODELS[0], MODELS[1], MODELS[2], ("irreps", GnnKind::Irreps, RadialBasis::Bessel, Pooling::Sum)];
 
 /// Molecules with these sizes, and their pairs.
 fn batch(sizes: &[usize], space: Space) -> Batch {
@@ -66,7 +71,16 @@ fn sizes(reference: &Reference) -> Vec<usize> {
 }
 
 fn config(kind: GnnKind, basis: RadialBasis, pooling: Pooling) -> GnnConfig {
+    let irreps = (kind == GnnKind::Irreps).then(|| IrrepsConfig {
+        irreps: "2x0o + 5x0e + 3x1o + 2x1e + 1x2o + 2x2e".parse().unwrap(),
+        radial_hidden: 6,
+        neighbours: 2.5,
+        gate: true,
+        layer_norm: pooling == Pooling::Mean,
+    });
+    let hidden = irreps.as_ref().map_or(8, |irreps| irreps.irreps.count() as i64);
     GnnConfig {
+        hidden,
         pooling,
         space: Some(SpaceConfig {
             cutoff: CUTOFF,
@@ -75,6 +89,7 @@ fn config(kind: GnnKind, basis: RadialBasis, pooling: Pooling) -> GnnConfig {
             basis,
             radial_functions: 5,
             forces: true,
+            irreps,
         }),
         ..GnnConfig::new(kind, [1, 8, 2, 1])
     }
@@ -142,7 +157,7 @@ fn energies_do_not_depend_on_the_place_and_forces_turn_along() {
         moved.positions = mapped(&moved.positions) + moved_by;
         moved.shifts = moved.shifts.map(|shifts| mapped(&shifts));
         let moved = batch(&sizes, moved);
-        for (name, kind, basis, pooling) in MODELS {
+        for (name, kind, basis, pooling) in ALL {
             let (model, _) = model(&config(kind, basis, pooling), Backend::Auto);
             let [before, after] = [&at_rest, &moved].map(|batch| answer(&model, batch, Mode::Evaluation));
             let what = format!("{name}, moved by {moved_by}");
@@ -193,7 +208,7 @@ fn the_order_of_atoms_changes_nothing() {
         }
     };
     let [before, after] = [original, renumbered].map(|space| batch(&sizes, space));
-    for (name, kind, basis, pooling) in MODELS {
+    for (name, kind, basis, pooling) in ALL {
         let (model, _) = model(&config(kind, basis, pooling), Backend::Auto);
         let [before, after] = [&before, &after].map(|batch| answer(&model, batch, Mode::Evaluation));
         assert_close(name, &after.outputs, &before.outputs);
@@ -229,7 +244,7 @@ fn what_two_pairs_share_changes_nothing() {
         }
     };
     let zeros = Tensor::zeros([targets.len() as i64, 3], (Kind::Float, Device::Cpu));
-    for (name, kind, basis, pooling) in MODELS {
+    for (name, kind, basis, pooling) in ALL {
         for kernel in [Backend::Fused, Backend::Composed] {
             let [shared, own] = [None, Some(zeros.shallow_clone())].map(|shifts| {
                 let (model, tensors) = model(&config(kind, basis, pooling), kernel);
@@ -251,7 +266,7 @@ fn what_two_pairs_share_changes_nothing() {
 fn forces_are_differences_of_energies() {
     let reference = reference("space_models.safetensors");
     let sizes = sizes(&reference);
-    for (name, kind, basis, pooling) in MODELS {
+    for (name, kind, basis, pooling) in ALL {
         let (model, _) = model(&config(kind, basis, pooling), Backend::Auto);
         let forces = answer(&model, &batch(&sizes, space(&reference)), Mode::Evaluation).forces.unwrap();
         for (atom, axis) in [(0, 0), (8, 1), (12, 2)] {
@@ -274,6 +289,7 @@ fn forces_are_differences_of_energies() {
 fn what_no_network_in_space_can_have_is_refused() {
     let good = config(GnnKind::PaiNN, RadialBasis::Gaussian, Pooling::Sum);
     let space = good.space.clone().unwrap();
+    let of_irreps = config(GnnKind::Irreps, RadialBasis::Bessel, Pooling::Sum);
     let refused = |config: GnnConfig| {
         let mut fresh = FreshParameters::new(4, Device::Cpu);
         Gnn::new(Scope::root(&mut fresh), &config, Backend::Auto).unwrap_err().to_string()
@@ -284,7 +300,10 @@ fn what_no_network_in_space_can_have_is_refused() {
         (GnnConfig { pooling: Pooling::Max, ..good.clone() }, "pooling"),
         (GnnConfig { outputs: 2, ..good.clone() }, "forces"),
         (GnnConfig { space: Some(SpaceConfig { cutoff: -1.0, ..space.clone() }), ..good.clone() }, "cutoff = -1"),
+        (GnnConfig { kind: GnnKind::Irreps, ..good.clone() }, "irreps = none"),
         (GnnConfig { space: Some(SpaceConfig { radial_functions: 1, ..space }), ..good }, "radial_functions = 1"),
+        (GnnConfig { kind: GnnKind::PaiNN, ..of_irreps.clone() }, "irreps = painn"),
+        (GnnConfig { hidden: 8, ..of_irreps }, "hidden = 8, with 15 features"),
     ] {
         let error = refused(config);
         assert!(error.starts_with(expected), "{error}");

@@ -136,7 +136,7 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         "use --preset sage,student or another model",
     );
     refuse(
-        of_graphs && model.hidden.len() != 1,
+        of_graphs && model.model != ModelKind::Irreps && model.hidden.len() != 1,
         &format!("model {} has one hidden width, hidden has {}", model.model, model.hidden.len()),
         "use a preset such as gin,student, or --hidden with one number",
     );

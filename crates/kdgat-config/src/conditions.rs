@@ -40,7 +40,7 @@ pub fn views(config: &Config, stage: Stage) -> u64 {
 impl ModelKind {
     /// True for a network of pairs of near nodes, which may learn forces.
     pub fn is_in_space(self) -> bool {
-        matches!(self, Self::SchNet | Self::PaiNN)
+        matches!(self, Self::SchNet | Self::PaiNN | Self::Irreps)
     }
 
     /// True for a network that reads positions of nodes.

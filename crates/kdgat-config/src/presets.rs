@@ -28,6 +28,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("gpu-40gb", include_str!("../../../presets/gpu-40gb.toml")),
     ("gpu-8gb", include_str!("../../../presets/gpu-8gb.toml")),
     ("gpu-80gb", include_str!("../../../presets/gpu-80gb.toml")),
+    ("irreps", include_str!("../../../presets/irreps.toml")),
     ("mlp", include_str!("../../../presets/mlp.toml")),
     ("painn", include_str!("../../../presets/painn.toml")),
     ("profile", include_str!("../../../presets/profile.toml")),

@@ -43,7 +43,7 @@ pub fn may_read(stage: Stage, field: &Field) -> bool {
         configs[1].data_kind = DataKind::Graphs;
     }
     if matches!(stage, Stage::Train | Stage::Pretrain) {
-        for model in [ModelKind::PaiNN, ModelKind::Sgmp] {
+        for model in [ModelKind::PaiNN, ModelKind::Sgmp, ModelKind::Irreps] {
             let mut of_positions = configs[0].clone();
             of_positions.model.model = model;
             configs.push(of_positions);
@@ -126,14 +126,28 @@ pub(super) static HAS_TEACHER: Rule =
 
 pub(super) static OF_SPACE: Rule = Rule {
     is_read: |config, stage| matches!(stage, Stage::Train | Stage::Pretrain) && config.model.model.is_in_space(),
-    because: "only a schnet or painn reads it",
-    remedy: "use --preset schnet,student or painn,teacher, or drop it",
+    because: "only a schnet, painn or irreps reads it",
+    remedy: "use --preset schnet,student, painn,teacher or irreps,teacher, or drop it",
+};
+
+pub(super) static OF_IRREPS: Rule = Rule {
+    is_read: |config, stage| {
+        matches!(stage, Stage::Train | Stage::Pretrain) && config.model.model == ModelKind::Irreps
+    },
+    because: "only an irreps reads it",
+    remedy: "use --preset irreps,teacher, or drop it",
+};
+
+pub(super) static HAS_WIDTHS: Rule = Rule {
+    is_read: |config, _| config.model.model != ModelKind::Irreps,
+    because: "the features of an irreps are counted in irreps",
+    remedy: "use --irreps, or drop it",
 };
 
 pub(super) static OF_POSITIONS: Rule = Rule {
     is_read: |config, stage| matches!(stage, Stage::Train | Stage::Pretrain) && config.model.model.reads_positions(),
     because: "only networks of positions read it",
-    remedy: "use --preset schnet,student, painn,teacher or sgmp,student, or drop it",
+    remedy: "use --preset schnet,student, painn,teacher, irreps,teacher or sgmp,student, or drop it",
 };
 
 pub(super) static OF_SGMP: Rule = Rule {
@@ -150,7 +164,7 @@ pub(super) static HAS_EDGES_OF_ITS_OWN: Rule = Rule {
 
 pub(super) static NOT_OF_SPACE: Rule = Rule {
     is_read: |config, _| !config.model.model.is_in_space(),
-    because: "schnet and painn have no dropout",
+    because: "networks in space have no dropout",
     remedy: "drop it",
 };
 

@@ -25,7 +25,7 @@ macro_rules! stored_as_text {
         }
     )+};
 }
-stored_as_text!(ByteSize, DeviceChoice, Names, Paths, Threshold);
+stored_as_text!(ByteSize, DeviceChoice, Names, Paths, Representations, Threshold);
 
 /// A number of bytes, written `6GiB` (1024³), `512MB` (1000²), or without a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -162,6 +162,31 @@ impl Setting for Names {
     fn parse(text: &str) -> Option<Self> {
         let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
         names.iter().all(|name| !name.is_empty()).then_some(Self(names))
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// Counts of representations of rotations and reflections, such as `32x0e + 16x1o + 8x2e`. The network reads them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Representations(pub String);
+
+impl fmt::Display for Representations {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl Setting for Representations {
+    const KIND: Kind = Kind::plain("counts of representations, such as 32x0e + 16x1o + 8x2e", "IRREPS", true);
+
+    fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let is_known = |letter: char| letter.is_ascii_digit() || matches!(letter, 'x' | 'e' | 'o' | '+' | ' ');
+        (!text.is_empty() && text.chars().all(is_known)).then(|| Self(text.to_owned()))
     }
 
     fn show(&self) -> String {
@@ -336,6 +361,8 @@ choices! {
         PaiNN = "painn",
         /// Paths of three edges between nodes with positions (`kdgat train`; Zhang & Zhao 2021)
         Sgmp = "sgmp",
+        /// Products of scalars, vectors and matrices of nodes with positions (`kdgat train`; Geiger & Smidt 2022)
+        Irreps = "irreps",
     }
     /// The division of a graph's nodes.
     NodeSplitChoice {

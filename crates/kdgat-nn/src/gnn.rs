@@ -1,6 +1,7 @@
 //! Graph networks for graphs of any kind: GIN (Xu et al. 2019), with edge features GIN-E (Hu et al. 2020), GCN (Kipf & Welling 2017),
 //! GraphSAGE with the mean aggregator (Hamilton et al. 2017), GAT, and an MLP on node features and degrees, which sends no messages.
-//! SchNet and PaiNN, for nodes with positions, have a body of their own, [`SpaceNetwork`]; so has [SGMP](Sgmp), over paths.
+//! SchNet, PaiNN and networks of representations, for nodes with positions, have a body of their own, [`SpaceNetwork`]; so has [SGMP](Sgmp),
+//! over paths.
 //!
 //! Node features → layers, each with batch norm, ReLU and dropout, and optionally a [virtual node](super::virtual_node) →
 //! [pooling](super::Pooling) of each graph's nodes of every layer's output, concatenated → head of two linear layers → one number for each

@@ -30,6 +30,8 @@ pub enum GnnKind {
     PaiNN,
     /// SGMP, over paths of three edges between nodes with positions.
     Sgmp,
+    /// Representations of rotations and reflections, for nodes with positions.
+    Irreps,
 }
 
 impl GnnKind {
@@ -44,12 +46,13 @@ impl GnnKind {
             Self::SchNet => "schnet",
             Self::PaiNN => "painn",
             Self::Sgmp => "sgmp",
+            Self::Irreps => "irreps",
         }
     }
 
     /// True for a network of pairs of near nodes, which may give forces.
     pub fn is_in_space(self) -> bool {
-        matches!(self, Self::SchNet | Self::PaiNN)
+        matches!(self, Self::SchNet | Self::PaiNN | Self::Irreps)
     }
 }
 
@@ -134,7 +137,7 @@ impl GnnConfig {
     /// Columns of the row that the head reads: a graph's pooled row, or a node's.
     pub fn pooled_columns(&self) -> i64 {
         match self.kind {
-            GnnKind::SchNet | GnnKind::PaiNN | GnnKind::Sgmp => self.hidden,
+            GnnKind::SchNet | GnnKind::PaiNN | GnnKind::Irreps | GnnKind::Sgmp => self.hidden,
             _ => self.width() * self.layers,
         }
     }
@@ -233,23 +236,33 @@ impl GnnConfig {
             |field, found: &str, expected| Err(ModelError::Architecture { field, found: found.to_owned(), expected });
         let Some(space) = &self.space else {
             return match self.kind.is_in_space() {
-                true => refuse("space", "none", "the cutoff and the radial basis of schnet or painn"),
+                true => refuse("space", "none", "the cutoff and the radial basis of schnet, painn or irreps"),
                 false => Ok(()),
             };
         };
         if !self.kind.is_in_space() {
-            return refuse("space", self.kind.as_str(), "only schnet and painn read positions");
+            return refuse("space", self.kind.as_str(), "only schnet, painn and irreps read positions");
         }
         space.check()?;
+        match (self.kind, &space.irreps) {
+            (GnnKind::Irreps, Some(irreps)) if irreps.irreps.count() as i64 != self.hidden => {
+                let found = format!("{}, with {} features", self.hidden, irreps.irreps.count());
+                return refuse("hidden", &found, "the number of features of the irreps");
+            }
+            (GnnKind::Irreps, Some(_)) => {}
+            (GnnKind::Irreps, None) => return refuse("irreps", "none", "the representations of an irreps' nodes"),
+            (kind, Some(_)) => return refuse("irreps", kind.as_str(), "only an irreps has representations"),
+            (_, None) => {}
+        }
         if self.virtual_node || self.embedding_columns > 0 {
             return refuse(
                 "virtual_node",
                 self.kind.as_str(),
-                "schnet and painn have no virtual node and no embedding",
+                "schnet, painn and irreps have no virtual node and no embedding",
             );
         }
         if !matches!(self.pooling, Pooling::Sum | Pooling::Mean) {
-            return refuse("pooling", self.kind.as_str(), "must be sum or mean for schnet and painn");
+            return refuse("pooling", self.kind.as_str(), "must be sum or mean for schnet, painn and irreps");
         }
         if space.forces && (self.outputs != 1 || self.level == Level::Node) {
             return refuse("forces", "true", "forces are the gradient of one output of graphs");

@@ -66,7 +66,7 @@ impl GnnLayer {
             GnnKind::Sage => GnnConv::Other(Convolution::sage(conv, [input, width])?),
             GnnKind::Gat => GnnConv::Other(Convolution::Gat(GatConv::new(conv, input, config.hidden, config.heads)?)),
             GnnKind::Mlp => GnnConv::Other(Convolution::Linear(Linear::new(conv.sub("lin"), input, width)?)),
-            GnnKind::SchNet | GnnKind::PaiNN | GnnKind::Sgmp => {
+            GnnKind::SchNet | GnnKind::PaiNN | GnnKind::Irreps | GnnKind::Sgmp => {
                 let (found, expected) = (config.kind.as_str().to_owned(), "its layers are those of a network in space");
                 return Err(ModelError::Architecture { field: "kind", found, expected });
             }

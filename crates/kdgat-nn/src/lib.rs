@@ -24,6 +24,7 @@ pub mod graph_vgae;
 pub mod graph_vgae_config;
 mod graph_vgae_losses;
 pub mod id_hash;
+pub mod irreps;
 pub mod layers;
 pub mod masked;
 pub mod node_gnn;

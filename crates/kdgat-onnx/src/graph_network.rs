@@ -139,7 +139,9 @@ impl<'a> Network<'a> {
                 let x = if index == 0 { self.with_log_degrees(x) } else { x.clone() };
                 self.operators.linear(&x, &format!("{path}.lin"), true)?
             }
-            kind @ (GnnKind::SchNet | GnnKind::PaiNN | GnnKind::Sgmp) => return Err(OnnxError::InSpace(kind.as_str())),
+            kind @ (GnnKind::SchNet | GnnKind::PaiNN | GnnKind::Irreps | GnnKind::Sgmp) => {
+                return Err(OnnxError::InSpace(kind.as_str()));
+            }
         };
         let normed = self.operators.batch_norm(&y, &format!("norms.{index}.module"))?;
         Ok(self.operators.relu(&normed))

@@ -24,20 +24,32 @@ graphs: GraphsConfig {
     /// feature, and at most 512 features; otherwise it is the mean.
     #[rules(OF_TRAIN, OF_MANY_GRAPHS)]
     target_reference: TargetReference = TargetReference::Linear;
-    /// Largest distance of two nodes that exchange messages in a schnet or painn, and that an sgmp has Gaussians for, in the data's unit
-    /// of length.
+    /// Largest distance of two nodes that exchange messages in a schnet, painn or irreps, and that an sgmp has Gaussians for, in the data's
+    /// unit of length.
     #[rules(OF_POSITIONS)]
     cutoff: f64 = 5.0, Above(0.0);
-    /// Functions of the distance of two nodes, from which a schnet or painn makes its filters.
+    /// Functions of the distance of two nodes, from which a schnet, painn or irreps makes its filters.
     #[rules(OF_SPACE)]
     radial_basis: RadialBasisChoice = RadialBasisChoice::Gaussian;
     /// Number of these functions.
     #[rules(OF_SPACE)]
     radial_functions: usize = 20, Between(2.0, 1000.0);
+    /// Features of a node in an irreps: numbers of scalars (0e), vectors (1o), symmetric matrices (2e) and their mirrored kinds (0o, 1e, 2o).
+    #[rules(OF_IRREPS)]
+    irreps: Representations = Representations("32x0e + 16x1o + 8x2e".to_owned());
+    /// Columns of the two hidden layers of an irreps' radial networks.
+    #[rules(OF_IRREPS)]
+    radial_hidden: usize = 64, Between(1.0, 4096.0);
+    /// Gate in each layer of an irreps: SiLU for scalars, and a factor from a scalar for each other feature.
+    #[rules(OF_IRREPS)]
+    gate: bool = true;
+    /// Layer norm at the end of each layer of an irreps.
+    #[rules(OF_IRREPS)]
+    layer_norm: bool = false;
     /// Numbers of Gaussians that an sgmp expands distances, angles and torsions of paths in.
     #[rules(OF_SGMP)]
     path_gaussians: Vec<usize> = vec![50, 6, 12], Between(2.0, 1000.0);
-    /// Weight of the energies in the loss of a schnet or painn on data with forces; both are standardised by the deviation of the energies.
+    /// Weight of the energies in the loss of a network in space on data with forces; both are standardised by the deviation of the energies.
     #[rules(OF_SPACE, OF_TRAIN)]
     energy_weight: f64 = 0.01, AtLeast(0.0);
     /// Weight of the forces. 0: the energies alone are learned, and no forces are predicted.

@@ -15,6 +15,7 @@ model: ModelConfig {
     /// `teacher` and that is trained without `use_kd` is registered as the dataset's teacher.
     size: String = "student".to_string();
     /// Widths of the hidden layers: one number per layer for vgae and dqn, a single number for the others.
+    #[rules(HAS_WIDTHS)]
     hidden: Vec<usize> = vec![80, 40, 16], Between(1.0, 1e6);
     /// Width of the latent space (vgae).
     #[rules(OF_GRAPH_MODELS, OF_VGAE)]

@@ -245,7 +245,15 @@ mod tests {
         for (kind, forces) in [(GnnKind::PaiNN, true), (GnnKind::SchNet, true), (GnnKind::PaiNN, false)] {
             let basis = RadialBasis::Gaussian;
             let config = GnnConfig {
-                space: Some(SpaceConfig { cutoff: 4.0, kinds: 3, features: false, basis, radial_functions: 5, forces }),
+                space: Some(SpaceConfig {
+                    cutoff: 4.0,
+                    kinds: 3,
+                    features: false,
+                    basis,
+                    radial_functions: 5,
+                    forces,
+                    irreps: None,
+                }),
                 ..GnnConfig::new(kind, [1, 4, 2, 1])
             };
             let mut parameters = FreshParameters::new(3, Device::Cpu);

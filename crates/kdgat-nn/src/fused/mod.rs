@@ -16,6 +16,7 @@ pub mod elementwise;
 pub mod fan_out;
 pub mod hashed_input;
 pub mod input;
+pub mod irreps;
 pub mod latent;
 pub mod layer_norm;
 pub mod linear;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ModelError;
+use crate::irreps::IrrepsConfig;
 
 /// Functions of a distance that the filters of pairs are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +32,9 @@ pub struct SpaceConfig {
     /// True if the network also gives the forces on the nodes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forces: bool,
+    /// Representations of a network of those; `None` for the other kinds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub irreps: Option<IrrepsConfig>,
 }
 
 impl SpaceConfig {
@@ -45,6 +49,6 @@ impl SpaceConfig {
         if !(2..=1000).contains(&self.radial_functions) {
             return refuse("radial_functions", self.radial_functions.to_string(), "must be from 2 to 1000");
         }
-        Ok(())
+        self.irreps.as_ref().map_or(Ok(()), IrrepsConfig::check)
     }
 }

@@ -21,8 +21,18 @@ pub struct Dense {
 
 impl Dense {
     /// Creates a layer with a bias.
-    pub fn new(mut scope: Scope, [input, output]: [i64; 2], kernel: Backend) -> Result<Self, ModelError> {
-        let weight = scope.parameter("weight", &[output, input], Init::Glorot)?;
+    pub fn new(scope: Scope, sizes: [i64; 2], kernel: Backend) -> Result<Self, ModelError> {
+        Self::with_init(scope, sizes, Init::Glorot, kernel)
+    }
+
+    /// Creates a layer with a bias, and weights that begin with `init`.
+    pub fn with_init(
+        mut scope: Scope,
+        [input, output]: [i64; 2],
+        init: Init,
+        kernel: Backend,
+    ) -> Result<Self, ModelError> {
+        let weight = scope.parameter("weight", &[output, input], init)?;
         Ok(Self { kernel, weight, bias: Some(scope.parameter("bias", &[output], Init::Constant(0.0))?) })
     }
 
@@ -50,6 +60,17 @@ impl Dense {
             None => self.weight.f_new_zeros([self.weight.size()[0]], (self.weight.f_kind()?, self.weight.device()))?,
         };
         Ok([of_mode(&self.weight, mode), bias])
+    }
+
+    /// Another handle to the same tensors.
+    pub fn shallow_clone(&self) -> Self {
+        let bias = self.bias.as_ref().map(Tensor::shallow_clone);
+        Self { kernel: self.kernel, weight: self.weight.shallow_clone(), bias }
+    }
+
+    /// The layer's parameters.
+    pub fn parameters(&self) -> impl Iterator<Item = &Tensor> {
+        [Some(&self.weight), self.bias.as_ref()].into_iter().flatten()
     }
 
     /// `[output, input + 1]`: the weights with the bias as a last column; the weights alone for a layer without a bias.

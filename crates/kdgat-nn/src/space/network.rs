@@ -15,11 +15,12 @@ use crate::attention::Backend;
 use crate::fused::smooth_activation::Smooth;
 use crate::gnn::node_input;
 use crate::graph_pooling::Pooling;
+use crate::irreps::IrrepsNetwork;
 use crate::layers::Mode;
 use crate::parameters::{Init, Scope};
 use crate::{GnnConfig, GnnKind, ModelError, segments};
 
-/// SchNet or PaiNN with a head.
+/// SchNet, PaiNN or a network of representations with a head.
 #[derive(Debug)]
 pub struct SpaceNetwork {
     config: GnnConfig,
@@ -35,6 +36,7 @@ pub struct SpaceNetwork {
 enum Representation {
     SchNet(SchNet),
     PaiNN(PaiNN),
+    Irreps(IrrepsNetwork),
 }
 
 /// The answer of a network in space for a batch.
@@ -42,7 +44,7 @@ enum Representation {
 pub struct SpaceAnswer {
     /// `[num_graphs or num_nodes, outputs]`: logits, or standardised values.
     pub outputs: Tensor,
-    /// `[num_nodes, hidden]`: rows of the nodes, which the head reads.
+    /// `[num_nodes, hidden]`: rows of the nodes, which the head reads; of a network of representations their invariants.
     pub nodes: Tensor,
     /// `[num_nodes, 3, hidden]`: vectors of the nodes; PaiNN alone has them.
     pub vectors: Option<Tensor>,
@@ -55,21 +57,27 @@ impl SpaceNetwork {
     pub fn new(scope: &mut Scope, config: &GnnConfig, kernel: Backend) -> Result<Self, ModelError> {
         config.check()?;
         let Some(space) = config.space.clone() else {
-            let (found, expected) = ("none".to_owned(), "the cutoff and the radial basis of schnet or painn");
+            let (found, expected) = ("none".to_owned(), "the cutoff and the radial basis of schnet, painn or irreps");
             return Err(ModelError::Architecture { field: "space", found, expected });
         };
         let (layers, columns) = (config.layers, config.hidden);
         let mut representation = scope.sub("representation");
-        let embedding = representation.sub("embedding").parameter("weight", &[space.kinds, columns], Init::Normal)?;
+        let embedded = space.irreps.as_ref().map_or(columns, |irreps| irreps.irreps.num_scalars() as i64);
+        let embedding = representation.sub("embedding").parameter("weight", &[space.kinds, embedded], Init::Normal)?;
         let features = match space.features {
-            true => Some(Dense::without_bias(representation.sub("features"), [config.node_features, columns], kernel)?),
+            true => Some(Dense::without_bias(representation.sub("features"), [config.node_features, embedded], kernel)?),
             false => None,
         };
-        let built = match config.kind {
-            GnnKind::PaiNN => {
+        let built = match (config.kind, &space.irreps) {
+            (GnnKind::PaiNN, _) => {
                 Representation::PaiNN(PaiNN::new(&mut representation, &space, [layers, columns], kernel)?)
             }
-            _ => Representation::SchNet(SchNet::new(&mut representation, &space, [layers, columns], kernel)?),
+            (_, Some(irreps)) => {
+                Representation::Irreps(IrrepsNetwork::new(&mut representation, &space, irreps, layers)?)
+            }
+            (_, None) => {
+                Representation::SchNet(SchNet::new(&mut representation, &space, [layers, columns], kernel)?)
+            }
         };
         let mut output = scope.sub("output_modules");
         let mut output = output.sub(0);
@@ -157,6 +165,11 @@ impl SpaceNetwork {
             Representation::PaiNN(network) => {
                 let directions = vectors.f_div(&distances)?;
                 network.forward(&self.space, (x, &distances, &directions), pairs, mode)?
+            }
+            Representation::Irreps(network) => {
+                let directions = vectors.f_div(&distances)?;
+                let of_lines = (x, &distances, &directions);
+                Features { scalars: network.forward(&self.space, of_lines, of_pairs, mode)?, vectors: None }
             }
         };
         let [first, second] = &self.head;

@@ -1,0 +1,164 @@
+//! A layer of representations: messages of neighbours, a node's own map, gate, residual and layer norm.
+
+use std::sync::Arc;
+
+use kdgat_torch::autocast::widened;
+use kdgat_torch::checkpoint::checkpoint;
+use tch::{TchError, Tensor};
+
+use super::coupling::Coupling;
+use super::edges::Edges;
+use super::parts::{Gate, IrrepsLinear, IrrepsNorm};
+use super::product::sum_of_products;
+use super::representations::Irreps;
+use crate::ModelError;
+use crate::attention::Backend;
+use crate::layers::Mode;
+use crate::parameters::{Init, Scope};
+use crate::space::dense::Dense;
+
+/// Parts of a layer that may be left out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayerOptions {
+    /// Columns of the radial network's two hidden layers.
+    pub radial_hidden: i64,
+    /// Messages are divided by its root.
+    pub neighbours: f64,
+    /// Add a linear map of the node's own row.
+    pub self_connection: bool,
+    /// Apply a gate.
+    pub gate: bool,
+    /// Add the input, if it has the representations of the output.
+    pub residual: bool,
+    /// Apply a layer norm.
+    pub layer_norm: bool,
+}
+
+/// `norm(x + gate(C x + Σ_e (L x)_source(e) ⊗ Y_e · R(e) / √neighbours))` with linear maps C and L, and a radial network R that gives the weights
+/// of each product.
+#[derive(Debug)]
+pub struct IrrepsLayer {
+    coupling: Arc<Coupling>,
+    /// Order of the weights, [`Coupling::order`].
+    order: Tensor,
+    linear: IrrepsLinear,
+    radial: [Dense; 3],
+    self_connection: Option<IrrepsLinear>,
+    gate: Option<Gate>,
+    norm: Option<IrrepsNorm>,
+    is_residual: bool,
+    factor: f64,
+}
+
+/// The edges of a layer and their features.
+pub struct EdgeFeatures<'a> {
+    /// The edges.
+    pub edges: &'a Edges,
+    /// `[lines, radial_inputs]`: functions of the length, and attributes.
+    pub radial: &'a Tensor,
+    /// `[lines, 1]`: a factor of all weights, by which messages fade out with the length; `None`: 1.
+    pub fading: Option<&'a Tensor>,
+    /// `[lines, 9]`: spherical harmonics of the direction.
+    pub harmonics: &'a Tensor,
+}
+
+impl IrrepsLayer {
+    /// Creates a layer from `input` to `output`, of edges with `radial_inputs` features.
+    pub fn new(
+        mut scope: Scope,
+        [input, output]: [&Irreps; 2],
+        radial_inputs: i64,
+        options: LayerOptions,
+    ) -> Result<Self, ModelError> {
+        let gate = options.gate.then(|| Gate::new(output));
+        let before_gate = gate.as_ref().map_or_else(|| output.clone(), Gate::input);
+        let coupling = Coupling::new(input, &before_gate);
+        let linear = IrrepsLinear::new(scope.sub("linear_in"), input, input)?;
+        let (hidden, weights) = (options.radial_hidden, coupling.order.len() as i64);
+        let mut mlp = scope.sub("radial_mlp");
+        let mut dense = |index: i64, input: i64, output: i64| {
+            Dense::with_init(mlp.sub(index), [input, output], Init::Linear { fan_in: input }, Backend::Composed)
+        };
+        let radial = [dense(0, radial_inputs, hidden)?, dense(2, hidden, hidden)?, dense(4, hidden, weights)?];
+        let device = radial[0].parameters().next().map_or(tch::Device::Cpu, Tensor::device);
+        let self_connection = match options.self_connection {
+            true => Some(IrrepsLinear::new(scope.sub("self_connection"), input, &before_gate)?),
+            false => None,
+        };
+        let norm = match options.layer_norm {
+            true => Some(IrrepsNorm::new(scope.sub("layer_norm"), output)?),
+            false => None,
+        };
+        Ok(Self {
+            order: Tensor::f_from_slice(&coupling.order)?.f_to_device(device)?,
+            coupling: Arc::new(coupling),
+            linear,
+            radial,
+            self_connection,
+            gate,
+            norm,
+            is_residual: options.residual && input == output,
+            factor: 1.0 / options.neighbours.sqrt(),
+        })
+    }
+
+    /// Rows of the nodes after the layer. With `once`, derivatives of derivatives are not needed, and the radial network's activations are
+    /// computed again in the backward instead of stored.
+    ///
+    /// # Errors
+    /// Those of libtorch.
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        features: &EdgeFeatures,
+        kernel: Backend,
+        (mode, once): (Mode, bool),
+    ) -> Result<Tensor, ModelError> {
+        let values = self.linear.forward(x, mode)?;
+        let radial = self.radial_features(features, (mode, once))?;
+        let weights = self.radial[2].with_bias_column(mode)?.f_index_select(0, &self.order)?;
+        let arguments = [&radial, &values, features.harmonics, &weights];
+        let messages = sum_of_products(&self.coupling, features.edges, arguments, kernel)?;
+        let mut rows = messages.f_mul_scalar(self.factor)?;
+        if let Some(map) = &self.self_connection {
+            rows = rows.f_add(&widened(&map.forward(x, mode)?)?)?;
+        }
+        if let Some(gate) = &self.gate {
+            rows = gate.forward(&rows)?;
+        }
+        if self.is_residual {
+            rows = rows.f_add(x)?;
+        }
+        match &self.norm {
+            Some(norm) => norm.forward(&rows, mode),
+            None => Ok(rows),
+        }
+    }
+
+    /// `[lines, radial_hidden + 1]`: the last hidden layer of the radial network, and a column of ones for the bias.
+    fn radial_features(&self, features: &EdgeFeatures, (mode, once): (Mode, bool)) -> Result<Tensor, ModelError> {
+        let [first, second, _] = &self.radial;
+        let inputs: Vec<Tensor> =
+            [Some(features.radial), features.fading].into_iter().flatten().map(Tensor::shallow_clone).collect();
+        if mode == Mode::Evaluation || !once {
+            return Ok(hidden([first, second], &inputs, mode)?);
+        }
+        let parameters: Vec<&Tensor> = first.parameters().chain(second.parameters()).collect();
+        let own = [first.shallow_clone(), second.shallow_clone()];
+        let body = move |inputs: &[Tensor]| Ok(vec![hidden([&own[0], &own[1]], inputs, mode)?]);
+        let mut found = checkpoint(body, &inputs.iter().collect::<Vec<_>>(), &parameters)?;
+        Ok(found.pop().unwrap_or_default())
+    }
+}
+
+/// `[lines, columns + 1]` of functions of the length and, if messages fade out, the factor.
+fn hidden([first, second]: [&Dense; 2], inputs: &[Tensor], mode: Mode) -> Result<Tensor, TchError> {
+    let of = |layer: &Dense, x: &Tensor| -> Result<Tensor, TchError> {
+        let rows = layer.forward(x, mode).map_err(|error| TchError::Torch(error.to_string()))?;
+        rows.f_silu()
+    };
+    let rows = of(second, &of(first, &inputs[0])?)?;
+    let ones = Tensor::f_ones([rows.size()[0], 1], (rows.f_kind()?, rows.device()))?;
+    let rows = Tensor::f_cat(&[rows, ones], 1)?;
+    inputs.get(1).map_or(Ok(rows.shallow_clone()), |fading| rows.f_mul(fading))
+}
