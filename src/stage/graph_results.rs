@@ -198,12 +198,12 @@ pub(super) fn write_growth(
     let path = folder.join(GROWTH);
     if models.is_empty() {
         return match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error(&path)(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(files::failed("remove", &path)(error).into()),
             _ => Ok(()),
         };
     }
     let content = json!({ "format_version": 1, "dataset": of.dataset, "length_unit": length_unit, "models": models });
-    save(&path, &serde_json::to_vec(&content).map_err(|problem| file_error(&path)(problem.into()))?)
+    save(&path, &serde_json::to_vec(&content).map_err(|problem| files::failed("write", &path)(problem.into()))?)
 }
 
 fn write_csv(folder: &Path, runs: &[RunResult]) -> Result<(), StageError> {

@@ -7,8 +7,8 @@ use super::epochs::Epochs;
 use super::graphs::{GraphNetwork, inputs_of_split, packed, schema};
 use super::recorded_division::SAW_TESTS;
 use super::run::{Prepared, Run};
-use super::setup::{Data, Origin};
-use super::workload::{NewStudent, TeacherSource, Workload};
+use super::setup::Data;
+use super::workload::{NewStudent, Opened, TeacherSource, Workload};
 use super::{StageError, graph_batches, training};
 use crate::config::{Config, PretrainingObjectiveChoice, Stage};
 use crate::distill::objective::{PretrainingObjective, TeacherLink};
@@ -56,20 +56,12 @@ impl<'a> Workload<'a> for PretrainedNetwork<'a> {
     type Student = PretrainingObjective;
     type Plan = Epochs;
 
-    fn config(&self) -> &'a Config {
-        self.config
-    }
-
-    fn stage(&self) -> Stage {
-        Stage::Pretrain
+    fn opened(&self) -> Opened<'a> {
+        Opened { config: self.config, stage: Stage::Pretrain, origin: self.data.origin() }
     }
 
     fn is_of_head(&self, name: &str) -> bool {
         super::graphs::is_of_head(name)
-    }
-
-    fn origin(&self) -> Origin {
-        self.data.origin()
     }
 
     fn find_teacher(&mut self) -> Result<TeacherSource, StageError> {

@@ -131,9 +131,7 @@ pub(super) static OF_SPACE: Rule = Rule {
 };
 
 pub(super) static OF_IRREPS: Rule = Rule {
-    is_read: |config, stage| {
-        matches!(stage, Stage::Train | Stage::Pretrain) && config.model.model == ModelKind::Irreps
-    },
+    is_read: |config, stage| matches!(stage, Stage::Train | Stage::Pretrain) && config.model.model == ModelKind::Irreps,
     because: "only an irreps reads it",
     remedy: "use --preset irreps,teacher, or drop it",
 };

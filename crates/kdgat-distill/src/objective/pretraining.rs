@@ -68,7 +68,7 @@ impl Objective for PretrainingObjective {
         }
     }
 
-    fn start_epoch(&mut self, epoch: u64, _: u64) {
+    fn start_epoch(&mut self, epoch: u64) {
         self.draw.epoch = epoch;
     }
 

@@ -228,6 +228,7 @@ impl Join<'_> {
         Ok(Some(SpaceSchema {
             kinds,
             forces: own.forces,
+            rooted: own.rooted && other.rooted,
             periodic: own.periodic || other.periodic,
             length_unit: unit(&own.length_unit, &other.length_unit),
             energy_unit: unit(&own.energy_unit, &other.energy_unit),

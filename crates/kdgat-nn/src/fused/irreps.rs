@@ -442,8 +442,6 @@ struct Multiply<'a> {
 }
 
 impl Kernel for Multiply<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         self.to.fill(0.0);
@@ -478,8 +476,6 @@ struct Spread<'a> {
 }
 
 impl Kernel for Spread<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let Self { views, block, edges, of_products, by_rows, by_harmonics } = self;

@@ -344,8 +344,6 @@ struct Activate<'a> {
 }
 
 impl Kernel for Activate<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         for (value, derivative) in self.values.iter_mut().zip(&mut *self.derivatives) {
@@ -366,8 +364,6 @@ struct Fade<'a> {
 }
 
 impl Kernel for Fade<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let columns = self.columns.max(1);
@@ -395,8 +391,6 @@ struct FadeGradients<'a> {
 }
 
 impl Kernel for FadeGradients<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let columns = self.columns.max(1);
@@ -430,8 +424,6 @@ struct ActivateGradients<'a> {
 }
 
 impl Kernel for ActivateGradients<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         for (to, &derivative) in self.of_values.iter_mut().zip(self.derivatives) {

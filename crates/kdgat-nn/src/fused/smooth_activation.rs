@@ -112,8 +112,6 @@ struct Pass<'a, const ORDER: usize> {
 }
 
 impl<const ORDER: usize> Kernel for Pass<'_, ORDER> {
-    type Output = ();
-
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let Self { activation, x, factors, output } = self;

@@ -65,7 +65,9 @@ impl SpaceNetwork {
         let embedded = space.irreps.as_ref().map_or(columns, |irreps| irreps.irreps.num_scalars() as i64);
         let embedding = representation.sub("embedding").parameter("weight", &[space.kinds, embedded], Init::Normal)?;
         let features = match space.features {
-            true => Some(Dense::without_bias(representation.sub("features"), [config.node_features, embedded], kernel)?),
+            true => {
+                Some(Dense::without_bias(representation.sub("features"), [config.node_features, embedded], kernel)?)
+            }
             false => None,
         };
         let built = match (config.kind, &space.irreps) {
@@ -75,9 +77,7 @@ impl SpaceNetwork {
             (_, Some(irreps)) => {
                 Representation::Irreps(IrrepsNetwork::new(&mut representation, &space, irreps, layers)?)
             }
-            (_, None) => {
-                Representation::SchNet(SchNet::new(&mut representation, &space, [layers, columns], kernel)?)
-            }
+            (_, None) => Representation::SchNet(SchNet::new(&mut representation, &space, [layers, columns], kernel)?),
         };
         let mut output = scope.sub("output_modules");
         let mut output = output.sub(0);
@@ -169,7 +169,7 @@ impl SpaceNetwork {
             Representation::Irreps(network) => {
                 let directions = vectors.f_div(&distances)?;
                 let of_lines = (x, &distances, &directions);
-                Features { scalars: network.forward(&self.space, of_lines, of_pairs, mode)?, vectors: None }
+                Features { scalars: network.forward(&self.space, of_lines, (pairs, self.kernel), mode)?, vectors: None }
             }
         };
         let [first, second] = &self.head;

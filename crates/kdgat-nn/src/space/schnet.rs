@@ -136,7 +136,15 @@ mod tests {
         for (basis, forces) in
             [(RadialBasis::Gaussian, true), (RadialBasis::Bessel, true), (RadialBasis::Gaussian, false)]
         {
-            let config = SpaceConfig { cutoff: 5.0, kinds: 3, features: false, basis, radial_functions: 7, forces, irreps: None };
+            let config = SpaceConfig {
+                cutoff: 5.0,
+                kinds: 3,
+                features: false,
+                basis,
+                radial_functions: 7,
+                forces,
+                irreps: None,
+            };
             let of = |kernel: Backend| {
                 let mut fresh = FreshParameters::new(7, Device::Cpu);
                 let network = SchNet::new(&mut Scope::root(&mut fresh), &config, [1, 24], kernel).unwrap();
