@@ -70,8 +70,11 @@ fn of_fields(recorded: &Value) -> Option<Vec<Setting>> {
     let has_a_digest = |name: &str| name == USE_KD || is_learned_from(name);
     let counts = |field: &&super::Field| !field.same_losses && !field.repeats && !has_a_digest(field.name);
     let read = fields().filter(counts).filter(|field| field.unread(&config, stage).is_none());
-    let mut found: Vec<Setting> =
-        read.map(|field| (field.name.to_owned(), Value::from((field.show)(&config)))).collect();
+    let value = |field: &super::Field| {
+        let recorded = recorded["config"][field.section.name].get(field.name).cloned();
+        recorded.unwrap_or_else(|| Value::from((field.show)(&config)))
+    };
+    let mut found: Vec<Setting> = read.map(|field| (field.name.to_owned(), value(field))).collect();
     found.push(("batch_size".to_owned(), config.training.batch_size.into()));
     if stage == Stage::Train && !found.iter().any(|(name, _)| name == "curriculum") {
         found.push(("curriculum".to_owned(), "none".into()));
