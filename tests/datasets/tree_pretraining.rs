@@ -72,7 +72,7 @@ fn growth_and_order_of_held_out_trees_are_learned_and_begin_a_training() {
     assert!(said.contains("ordered") && !said.contains("registered as the teacher"), "{said}");
     let (told, model, constant) = evaluated(&place, "grown");
     assert!(!told.contains("(transductive)"), "{told}");
-    // Lengths persist along a branch; of the two angles, the straight trees' is known beforehand and the other one alike everywhere.
+    // Lengths and turns persist along a branch; turns of the two classes are learned more slowly than lengths.
     for (name, share) in [("growth distance EMD", 0.8), ("growth angle EMD", 1.0), ("unrelated hinge", 0.8)] {
         assert!(value(&model, name) < share * value(&constant, name), "{name}: {model} {constant}");
     }
