@@ -99,7 +99,9 @@ class Commands(unittest.TestCase):
 
     def test_ctrl_c_saves_and_arrives(self):
         code = (
-            "import kdgat, sys\n"
+            "import kdgat, signal, sys\n"
+            # The shell of a background job has set it to be ignored.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "try:\n"
             "    kdgat.run(['autoencoder'], preset='vgae,student', use_kd=False, max_epochs=100000, patience=100000, threads=1, run_dir='long')\n"
             "except KeyboardInterrupt:\n"
@@ -115,7 +117,7 @@ class Commands(unittest.TestCase):
                     break
                 time.sleep(0.01)
             child.send_signal(signal.SIGINT)
-            _, said = child.communicate()
+            _, said = child.communicate(timeout=120)
             self.assertEqual(child.returncode, 7, said.decode())
             self.assertFalse(kdgat.Run(run).is_finished)
 

@@ -31,7 +31,8 @@ fn files_apart_are_those_of_a_folder_with_settings() {
     fs::write(folder.path().join("kdgat-graphs.toml"), "test_files = [\"later.xyz\"]\n").unwrap();
     let together = dataset::read(folder.path()).unwrap();
     assert_eq!(apart.schema, together.schema);
-    let by_name = |set: &GraphSet| -> BTreeMap<String, (Vec<f32>, Vec<f32>, Vec<f32>, Vec<u16>, Split)> {
+    type Columns = (Vec<f32>, Vec<f32>, Vec<f32>, Vec<u16>, Split);
+    let by_name = |set: &GraphSet| -> BTreeMap<String, Columns> {
         let of = |graph: usize| {
             let nodes = set.node_pointers[graph] as usize..set.node_pointers[graph + 1] as usize;
             let (width, space) = (set.schema.node_columns(), set.space.as_ref().unwrap());

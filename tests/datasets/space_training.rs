@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use support::cli::Workplace;
+use support::stops::kill_when;
 
 /// A number from 0 to 1 that looks random.
 fn noise(index: usize) -> f64 {
@@ -135,8 +136,7 @@ fn energies_far_from_zero_lose_nothing() {
     }
 }
 
-/// A network of representations teaches a SchNet, and a smaller one of its own kind learns from a PaiNN; a resumed run gives the losses of one that
-/// was not interrupted.
+/// A network of representations teaches a SchNet; trained alone and killed, it goes on to the losses of a run that was not interrupted.
 #[test]
 fn representations_are_learned_taught_and_resumed() {
     let place = Workplace::new();
@@ -153,15 +153,19 @@ fn representations_are_learned_taught_and_resumed() {
     let hints = column(&place, "schnet_student_train_kd/1", "hint_kd");
     assert!(hints.iter().all(|hint| *hint > 0.0), "{hints:?}");
 
-    let student = [&["train", "--preset", "irreps,student", "--layer-norm", "true"], &few[..]].concat();
-    with(&place, &[&student[..], &["--max-epochs", "4", "--run-dir", "whole"]].concat());
-    with(&place, &[&student[..], &["--max-epochs", "2", "--run-dir", "half"]].concat());
-    with(&place, &[&student[..], &["--max-epochs", "4", "--run-dir", "half", "--resume"]].concat());
+    let alone = ["train", "--preset", "irreps,student", "--use-kd", "false", "--layer-norm", "true"];
+    let student = [&alone[..], &few].concat();
+    let into = |run: &'static str| [&student[..], &["--max-epochs", "8", "--run-dir", run]].concat();
+    with(&place, &into("whole"));
+    let metrics = place.path().join("killed/metrics.csv");
+    let is_begun = || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() > 3);
+    kill_when(&mut place.command(&[&into("killed")[..], &DATA].concat()), "the end of epoch 3", is_begun);
+    with(&place, &[&into("killed")[..], &["--resume"]].concat());
     let losses = |run: &str| {
         let text = fs::read_to_string(place.path().join(run).join("metrics.csv")).unwrap();
         text.lines().map(|line| line.split(',').take(4).collect::<Vec<_>>().join(",")).collect::<Vec<_>>()
     };
-    assert_eq!(losses("whole"), losses("half"));
+    assert_eq!(losses("whole"), losses("killed"));
 }
 
 /// Without forces, and with a weight of 0 for them, the energies alone are learned.
@@ -200,7 +204,7 @@ fn what_cannot_be_trained_in_space_is_refused() {
     of_irreps(&["--irreps", "8x0e + 4x3o"], "--irreps '4x3o' in '8x0e + 4x3o': expected a count");
     of_irreps(&["--irreps", "8x1o"], "expected scalars (0e)");
     of_irreps(&["--hidden", "8"], "use --irreps");
-    refused(&["--gate", "false"], "only an irreps reads it");
+    refused(&["--layer-norm", "true"], "only an irreps reads it");
     let said = place.refused(&[&["train", "--preset", "gin,teacher", "--cutoff", "4"][..], &DATA].concat());
     assert!(said.contains("only networks of positions read it"), "{said}");
 }

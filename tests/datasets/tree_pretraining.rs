@@ -42,7 +42,7 @@ fn workplace() -> Workplace {
 }
 
 const SMALL: [&str; 12] =
-    ["--data", "trees", "--device", "cpu", "--threads", "1", "--hidden", "8", "--layers", "2", "--cutoff", "8"];
+    ["--data", "trees", "--device", "cpu", "--threads", "1", "--hidden", "16", "--layers", "2", "--cutoff", "8"];
 
 /// Arguments of a pre-training into the folder `run`.
 fn pretraining<'a>(objective: &'a str, epochs: &'a str, run: &'a str) -> Vec<&'a str> {
