@@ -453,7 +453,7 @@ fn assert_a_calibration_goes_into_the_car(
     assert!(expected.iter().any(|line| !ids(line).is_empty()), "an alarm has culprits");
 }
 
-/// The exported detector counts the windows of a calibration at its end; when it is full, it says how many it uses.
+/// The exported detector refuses traffic for which a calibration has no room, and says how much it has.
 fn assert_full_calibrations_are_counted(place: &Workplace, run: &std::path::Path, benign: &std::path::Path) {
     use std::process::Command;
     if !Command::new("cc").arg("--version").output().is_ok_and(|found| found.status.success()) {
@@ -472,9 +472,15 @@ fn assert_full_calibrations_are_counted(place: &Workplace, run: &std::path::Path
         candump += &format!("({:.6}) can0 {:0>3}#{}\n", 1.0 + 0.02 * row as f64, fields[1], fields[2]);
     }
     std::fs::write(place.path("slow.log"), candump).unwrap();
-    let mut calibrate = Command::new(place.path("kdgat-car"));
-    calibrate.current_dir(place.path("")).args(["--calibrate", "1h", "--save", "saved", "slow.log"]);
-    let output = calibrate.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("the calibration uses the first 20 windows, "), "{said}");
+    let calibrate = |duration: &str| {
+        let mut command = Command::new(place.path("kdgat-car"));
+        command.current_dir(place.path("")).args(["--calibrate", duration, "--save", "saved", "slow.log"]);
+        let output = command.output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (is_made, said) = calibrate("1h");
+    assert!(!is_made && said.contains("has room for 20 windows, which are the first 40.0 s"), "{said}");
+    assert!(!place.path("saved").exists(), "nothing is saved");
+    let (is_made, said) = calibrate("30s");
+    assert!(is_made && place.path("saved").exists(), "{said}");
 }
