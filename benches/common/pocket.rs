@@ -32,6 +32,7 @@ const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 /// Adds rows of time and memory.
 pub fn measure(options: &Options, scratch: &Path, rows: &mut Rows) -> Result<(), Error> {
     let (first, others) = NEAR.split_at(1);
+    let mut before = None;
     for &near in first.iter().chain(if options.output.quick { &[] } else { others }) {
         let pocket = Pocket::new(near)?;
         let path = scratch.join("pocket.safetensors");
@@ -39,7 +40,9 @@ pub fn measure(options: &Options, scratch: &Path, rows: &mut Rows) -> Result<(),
         let program = options.irreps_peer.as_ref().filter(|_| near == NEAR[0]);
         let mut peer = program.map(|program| Peer::start(options, program, &["--pocket"], &path)).transpose()?;
         let network = Network::new()?;
-        let before = reset_peak()?;
+        // Memory that smaller sizes have left behind is part of the peak.
+        let now = reset_peak()?;
+        let before = *before.get_or_insert(now);
         let (mut own, mut theirs, mut of_peer) = (Vec::new(), Vec::new(), 0.0);
         for round in 0..if near == NEAR[0] { 4 } else { 2 } {
             let mine = network.step(&pocket)?;
@@ -154,7 +157,8 @@ impl Network {
                     layer_norm: false,
                 };
                 let mut root = Scope::root(&mut parameters);
-                IrrepsLayer::new(root.sub(format!("{index}.{kind}")), [&irreps, &irreps], INPUTS[kind], options)
+                let scope = root.sub(format!("{index}.{kind}"));
+                IrrepsLayer::new(scope, [&irreps, &irreps], INPUTS[kind], options, Backend::Auto)
             };
             layers.push([of(0)?, of(1)?]);
         }
@@ -167,8 +171,8 @@ impl Network {
         let mut x = pocket.rows.shallow_clone();
         for [bonded, near] in &self.layers {
             let once = (Mode::Training, true);
-            let of_bonds = bonded.forward(&x, &pocket.bonded.features(), Backend::Auto, once)?;
-            let of_near = near.forward(&x, &pocket.near.features(), Backend::Auto, once)?;
+            let of_bonds = bonded.forward(&x, &pocket.bonded.features(), once)?;
+            let of_near = near.forward(&x, &pocket.near.features(), once)?;
             x = x.f_add(&of_bonds)?.f_add(&of_near.f_mul_scalar(SHARE)?)?;
         }
         x.f_narrow(1, 0, 32)?.f_square()?.f_mean(Kind::Float)?.f_backward()?;

@@ -5,6 +5,7 @@ that before the first step, in MiB.
 """
 
 import argparse
+import ctypes
 import resource
 import sys
 import time
@@ -20,6 +21,8 @@ from e3nn.nn import Gate  # noqa: E402
 IRREPS, HARMONICS = o3.Irreps("32x0e+16x1o+8x2e"), o3.Irreps("0e+1o+2e")
 GATE = Gate(o3.Irreps("32x0e"), [torch.nn.functional.silu], o3.Irreps("24x0e"), [torch.sigmoid], o3.Irreps("16x1o+8x2e"))
 LAYERS, HIDDEN, NEIGHBOURS, SHARE = 6, 64, 36, 0.2
+# glibc's mallopt: thresholds above which freed memory is returned, and blocks are mapped anew.
+TRIM_THRESHOLD, MMAP_THRESHOLD, LARGEST = -1, -3, 2**31 - 1
 
 
 class Layer(torch.nn.Module):
@@ -44,6 +47,9 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--pocket", required=True)
     options = parser.parse_args()
+    libc = ctypes.CDLL(None)
+    for parameter in (TRIM_THRESHOLD, MMAP_THRESHOLD):
+        libc.mallopt(parameter, LARGEST)
     torch.set_num_threads(options.threads)
     data = load_file(options.pocket)
 

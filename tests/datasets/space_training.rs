@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 use std::fs;
 use std::path::Path;
 
-use support::cli::Workplace;
+use support::cli::{Workplace, loss_columns};
 use support::stops::kill_when;
 
 /// A number from 0 to 1 that looks random.
@@ -95,7 +95,7 @@ fn energies_and_forces_are_learned_taught_and_evaluated() {
     let errors = column(&place, "painn_teacher_train/1", "val_force_error");
     assert!(errors[29] < 0.5 * errors[0], "{errors:?}");
 
-    // The teacher's forces are cached, and a resumed run gives the losses of one that was not interrupted.
+    // The teacher's forces are cached.
     let student = ["train", "--preset", "schnet,student", "--hidden", "8", "--layers", "2", "--offload-teacher"];
     let text = with(&place, &[&student[..], &["--max-epochs", "3"]].concat());
     assert!(text.contains("of targets cached"), "{text}");
@@ -136,7 +136,8 @@ fn energies_far_from_zero_lose_nothing() {
     }
 }
 
-/// A network of representations teaches a SchNet; trained alone and killed, it goes on to the losses of a run that was not interrupted.
+/// A network of representations teaches a SchNet and a smaller one of its own kind, which is killed and goes on to the losses of a run that was
+/// not interrupted.
 #[test]
 fn representations_are_learned_taught_and_resumed() {
     let place = Workplace::new();
@@ -153,18 +154,14 @@ fn representations_are_learned_taught_and_resumed() {
     let hints = column(&place, "schnet_student_train_kd/1", "hint_kd");
     assert!(hints.iter().all(|hint| *hint > 0.0), "{hints:?}");
 
-    let alone = ["train", "--preset", "irreps,student", "--use-kd", "false", "--layer-norm", "true"];
-    let student = [&alone[..], &few].concat();
+    let student = [&["train", "--preset", "irreps,student", "--layer-norm", "true"], &few[..]].concat();
     let into = |run: &'static str| [&student[..], &["--max-epochs", "8", "--run-dir", run]].concat();
     with(&place, &into("whole"));
     let metrics = place.path().join("killed/metrics.csv");
     let is_begun = || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() > 3);
     kill_when(&mut place.command(&[&into("killed")[..], &DATA].concat()), "the end of epoch 3", is_begun);
     with(&place, &[&into("killed")[..], &["--resume"]].concat());
-    let losses = |run: &str| {
-        let text = fs::read_to_string(place.path().join(run).join("metrics.csv")).unwrap();
-        text.lines().map(|line| line.split(',').take(4).collect::<Vec<_>>().join(",")).collect::<Vec<_>>()
-    };
+    let losses = |run: &str| loss_columns(&place.path().join(run));
     assert_eq!(losses("whole"), losses("killed"));
 }
 

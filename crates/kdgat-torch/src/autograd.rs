@@ -50,6 +50,12 @@ pub struct Forward {
 }
 
 impl Forward {
+    /// Outputs, and the inputs, which the backward reads if there is one.
+    pub fn saving_inputs(outputs: Vec<Tensor>, inputs: &[&Tensor], recorded: bool) -> Self {
+        let saved = if recorded { inputs.iter().map(|input| input.shallow_clone()).collect() } else { Vec::new() };
+        Self { outputs, saved }
+    }
+
     /// One output, which the backward reads, too, if there is one.
     pub fn saving_output(output: Tensor, recorded: bool) -> Self {
         let saved = if recorded { vec![output.shallow_clone()] } else { Vec::new() };

@@ -2,7 +2,7 @@
 //!
 //! The weights of an edge are `W h`, linear in its radial features h. So a node's sum over its edges is the sum of `h ⊗ (x ⊗ Y)` over them,
 //! `[components, fan, radial]` numbers, then one product with W for a tile of nodes. The memory is that of a tile, whatever the number of
-//! edges; the order of every sum depends on the shapes alone.
+//! edges, but for their gradients; the order of every sum depends on the shapes alone.
 
 use std::ops::Range;
 
@@ -531,10 +531,9 @@ fn sum_of_shares(shares: &Tensor, weights: &Tensor) -> Result<Tensor, TchError> 
     let (values, elements) = (view::read::<f32>("shares", shares)?, weights.numel());
     let blocks = Blocks::new(elements, shares.size()[0] as usize, 16);
     by_blocks("gradient", super::like(weights)?, blocks, 1, |block, to: &mut [f32]| {
-        let range = blocks.rows(block);
-        to.fill(0.0);
-        for share in values.chunks_exact(elements.max(1)) {
-            to.iter_mut().zip(&share[range.clone()]).for_each(|(to, from)| *to += from);
+        for (element, to) in blocks.rows(block).zip(to) {
+            let of_shares = values.chunks_exact(elements.max(1)).map(|share| f64::from(share[element]));
+            *to = of_shares.sum::<f64>() as f32;
         }
     })
 }

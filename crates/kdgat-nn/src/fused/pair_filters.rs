@@ -248,7 +248,7 @@ struct Rows {
     values: Vec<f32>,
     /// a', then s'(a) ∘ a'.
     slopes: Vec<f32>,
-    /// s'(a); in the backward alone.
+    /// s'(a).
     derivatives: Vec<f32>,
     /// Gradients of the second layer's results, then of a.
     of_values: Vec<f32>,

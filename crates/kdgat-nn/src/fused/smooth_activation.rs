@@ -4,7 +4,7 @@
 
 use std::ffi::CStr;
 
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
 use tch::{TchError, Tensor};
@@ -18,6 +18,8 @@ pub enum Smooth {
     ShiftedSoftplus,
     /// x / (1 + e⁻ˣ).
     Silu,
+    /// 1 / (1 + e⁻ˣ).
+    Sigmoid,
 }
 
 impl Smooth {
@@ -40,6 +42,7 @@ impl Smooth {
                 let positive = if x > 0.0 { x } else { 0.0 };
                 [positive + (math::ln::<I>(1.0 + small) - std::f32::consts::LN_2), sigmoid, spread]
             }
+            Self::Sigmoid => [sigmoid, spread, spread * (1.0 - 2.0 * sigmoid)],
             Self::Silu => [x * sigmoid, sigmoid + x * spread, spread * (2.0 + x * (1.0 - 2.0 * sigmoid))],
         }
     }
@@ -48,8 +51,7 @@ impl Smooth {
 /// f⁽ᵏ⁾(x) times the product of k factors; `inputs` are x and the factors.
 fn derivative(activation: Smooth, inputs: &[&Tensor]) -> Result<Tensor, TchError> {
     let inputs = inputs.iter().map(|tensor| tensor.f_contiguous()).collect::<Result<Vec<_>, _>>()?;
-    let mut outputs = autograd::apply(Derivative(activation), &inputs.iter().collect::<Vec<_>>())?;
-    Ok(outputs.pop().unwrap_or_default())
+    autograd::apply_one(Derivative(activation), &inputs.iter().collect::<Vec<_>>())
 }
 
 struct Derivative(Smooth);
@@ -75,16 +77,10 @@ impl Function for Derivative {
                 _ => dispatch(Pass { activation: self.0, x: of(0), factors: [of(1), of(2)], output }),
             }
         })?;
-        let saved = if recorded { inputs.iter().map(|input| input.shallow_clone()).collect() } else { Vec::new() };
-        Ok(Forward { outputs: vec![output], saved })
+        Ok(Forward::saving_inputs(vec![output], inputs, recorded))
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, needed: &[bool]) -> Result<Gradients, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(needed.iter().map(|_| None).collect()) };
         let of_input = |(input, &is_needed): (usize, &bool)| {
             is_needed.then(|| {
@@ -121,6 +117,7 @@ impl<const ORDER: usize> Kernel for Pass<'_, ORDER> {
         match activation {
             Smooth::ShiftedSoftplus => pass::<I, ORDER>(Smooth::ShiftedSoftplus, x, factors, output),
             Smooth::Silu => pass::<I, ORDER>(Smooth::Silu, x, factors, output),
+            Smooth::Sigmoid => pass::<I, ORDER>(Smooth::Sigmoid, x, factors, output),
         }
     }
 }
@@ -157,10 +154,11 @@ mod tests {
             0,
         );
         let weights = Tensor::randn([1000], (Kind::Float, Device::Cpu));
-        for activation in [Smooth::ShiftedSoftplus, Smooth::Silu] {
+        for activation in [Smooth::ShiftedSoftplus, Smooth::Silu, Smooth::Sigmoid] {
             let composed = |x: &Tensor| match activation {
                 Smooth::ShiftedSoftplus => x.softplus() - std::f64::consts::LN_2,
                 Smooth::Silu => x.silu(),
+                Smooth::Sigmoid => x.sigmoid(),
             };
             let of = |function: &dyn Fn(&Tensor) -> Tensor| {
                 let x = x.copy().set_requires_grad(true);

@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 
-use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::autograd::{self, Forward, Function, Gradients};
 use kdgat_torch::parallel::Parts;
 use kdgat_torch::simd::product::Start;
 use kdgat_torch::simd::rows::Matrix;
@@ -38,8 +38,7 @@ enum By {
 /// The derivative of Φ by an argument, at the others.
 fn derivative(by: By, others: &[&Tensor]) -> Result<Tensor, TchError> {
     let others = others.iter().map(|tensor| tensor.f_contiguous()).collect::<Result<Vec<_>, _>>()?;
-    let mut outputs = autograd::apply(Derivative(by), &others.iter().collect::<Vec<_>>())?;
-    Ok(outputs.pop().unwrap_or_default())
+    autograd::apply_one(Derivative(by), &others.iter().collect::<Vec<_>>())
 }
 
 struct Derivative(By);
@@ -55,16 +54,10 @@ impl Function for Derivative {
             (By::W, [x, g]) => of_weight(x, g)?,
             _ => return Err(TchError::Shape(format!("{} arguments of a linear layer", inputs.len()))),
         };
-        let saved = if recorded { inputs.iter().map(|input| input.shallow_clone()).collect() } else { Vec::new() };
-        Ok(Forward { outputs: vec![output], saved })
+        Ok(Forward::saving_inputs(vec![output], inputs, recorded))
     }
 
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        gradients: Vec<Option<Tensor>>,
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
+    fn backward(&self, saved: Vec<Tensor>, gradients: Gradients, needed: &[bool]) -> Result<Gradients, TchError> {
         let (Some(gradient), [first, second, ..]) = (&gradients[0], &saved[..]) else {
             return Ok(needed.iter().map(|_| None).collect());
         };

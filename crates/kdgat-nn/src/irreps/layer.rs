@@ -13,9 +13,10 @@ use super::product::sum_of_products;
 use super::representations::Irreps;
 use crate::ModelError;
 use crate::attention::Backend;
+use crate::fused::smooth_activation::Smooth;
 use crate::layers::Mode;
 use crate::parameters::{Init, Scope};
-use crate::space::dense::Dense;
+use crate::space::dense::{Dense, activated};
 
 /// Parts of a layer that may be left out.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,6 +40,7 @@ pub struct LayerOptions {
 #[derive(Debug)]
 pub struct IrrepsLayer {
     coupling: Arc<Coupling>,
+    kernel: Backend,
     /// Order of the weights, [`Coupling::order`].
     order: Tensor,
     linear: IrrepsLinear,
@@ -69,20 +71,22 @@ impl IrrepsLayer {
         [input, output]: [&Irreps; 2],
         radial_inputs: i64,
         options: LayerOptions,
+        kernel: Backend,
     ) -> Result<Self, ModelError> {
-        let gate = options.gate.then(|| Gate::new(output));
+        let gate = options.gate.then(|| Gate::new(output, kernel));
         let before_gate = gate.as_ref().map_or_else(|| output.clone(), Gate::input);
+        // The shape of this weight, which a file may not have, bounds what follows.
+        let linear = IrrepsLinear::new(scope.sub("linear_in"), [input, input], kernel)?;
         let coupling = Coupling::new(input, &before_gate);
-        let linear = IrrepsLinear::new(scope.sub("linear_in"), input, input)?;
         let (hidden, weights) = (options.radial_hidden, coupling.order.len() as i64);
         let mut mlp = scope.sub("radial_mlp");
         let mut dense = |index: i64, input: i64, output: i64| {
-            Dense::with_init(mlp.sub(index), [input, output], Init::Linear { fan_in: input }, Backend::Composed)
+            Dense::with_init(mlp.sub(index), [input, output], Init::Linear { fan_in: input }, kernel)
         };
         let radial = [dense(0, radial_inputs, hidden)?, dense(2, hidden, hidden)?, dense(4, hidden, weights)?];
-        let device = radial[0].parameters().next().map_or(tch::Device::Cpu, Tensor::device);
+        let device = radial[0].weight().device();
         let self_connection = match options.self_connection {
-            true => Some(IrrepsLinear::new(scope.sub("self_connection"), input, &before_gate)?),
+            true => Some(IrrepsLinear::new(scope.sub("self_connection"), [input, &before_gate], kernel)?),
             false => None,
         };
         let norm = match options.layer_norm {
@@ -92,6 +96,7 @@ impl IrrepsLayer {
         Ok(Self {
             order: Tensor::f_from_slice(&coupling.order)?.f_to_device(device)?,
             coupling: Arc::new(coupling),
+            kernel,
             linear,
             radial,
             self_connection,
@@ -111,14 +116,13 @@ impl IrrepsLayer {
         &self,
         x: &Tensor,
         features: &EdgeFeatures,
-        kernel: Backend,
         (mode, once): (Mode, bool),
     ) -> Result<Tensor, ModelError> {
         let values = self.linear.forward(x, mode)?;
         let radial = self.radial_features(features, (mode, once))?;
         let weights = self.radial[2].with_bias_column(mode)?.f_index_select(0, &self.order)?;
         let arguments = [&radial, &values, features.harmonics, &weights];
-        let messages = sum_of_products(&self.coupling, features.edges, arguments, kernel)?;
+        let messages = sum_of_products(&self.coupling, features.edges, arguments, self.kernel)?;
         let mut rows = messages.f_mul_scalar(self.factor)?;
         if let Some(map) = &self.self_connection {
             rows = rows.f_add(&widened(&map.forward(x, mode)?)?)?;
@@ -141,24 +145,32 @@ impl IrrepsLayer {
         let inputs: Vec<Tensor> =
             [Some(features.radial), features.fading].into_iter().flatten().map(Tensor::shallow_clone).collect();
         if mode == Mode::Evaluation || !once {
-            return Ok(hidden([first, second], &inputs, mode)?);
+            return hidden([first, second], &inputs, (mode, self.kernel));
         }
         let parameters: Vec<&Tensor> = first.parameters().chain(second.parameters()).collect();
         let own = [first.shallow_clone(), second.shallow_clone()];
-        let body = move |inputs: &[Tensor]| Ok(vec![hidden([&own[0], &own[1]], inputs, mode)?]);
+        let kernel = self.kernel;
+        let body = move |inputs: &[Tensor]| {
+            let found = hidden([&own[0], &own[1]], inputs, (mode, kernel));
+            Ok(vec![found.map_err(|error| TchError::Torch(error.to_string()))?])
+        };
         let mut found = checkpoint(body, &inputs.iter().collect::<Vec<_>>(), &parameters)?;
         Ok(found.pop().unwrap_or_default())
     }
 }
 
 /// `[lines, columns + 1]` of functions of the length and, if messages fade out, the factor.
-fn hidden([first, second]: [&Dense; 2], inputs: &[Tensor], mode: Mode) -> Result<Tensor, TchError> {
-    let of = |layer: &Dense, x: &Tensor| -> Result<Tensor, TchError> {
-        let rows = layer.forward(x, mode).map_err(|error| TchError::Torch(error.to_string()))?;
-        rows.f_silu()
-    };
+fn hidden(
+    [first, second]: [&Dense; 2],
+    inputs: &[Tensor],
+    (mode, kernel): (Mode, Backend),
+) -> Result<Tensor, ModelError> {
+    let of = |layer: &Dense, x: &Tensor| activated(&layer.forward(x, mode)?, Smooth::Silu, kernel);
     let rows = of(second, &of(first, &inputs[0])?)?;
     let ones = Tensor::f_ones([rows.size()[0], 1], (rows.f_kind()?, rows.device()))?;
     let rows = Tensor::f_cat(&[rows, ones], 1)?;
-    inputs.get(1).map_or(Ok(rows.shallow_clone()), |fading| rows.f_mul(fading))
+    Ok(match inputs.get(1) {
+        Some(fading) => rows.f_mul(fading)?,
+        None => rows,
+    })
 }

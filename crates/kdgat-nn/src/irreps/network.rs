@@ -66,13 +66,18 @@ pub struct IrrepsNetwork {
 
 impl IrrepsNetwork {
     /// Builds `layers` layers; the first one reads scalars alone.
-    pub fn new(scope: &mut Scope, space: &SpaceConfig, irreps: &IrrepsConfig, layers: i64) -> Result<Self, ModelError> {
+    pub fn new(
+        scope: &mut Scope,
+        space: &SpaceConfig,
+        irreps: &IrrepsConfig,
+        (layers, kernel): (i64, Backend),
+    ) -> Result<Self, ModelError> {
         let of_nodes = &irreps.irreps;
         let scalars = Irreps::scalars(of_nodes.num_scalars());
         let mut sub = scope.sub("interactions");
         let layer = |index: i64| {
             let input = if index == 0 { &scalars } else { of_nodes };
-            IrrepsLayer::new(sub.sub(index), [input, of_nodes], space.radial_functions, irreps.options())
+            IrrepsLayer::new(sub.sub(index), [input, of_nodes], space.radial_functions, irreps.options(), kernel)
         };
         Ok(Self { layers: (0..layers).map(layer).collect::<Result<_, _>>()?, irreps: of_nodes.clone() })
     }
@@ -86,7 +91,7 @@ impl IrrepsNetwork {
         &self,
         space: &SpaceConfig,
         (scalars, distances, directions): (Tensor, &Tensor, &Tensor),
-        (pairs, kernel): (&Pairs, Backend),
+        pairs: &Pairs,
         mode: Mode,
     ) -> Result<Tensor, ModelError> {
         let radial = match space.basis {
@@ -98,7 +103,7 @@ impl IrrepsNetwork {
         let features = EdgeFeatures { edges: &edges, radial: &radial, fading: Some(&fading), harmonics: &harmonics };
         let mut rows = scalars;
         for layer in &self.layers {
-            rows = layer.forward(&rows, &features, kernel, (mode, !space.forces))?;
+            rows = layer.forward(&rows, &features, (mode, !space.forces))?;
         }
         Ok(invariants(&self.irreps, &rows)?)
     }

@@ -4,9 +4,11 @@ use tch::{Kind, TchError, Tensor};
 
 use super::representations::{Irrep, Irreps, Part};
 use crate::ModelError;
+use crate::attention::Backend;
+use crate::fused::smooth_activation::Smooth;
 use crate::layers::Mode;
 use crate::parameters::{Init, Scope};
-use crate::space::dense::of_mode;
+use crate::space::dense::{activated, of_mode, product};
 
 /// Added to a mean square before its root.
 const EPSILON: f64 = 1e-5;
@@ -29,14 +31,15 @@ pub struct IrrepsLinear {
     weight: Tensor,
     input: Irreps,
     output: Irreps,
+    kernel: Backend,
 }
 
 impl IrrepsLinear {
     /// Creates a map.
-    pub fn new(mut scope: Scope, input: &Irreps, output: &Irreps) -> Result<Self, ModelError> {
+    pub fn new(mut scope: Scope, [input, output]: [&Irreps; 2], kernel: Backend) -> Result<Self, ModelError> {
         let count: usize = input.parts().map(|(_, part)| part.count * output.count_of(part.irrep)).sum();
         let weight = scope.parameter("weight", &[count as i64], Init::Normal)?;
-        Ok(Self { weight, input: input.clone(), output: output.clone() })
+        Ok(Self { weight, input: input.clone(), output: output.clone(), kernel })
     }
 
     /// Maps the rows of the nodes, `[nodes, inputs]` → `[nodes, outputs]`; representations that the input lacks are 0.
@@ -58,8 +61,9 @@ impl IrrepsLinear {
             };
             let (inputs, outputs) = (input.count as i64, part.count as i64);
             let weight = weight.f_narrow(0, first_weight as i64, inputs * outputs)?.f_view([inputs, outputs])?;
-            let weight = weight.f_mul_scalar(1.0 / (inputs as f64).sqrt())?;
-            let rows = part_of(x, (first, input))?.f_reshape([-1, inputs])?.f_matmul(&weight)?;
+            let weight = weight.f_transpose(0, 1)?.f_mul_scalar(1.0 / (inputs as f64).sqrt())?.f_contiguous()?;
+            let rows = part_of(x, (first, input))?.f_reshape([-1, inputs])?.f_contiguous()?;
+            let rows = product(&rows, &weight, None, self.kernel)?;
             columns.push(rows.f_view([-1, part.columns() as i64])?);
         }
         Ok(Tensor::f_cat(&columns, 1)?)
@@ -71,12 +75,13 @@ impl IrrepsLinear {
 #[derive(Debug)]
 pub struct Gate {
     output: Irreps,
+    kernel: Backend,
 }
 
 impl Gate {
     /// A gate for these representations.
-    pub fn new(output: &Irreps) -> Self {
-        Self { output: output.clone() }
+    pub fn new(output: &Irreps, kernel: Backend) -> Self {
+        Self { output: output.clone(), kernel }
     }
 
     /// The gate's input: the representations, with a scalar more for each feature above degree 0.
@@ -93,6 +98,7 @@ impl Gate {
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let input = self.input();
         let scalars = self.output.num_scalars() as i64;
+        let of = |x: &Tensor, activation| activated(x, activation, self.kernel);
         let mut gates = None;
         let mut next_gate = 0;
         let mut columns = Vec::new();
@@ -100,11 +106,15 @@ impl Gate {
             let rows = part_of(x, (first, part))?;
             let gated = match part.irrep {
                 irrep if irrep.is_invariant() => {
-                    let sigmoid = rows.f_narrow(2, scalars, self.num_gates() as i64)?.f_sigmoid()?;
+                    let sigmoid = of(&rows.f_narrow(2, scalars, self.num_gates() as i64)?, Smooth::Sigmoid)?;
                     gates = Some(sigmoid.f_mul_scalar(OF_SIGMOID)?);
-                    rows.f_narrow(2, 0, scalars)?.f_silu()?.f_mul_scalar(OF_SILU)?
+                    of(&rows.f_narrow(2, 0, scalars)?, Smooth::Silu)?.f_mul_scalar(OF_SILU)?
                 }
-                irrep if irrep.degree == 0 => rows.f_tanh()?.f_mul_scalar(OF_TANH)?,
+                // tanh x = 2 σ(2 x) − 1.
+                irrep if irrep.degree == 0 => {
+                    let sigmoid = of(&rows.f_mul_scalar(2.0)?, Smooth::Sigmoid)?;
+                    sigmoid.f_mul_scalar(2.0 * OF_TANH)?.f_sub_scalar(OF_TANH)?
+                }
                 _ => {
                     let count = part.count as i64;
                     let gate = gates.as_ref().map(|gates| gates.f_narrow(2, next_gate, count)).transpose()?;

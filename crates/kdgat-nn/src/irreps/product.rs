@@ -54,8 +54,7 @@ pub fn sum_of_products(
 fn sums(coupling: &Arc<Coupling>, edges: &Edges, arguments: &[&Tensor]) -> Result<Tensor, TchError> {
     let function = Sums { coupling: Arc::clone(coupling), edges: edges.shallow_clone() };
     let arguments = arguments.iter().map(|tensor| tensor.f_contiguous()).collect::<Result<Vec<_>, _>>()?;
-    let mut outputs = autograd::apply(function, &arguments.iter().collect::<Vec<_>>())?;
-    Ok(outputs.pop().unwrap_or_default())
+    autograd::apply_one(function, &arguments.iter().collect::<Vec<_>>())
 }
 
 /// The asked gradients of the form by its arguments but the last one, `[.., g]`.
@@ -89,8 +88,7 @@ impl Function for Sums {
 
     fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
         let output = kernels::sums(&of(&self.coupling, &self.edges, inputs)?)?;
-        let saved = if recorded { inputs.iter().map(|input| input.shallow_clone()).collect() } else { Vec::new() };
-        Ok(Forward { outputs: vec![output], saved })
+        Ok(Forward::saving_inputs(vec![output], inputs, recorded))
     }
 
     fn backward(
@@ -120,8 +118,7 @@ impl Function for Gradients {
     fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
         let arguments = of(&self.coupling, &self.edges, inputs)?;
         let outputs = kernels::gradients(&arguments, inputs[ARGUMENTS], self.asked)?;
-        let saved = if recorded { inputs.iter().map(|input| input.shallow_clone()).collect() } else { Vec::new() };
-        Ok(Forward { outputs: outputs.into_iter().flatten().collect(), saved })
+        Ok(Forward::saving_inputs(outputs.into_iter().flatten().collect(), inputs, recorded))
     }
 
     fn backward(

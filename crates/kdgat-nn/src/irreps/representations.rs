@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Highest degree of a representation.
 pub const MAX_DEGREE: usize = 2;
 
-/// Most columns of one representation.
+/// Most features of one representation, all its parts together.
 const MAX_COUNT: usize = 4096;
 
 /// An irreducible representation, such as `1o`: its degree l, with 2 l + 1 components, and its parity.
@@ -146,6 +146,9 @@ impl FromStr for Irreps {
             })
         });
         let irreps = Self::new(parts.collect::<Result<Vec<_>, _>>()?);
+        if let Some((_, part)) = irreps.parts().find(|(_, part)| part.count > MAX_COUNT) {
+            return Err(format!("'{text}': {} features of one kind; at most {MAX_COUNT} are possible", part.count));
+        }
         match irreps.num_scalars() {
             0 => {
                 Err(format!("'{text}': expected scalars (0e) among the representations, which the outputs are made of"))

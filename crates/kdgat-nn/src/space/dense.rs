@@ -99,6 +99,7 @@ pub fn activated(x: &Tensor, activation: Smooth, kernel: Backend) -> Result<Tens
     Ok(match activation {
         Smooth::ShiftedSoftplus => x.f_softplus()?.f_sub_scalar(LN_2)?,
         Smooth::Silu => x.f_silu()?,
+        Smooth::Sigmoid => x.f_sigmoid()?,
     })
 }
 

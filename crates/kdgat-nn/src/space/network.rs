@@ -75,7 +75,7 @@ impl SpaceNetwork {
                 Representation::PaiNN(PaiNN::new(&mut representation, &space, [layers, columns], kernel)?)
             }
             (_, Some(irreps)) => {
-                Representation::Irreps(IrrepsNetwork::new(&mut representation, &space, irreps, layers)?)
+                Representation::Irreps(IrrepsNetwork::new(&mut representation, &space, irreps, (layers, kernel))?)
             }
             (_, None) => Representation::SchNet(SchNet::new(&mut representation, &space, [layers, columns], kernel)?),
         };
@@ -169,7 +169,7 @@ impl SpaceNetwork {
             Representation::Irreps(network) => {
                 let directions = vectors.f_div(&distances)?;
                 let of_lines = (x, &distances, &directions);
-                Features { scalars: network.forward(&self.space, of_lines, (pairs, self.kernel), mode)?, vectors: None }
+                Features { scalars: network.forward(&self.space, of_lines, pairs, mode)?, vectors: None }
             }
         };
         let [first, second] = &self.head;
