@@ -2,7 +2,7 @@
 
 The package holds the program ``kdgat``, which runs on the libtorch of the PyTorch that is installed beside it, and :class:`Teacher`, the
 teacher around any PyTorch module, with the losses of :mod:`kdgat.losses`. PyTorch is imported when these are used; :class:`Run`, :func:`run`,
-:func:`check`, :func:`build` and :class:`Detector` need none.
+:func:`check`, :func:`build` and :class:`Detector` import none.
 """
 
 import importlib

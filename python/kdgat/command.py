@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
-import pathlib
 import pty
 import signal
 import subprocess
@@ -12,12 +12,12 @@ import sys
 import threading
 from typing import Any, Optional, Sequence, Union
 
-from kdgat.launch import program
+from kdgat.launch import NotStarted, program
 
-#: Exit code of a command that was interrupted and saved its state.
-INTERRUPTED = 75
-#: Characters of an error's text that are kept.
-_KEPT = 20_000
+#: Exit codes of a command that was interrupted: it saved its state, or ended at once after a second interrupt.
+INTERRUPTED = (75, 130)
+#: Bytes of what the program says that are kept for an error.
+_KEPT = 80_000
 
 Word = Union[str, "os.PathLike[str]"]
 
@@ -49,15 +49,21 @@ def run(arguments: Sequence[Word], show: bool = True, cwd: Optional[Word] = None
 
     ``fields`` are added as flags (``run(["autoencoder"], preset="vgae,student", offload_teacher=True)``). With ``show``, what the program
     says is shown while it runs, with its progress bar if this process has a terminal. Ctrl-C ends it as it does in a shell: it saves its
-    state, then KeyboardInterrupt is raised.
+    state, then KeyboardInterrupt is raised; a second Ctrl-C ends it at once.
 
     Raises ProgramError with the program's message if it fails.
     """
-    path, environment = program()
+    try:
+        path, environment = program()
+    except NotStarted as error:
+        raise ProgramError(str(error), 2) from error
     words = [str(path), *map(os.fspath, arguments), *flags(fields)]
     reading, writing = pty.openpty() if show and sys.stderr.isatty() else os.pipe()
     try:
-        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=writing, env=environment, cwd=cwd)
+        # A session of its own: an interrupt of the terminal reaches this process alone, which passes it on once.
+        child = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=writing, env=environment, cwd=cwd, start_new_session=True
+        )
     except OSError as error:
         os.close(reading)
         raise ProgramError(f"{path} cannot be started: {error.strerror}", 2) from error
@@ -65,8 +71,8 @@ def run(arguments: Sequence[Word], show: bool = True, cwd: Optional[Word] = None
         os.close(writing)
     said, written = bytearray(), bytearray()
     readers = [
-        threading.Thread(target=_copy, args=(reading, said, sys.stderr if show else None), daemon=True),
-        threading.Thread(target=_copy, args=(child.stdout.fileno(), written, sys.stdout if show else None), daemon=True),
+        threading.Thread(target=_copy, args=(reading, said, _KEPT, sys.stderr if show else None), daemon=True),
+        threading.Thread(target=_copy, args=(child.stdout.fileno(), written, None, sys.stdout if show else None), daemon=True),
     ]
     for reader in readers:
         reader.start()
@@ -75,7 +81,7 @@ def run(arguments: Sequence[Word], show: bool = True, cwd: Optional[Word] = None
         reader.join()
     os.close(reading)
     child.stdout.close()
-    if interrupted:
+    if interrupted and child.returncode in (0, *INTERRUPTED):
         raise KeyboardInterrupt
     if child.returncode != 0:
         raise ProgramError(_message(said, child.returncode), child.returncode)
@@ -83,21 +89,20 @@ def run(arguments: Sequence[Word], show: bool = True, cwd: Optional[Word] = None
 
 
 def _wait(child: subprocess.Popen) -> bool:
-    """Waits for the program. Returns True after an interrupt; the program, which gets it as well, may still save."""
+    """Waits for the program, and passes interrupts on. Returns True after one; the program may have saved before it ended."""
     interrupted = False
     while True:
         try:
             child.wait()
             return interrupted
         except KeyboardInterrupt:
-            # On a terminal the program has the signal already; a second one would end it without saving.
-            if not interrupted and not os.isatty(0):
-                child.send_signal(signal.SIGINT)
+            child.send_signal(signal.SIGINT)
             interrupted = True
 
 
-def _copy(source: int, kept: bytearray, stream: Optional[Any]) -> None:
-    """Keeps what comes from a file descriptor, and shows it."""
+def _copy(source: int, kept: bytearray, most: Optional[int], stream: Optional[Any]) -> None:
+    """Keeps what comes from a file descriptor, the last ``most`` bytes if there is a limit, and shows it as long as somebody reads it."""
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     while True:
         try:
             block = os.read(source, 65536)
@@ -106,16 +111,21 @@ def _copy(source: int, kept: bytearray, stream: Optional[Any]) -> None:
         if not block:
             return
         kept.extend(block)
+        if most is not None:
+            del kept[:-most]
         if stream is not None:
-            stream.write(block.decode(errors="replace"))
-            stream.flush()
+            try:
+                stream.write(decode(block))
+                stream.flush()
+            except (OSError, ValueError):  # Closed, or without these letters: the program must not wait for it.
+                stream = None
 
 
 def _message(said: bytearray, code: int) -> str:
     """Returns the program's error, from the last line that begins with ``error:`` on."""
     if code < 0:
         return f"kdgat was ended by signal {-code} ({signal.Signals(-code).name})"
-    text = bytes(said[-_KEPT:]).decode(errors="replace").replace("\r\n", "\n").strip()
+    text = bytes(said).decode(errors="replace").replace("\r\n", "\n").strip()
     lines = text.split("\n")
     begins = [number for number, line in enumerate(lines) if line.lower().startswith("error:")]
     if not begins:
@@ -136,4 +146,4 @@ def build(data: Word, show: bool = True, **fields: Any) -> None:
 
     Raises ProgramError if the data cannot be used.
     """
-    run(["data", "build"], show=show, data=pathlib.Path(data), **fields)
+    run(["data", "build"], show=show, data=data, **fields)

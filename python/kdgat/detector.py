@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -25,6 +26,9 @@ _BRIDGE = r"""
 #if !KDGAT_PAIR
 #include "kdgat_calibrate.h"
 #endif
+#if KDGAT_NAMED_NODES != 3
+#error "the export names another number of IDs than this package reads: export it again, with the package's program"
+#endif
 
 typedef struct {
     uint64_t window, first_frame;
@@ -34,6 +38,7 @@ typedef struct {
     float weight[KDGAT_NAMED_NODES];
     uint32_t culprit[KDGAT_NAMED_NODES];
     float surprise[KDGAT_NAMED_NODES];
+    uint32_t num_gone, gone[KDGAT_NAMED_NODES];
 } verdict;
 
 kdgat_state *kdgat_bridge_new(int explains_all) {
@@ -71,12 +76,14 @@ int kdgat_bridge_push(kdgat_state *state, double time, uint32_t id, uint8_t leng
     to->num_culprits = result.num_culprits;
     memcpy(to->culprit, result.culprit, sizeof to->culprit);
     memcpy(to->surprise, result.surprise, sizeof to->surprise);
+    to->num_gone = result.num_gone;
+    memcpy(to->gone, result.gone, sizeof to->gone);
 #endif
     return 1;
 }
 """
 
-#: Why a calibration is refused, by the results of kdgat_load.
+#: Reasons to refuse a calibration, by the results of kdgat_load.
 _REFUSED = {
     -1: "two models together have no calibration in C",
     4: "it has another length than a calibration of this model",
@@ -102,6 +109,8 @@ class _CVerdict(ctypes.Structure):
         ("weight", ctypes.c_float * _NAMED),
         ("culprit", ctypes.c_uint32 * _NAMED),
         ("surprise", ctypes.c_float * _NAMED),
+        ("num_gone", ctypes.c_uint32),
+        ("gone", ctypes.c_uint32 * _NAMED),
     ]
 
 
@@ -123,6 +132,8 @@ class Verdict:
     ids: tuple[tuple[int, float], ...]
     #: IDs that differ most from the car's profile, with their surprise in nats (models of the profile set).
     culprits: tuple[tuple[int, float], ...]
+    #: IDs that are gone since this window, which makes it an attack whatever its score; each is named once until it returns (profile set).
+    gone: tuple[int, ...]
 
 
 class Detector:
@@ -202,6 +213,7 @@ class Detector:
             is_attack=bool(to.attack),
             ids=tuple(zip(to.id[: to.num_nodes], to.weight[: to.num_nodes])),
             culprits=tuple(zip(to.culprit[: to.num_culprits], to.surprise[: to.num_culprits])),
+            gone=tuple(to.gone[: to.num_gone]),
         )
 
     def watch(self, frames: Iterable[Any]) -> Iterator[Verdict]:
@@ -230,11 +242,12 @@ class Detector:
 
 def _compiled(source: pathlib.Path, folder: pathlib.Path, compiler: str) -> ctypes.CDLL:
     """Compiles an export with the functions above, and loads it. The file may be deleted afterwards."""
-    if shutil.which(compiler) is None:
+    command = shlex.split(compiler)
+    if not command or shutil.which(command[0]) is None:
         raise FileNotFoundError(f"the C compiler `{compiler}` is not there; install one (Debian: gcc), or name it with compiler=")
     bridge, library = folder / "bridge.c", folder / "detector.so"
     bridge.write_text(_BRIDGE)
-    words = [compiler, "-std=c99", "-O2", "-shared", "-fPIC", "-I", source, bridge, *sorted(source.glob("*.c")), "-lm", "-o", library]
+    words = [*command, "-std=c99", "-O2", "-shared", "-fPIC", "-I", source, bridge, *sorted(source.glob("*.c")), "-lm", "-o", library]
     made = subprocess.run([os.fspath(word) for word in words], capture_output=True, text=True)
     if made.returncode != 0:
         raise OSError(f"{compiler} does not compile {source}: {made.stderr.strip()}")

@@ -12,34 +12,33 @@ TORCH_VERSION = "2.11"
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 
 
-def _stop(text):
-    """Ends with kdgat's exit code for wrong input."""
-    print(f"Error: {text}", file=sys.stderr)
-    raise SystemExit(2)
+class NotStarted(RuntimeError):
+    """The reason why the program cannot be started."""
 
 
 def _libtorch():
-    """Returns the folder with the libraries of the installed PyTorch."""
+    """Returns the folder with the libraries of the installed PyTorch. Raises NotStarted if there is none that fits."""
     advice = f"install it with `pip install 'torch=={TORCH_VERSION}.*'`"
     found = importlib.util.find_spec("torch")
     if found is None or not found.submodule_search_locations:
-        _stop(f"kdgat needs PyTorch {TORCH_VERSION}, and this Python ({sys.executable}) has none; {advice}")
+        raise NotStarted(f"kdgat needs PyTorch {TORCH_VERSION}, and this Python ({sys.executable}) has none; {advice}")
     version = importlib.metadata.version("torch")
     if version.split("+")[0].split(".")[:2] != TORCH_VERSION.split("."):
-        _stop(f"kdgat needs PyTorch {TORCH_VERSION}, and this Python ({sys.executable}) has {version}; {advice}")
+        raise NotStarted(f"kdgat needs PyTorch {TORCH_VERSION}, and this Python ({sys.executable}) has {version}; {advice}")
     folder = pathlib.Path(found.submodule_search_locations[0]) / "lib"
     if not (folder / "libtorch_cpu.so").exists():
-        _stop(f"{folder} has no libtorch_cpu.so: PyTorch is installed incompletely; {advice}")
+        raise NotStarted(f"{folder} has no libtorch_cpu.so: PyTorch is installed incompletely; {advice}")
     return folder
 
 
 def program():
-    """Returns the path of the program and the environment to start it with: that of the package, else the one in PATH (of a clone)."""
+    """Returns the path of the program and the environment to start it with. In a clone, which has no program in the package, it is the one in
+    PATH. Raises NotStarted without a PyTorch that fits.
+    """
     environment = dict(os.environ)
-    if not (_PACKAGE / "bin" / "kdgat").exists() and (built := shutil.which("kdgat")):
-        teachers = _PACKAGE.parent.parent / "teachers"
-        if teachers.is_dir():
-            environment.setdefault("KDGAT_SHIPPED_TEACHERS", str(teachers))
+    clone = _PACKAGE.parent.parent
+    if not (_PACKAGE / "bin" / "kdgat").exists() and (clone / "Cargo.toml").exists() and (built := shutil.which("kdgat")):
+        environment.setdefault("KDGAT_SHIPPED_TEACHERS", str(clone / "teachers"))
         return pathlib.Path(built), environment
     libraries = _libtorch()
     # The program finds PyTorch beside its package by itself; it may be in another folder, such as that of the user.
@@ -52,5 +51,9 @@ def program():
 
 def main():
     """Replaces this process with the program, so that signals and the exit code are its own."""
-    path, environment = program()
+    try:
+        path, environment = program()
+    except NotStarted as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None  # kdgat's exit code for wrong input
     os.execve(path, ["kdgat", *sys.argv[1:]], environment)

@@ -25,7 +25,7 @@ class Run:
         """Opens a run. Raises RunError if the folder has no ``config.json`` of a run."""
         self.path = pathlib.Path(path)
         recorded = self._json("config.json")
-        if recorded is None or not isinstance(recorded.get("config"), dict):
+        if not isinstance(recorded, dict) or not isinstance(recorded.get("config"), dict):
             raise RunError(f"{self.path} is no run of kdgat: it has no config.json of one")
         #: The command that trained: ``autoencoder``, ``classifier``, ``curriculum``, ``train`` or ``fusion``.
         self.command: str = recorded.get("command", "")
@@ -49,7 +49,7 @@ class Run:
 
     @property
     def summary(self) -> dict:
-        """How the run ended; empty while it has not."""
+        """The run's ending and its numbers; empty while it has not ended."""
         return self._json("summary.json") or {}
 
     @property
@@ -100,13 +100,12 @@ class Run:
 
 def _columns(path: pathlib.Path) -> dict[str, np.ndarray]:
     """Reads a table: numbers as f64, with NaN where a cell is empty; other columns as texts."""
-    with path.open(newline="") as file:
-        rows = list(csv.reader(file))
+    text = path.read_text()
+    # The program is writing the last line, or was killed while it did.
+    rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines()))
     if not rows:
         raise RunError(f"{path}: empty, without a line of column names")
     names, rows = rows[0], rows[1:]
-    if rows and len(rows[-1]) < len(names):  # The program is writing it, or was killed while it did.
-        rows.pop()
     for number, row in enumerate(rows, 2):
         if len(row) != len(names):
             raise RunError(f"{path}, line {number}: {len(row)} cells, where the line of names has {len(names)}")

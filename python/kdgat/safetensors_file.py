@@ -24,6 +24,8 @@ def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
             header = json.loads(file.read(length))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: no safetensors file: its header is damaged ({error})") from error
+    if not isinstance(header, dict):
+        raise ValueError(f"{path}: no safetensors file: its header is no table of tensors")
     start = _LENGTH_BYTES + length
     header.pop("__metadata__", None)
     return {name: _tensor(path, size, start, name, tensor) for name, tensor in header.items()}
@@ -31,7 +33,7 @@ def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 def _tensor(path: pathlib.Path, size: int, start: int, name: str, tensor: dict) -> np.ndarray:
     try:
-        dtype, shape, (begin, end) = np.dtype(_DTYPES[tensor["dtype"]]), tensor["shape"], tensor["data_offsets"]
+        dtype, shape, (begin, end) = np.dtype(_DTYPES[tensor["dtype"]]), [*tensor["shape"]], tensor["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: the entry of the tensor `{name}` is damaged: {tensor}") from error
     fits = all(isinstance(length, int) and length >= 0 for length in [*shape, begin, end])

@@ -68,14 +68,22 @@ class Runs(unittest.TestCase):
                 (copy / "best.safetensors").write_bytes(weights[:cut])
                 with self.assertRaisesRegex(kdgat.RunError, "best.safetensors"):
                     run.weights()
-            # A row that the program is writing is left out; a short one before it is damage.
-            (copy / "metrics.csv").write_text("epoch,val_loss\n0,0.5\n1")
-            self.assertEqual(list(run.metrics["val_loss"]), [0.5])
+            for header in (b"[]", b'{"w": {"dtype": "F32", "shape": 3, "data_offsets": [0, 12]}}'):
+                (copy / "best.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(12))
+                with self.assertRaisesRegex(kdgat.RunError, "best.safetensors"):
+                    run.weights()
+            # A row that the program is writing is left out, even in the middle of a number; a short one before it is damage.
+            for cut in ("1", "1,0.0"):
+                (copy / "metrics.csv").write_text("epoch,val_loss\n0,0.5\n" + cut)
+                self.assertEqual(list(run.metrics["val_loss"]), [0.5])
             (copy / "metrics.csv").write_text("epoch,val_loss\n0\n1,0.5\n")
             with self.assertRaisesRegex(kdgat.RunError, "metrics.csv, line 2: 1 cells"):
                 run.metrics
             (copy / "config.json").write_text("{")
             with self.assertRaisesRegex(kdgat.RunError, "config.json: damaged"):
+                kdgat.Run(copy)
+            (copy / "config.json").write_text("[]")
+            with self.assertRaisesRegex(kdgat.RunError, "is no run of kdgat"):
                 kdgat.Run(copy)
 
 
@@ -99,28 +107,48 @@ class Commands(unittest.TestCase):
 
     def test_ctrl_c_saves_and_arrives(self):
         code = (
-            "import kdgat, signal, sys\n"
+            "import kdgat, kdgat.command, signal, subprocess, sys\n"
             # The shell of a background job has set it to be ignored.
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            "started = subprocess.Popen\n"
+            "children = []\n"
+            "def watched(*words, **options):\n"
+            "    children.append(started(*words, **options))\n"
+            "    return children[0]\n"
+            "kdgat.command.subprocess.Popen = watched\n"
             "try:\n"
             "    kdgat.run(['autoencoder'], preset='vgae,student', use_kd=False, max_epochs=100000, patience=100000, threads=1, run_dir='long')\n"
             "except KeyboardInterrupt:\n"
-            "    sys.exit(7)\n"
+            "    sys.exit(children[0].returncode)\n"
         )
         with tempfile.TemporaryDirectory() as folder:
+            # The interrupt of a terminal reaches the whole process group, and the program gets it once.
             child = subprocess.Popen(
-                [sys.executable, "-c", code], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                [sys.executable, "-c", code],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
             )
             run = pathlib.Path(folder) / "long"
             for _ in range(6000):
                 if (run / "last" / "state.safetensors").exists() or child.poll() is not None:
                     break
                 time.sleep(0.01)
-            child.send_signal(signal.SIGINT)
+            os.killpg(child.pid, signal.SIGINT)
             _, said = child.communicate(timeout=120)
-            self.assertEqual(child.returncode, 7, said.decode())
+            self.assertEqual(child.returncode, 75, said.decode())
             self.assertFalse(kdgat.Run(run).is_finished)
 
+    def test_nobody_reading_does_not_stop_the_program(self):
+        code = "import kdgat, sys; kdgat.run(['config', '--reference']); print('ended', file=sys.stderr)"
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        child.stdout.close()
+        said = child.stderr.read()
+        child.stderr.close()
+        child.wait(timeout=120)
+        self.assertIn(b"ended", said)
 
 class Page(unittest.TestCase):
     def test_the_snippets_of_the_page_run(self):
@@ -150,6 +178,7 @@ class Detection(unittest.TestCase):
             self.assertEqual((verdict.window, verdict.first_frame), (line["window"], line["first_frame"]))
             self.assertAlmostEqual(verdict.score, line["score"], delta=1e-5 * abs(line["score"]) + 1e-9)
             self.assertEqual(verdict.is_attack, line["label"] == "attack")
+            self.assertEqual([f"{identifier:03X}" for identifier in verdict.gone], line.get("gone", []))
             self.assertIsNone(verdict.deviations)
 
     def test_messages_of_python_can_are_frames(self):

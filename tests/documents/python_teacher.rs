@@ -165,6 +165,12 @@ fn the_program_reads_the_cache_of_python() {
         let more = ExpectedGraphs { count: 6, ..graphs };
         let error = ForeignTargets::open(&cache, more).unwrap_err().to_string();
         assert!(error.contains("graph 5 has no whole record; 5 of 6 graphs have one"), "{error}");
+        // By position, a record beyond the last graph means that others were numbered; names say themselves which graphs they are of.
+        let left_out = ForeignTargets::open(&cache, ExpectedGraphs { count: 4, ..graphs });
+        match ids {
+            "positions" => assert!(left_out.unwrap_err().to_string().contains("it has a record of position 4")),
+            _ => assert_eq!(left_out.unwrap().rows(TargetName::Logits, &[3]), [9.0, 10.0, 11.0]),
+        }
         let fewer = ExpectedGraphs { outputs: &outputs[..2], ..graphs };
         assert!(ForeignTargets::open(&cache, fewer).unwrap_err().to_string().contains("3 logits a graph; expected 2"));
     }
