@@ -240,7 +240,8 @@ fn verdict(processes: &[Process], folder: &Folder) -> ExitCode {
                 processes.len(),
                 name_of(signal)
             );
-            ExitCode::from(exit::FAILURE)
+            // A sweep takes it for a want of memory, as that of a process of its own.
+            ExitCode::from(if signal == KILLED { 128 + KILLED as u8 } else { exit::FAILURE })
         }
         (None, None, Some(reason)) => {
             eprintln!("error: {reason}");

@@ -446,6 +446,12 @@ fn a_task_of_two_processes_has_the_losses_of_one() {
     assert!((one - two).abs() <= 1e-5 * one.abs(), "{one} {two}");
     let log = std::fs::read_to_string(tasks(&workplace, "two", "student")[0].join("run/log.txt")).unwrap();
     assert!(log.contains("2 processes"), "{log}");
+    std::fs::write(&file, format!("{text}processes = 3\n")).unwrap();
+    let said = workplace.refused(&sweep(&["--output", "none"]));
+    assert!(
+        said.contains("3 processes need at least") && said.contains("memory_per_trial is 1024 MiB; raise it"),
+        "{said}"
+    );
     std::fs::write(&file, format!("{text}processes = 0\n")).unwrap();
     let said = workplace.refused(&sweep(&["--output", "none"]));
     assert!(said.contains("step `student`: processes = 0 must be from 1 to 1024"), "{said}");

@@ -14,6 +14,7 @@ use crate::SweepError;
 use crate::early::EarlyStopping;
 use crate::state::table::COLUMNS;
 use kdgat_config::{self, Config, Sources, nearest};
+use kdgat_train::memory::limits::PROCESS_BYTES;
 
 /// Sources of configuration besides the sweep file.
 #[derive(Clone, Debug, Default)]
@@ -121,6 +122,15 @@ fn step_problems(file: &SweepFile) -> Vec<String> {
         if !(1..=MOST_PROCESSES).contains(&step.processes) {
             let processes = step.processes;
             problems.push(format!("step `{name}`: processes = {processes} must be from 1 to {MOST_PROCESSES}"));
+        }
+        let needed = u64::from(step.processes) * (PROCESS_BYTES + PROCESS_BYTES / 4);
+        if step.processes > 1 && file.resources.memory_per_trial.0 < needed {
+            problems.push(format!(
+                "step `{name}`: {} processes need at least {} MiB, and [resources] memory_per_trial is {} MiB; raise it",
+                step.processes,
+                needed >> 20,
+                file.resources.memory_per_trial.0 >> 20
+            ));
         }
         if step.processes > 1 && matches!(step.command, StepCommand::Evaluate | StepCommand::Fusion) {
             problems.push(format!("step `{name}`: this command runs in one process; remove `processes`"));

@@ -100,7 +100,7 @@ pub fn run(folder: &SweepFolder, plan: &Plan) -> Result<Ended, SweepError> {
 fn request(folder: &SweepFolder, plan: &Plan, task: &Task, submission: u32) -> Result<Value, SweepError> {
     let program = program()?;
     let granted = plan.resources.granted_bytes(folder.state(task)?.growths);
-    let threads = plan.resources.threads.unwrap_or(1).max(1);
+    let threads = plan.resources.threads.unwrap_or(1).max(task.processes as usize);
     let words = [text_of_path(&program)?, "sweep", "work", text_of_path(folder.path())?].map(shell::quoted);
     let here = std::env::current_dir().map_err(SweepError::file(std::path::Path::new("."), "find"))?;
     let here = shell::quoted(text_of_path(&here)?);

@@ -106,7 +106,7 @@ impl Attempt {
         command.stdin(claim.to_stdin()?).stdout(log).stderr(errors);
         // Ctrl-C on a terminal must reach only the sweep, which forwards it once: a second signal would keep the task from saving.
         command.process_group(0);
-        // A task trains alone, also where the sweep itself is one of several processes.
+        // A task does not join the processes of which the sweep itself may be one.
         TOGETHER.iter().for_each(|name| {
             command.env_remove(name);
         });
