@@ -227,7 +227,7 @@ fn no_plan() -> StageError {
 }
 
 fn no_plan_of_graphs() -> StageError {
-    let text = "appnp is for the nodes of one large graph (--data, or --nodes with --columns), and schnet, painn and irreps are for graphs with \
+    let text = "appnp is for the nodes of one large graph (--data, or --nodes with --columns), and schnet, painn, irreps and sgmp are for graphs with \
                 positions, whose pairs are counted in the data (--data); for many graphs use --preset gin,student or another model";
     StageError::Input(text.into())
 }

@@ -519,9 +519,9 @@ pub(super) fn node_gnn_config(config: &Config, graph: &NodeGraph) -> Result<Node
         | ModelKind::Irreps
         | ModelKind::Sgmp => {
             return Err(StageError::Input(format!(
-                "a {} does not classify the nodes of one graph; use --preset sage,teacher, gcn,teacher, gat,teacher, appnp,teacher or \
+                "{} does not classify the nodes of one graph; use --preset sage,teacher, gcn,teacher, gat,teacher, appnp,teacher or \
                  mlp,student",
-                model.model
+                model.model.with_article()
             )));
         }
     };

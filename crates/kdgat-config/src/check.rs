@@ -132,8 +132,13 @@ fn contradictions(config: &Config) -> Vec<Problem> {
     );
     refuse(
         model.model.reads_positions() && config.data_kind == DataKind::OneGraph,
-        &format!("a {} reads positions, and the nodes of one large graph have none", model.model),
+        &format!("{} reads positions, and the nodes of one large graph have none", model.model.with_article()),
         "use --preset sage,student or another model",
+    );
+    refuse(
+        model.model == ModelKind::Sgmp && config.graphs.path_gaussians.len() != 3,
+        &format!("path_gaussians has {} numbers, expected three", config.graphs.path_gaussians.len()),
+        "give the Gaussians of distances, angles and torsions, such as --path-gaussians 50,6,12",
     );
     refuse(
         of_graphs && model.model != ModelKind::Irreps && model.hidden.len() != 1,
@@ -154,7 +159,7 @@ fn contradictions(config: &Config) -> Vec<Problem> {
     );
     refuse(
         config.data.test_data.is_some() && config.data_kind != DataKind::Graphs,
-        "test_data has test graphs of a dataset of graphs, and data is none",
+        "test_data has test graphs of a dataset of graphs, and data is not one",
         "name a dataset of graphs with --data (docs/graphs.md), or drop --test-data",
     );
     refuse(

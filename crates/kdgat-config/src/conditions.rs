@@ -43,6 +43,12 @@ impl ModelKind {
         matches!(self, Self::SchNet | Self::PaiNN | Self::Irreps)
     }
 
+    /// The name with its article.
+    pub fn with_article(self) -> String {
+        let article = if matches!(self, Self::Sgmp | Self::Irreps) { "an" } else { "a" };
+        format!("{article} {self}")
+    }
+
     /// True for a network that reads positions of nodes.
     pub fn reads_positions(self) -> bool {
         self.is_in_space() || self == Self::Sgmp

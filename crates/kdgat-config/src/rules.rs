@@ -125,13 +125,13 @@ pub(super) static HAS_TEACHER: Rule =
     Rule { is_read: |_, stage| stage != Stage::Pretrain, because: "pre-training has no teacher", remedy: "drop it" };
 
 pub(super) static OF_SPACE: Rule = Rule {
-    is_read: |config, stage| matches!(stage, Stage::Train | Stage::Pretrain) && config.model.model.is_in_space(),
+    is_read: |config, _| config.model.model.is_in_space(),
     because: "only a schnet, painn or irreps reads it",
     remedy: "use --preset schnet,student, painn,teacher or irreps,teacher, or drop it",
 };
 
 pub(super) static OF_IRREPS: Rule = Rule {
-    is_read: |config, stage| matches!(stage, Stage::Train | Stage::Pretrain) && config.model.model == ModelKind::Irreps,
+    is_read: |config, _| config.model.model == ModelKind::Irreps,
     because: "only an irreps reads it",
     remedy: "use --preset irreps,teacher, or drop it",
 };
@@ -143,13 +143,13 @@ pub(super) static HAS_WIDTHS: Rule = Rule {
 };
 
 pub(super) static OF_POSITIONS: Rule = Rule {
-    is_read: |config, stage| matches!(stage, Stage::Train | Stage::Pretrain) && config.model.model.reads_positions(),
+    is_read: |config, _| config.model.model.reads_positions(),
     because: "only networks of positions read it",
     remedy: "use --preset schnet,student, painn,teacher, irreps,teacher or sgmp,student, or drop it",
 };
 
 pub(super) static OF_SGMP: Rule = Rule {
-    is_read: |config, stage| matches!(stage, Stage::Train | Stage::Pretrain) && config.model.model == ModelKind::Sgmp,
+    is_read: |config, _| config.model.model == ModelKind::Sgmp,
     because: "only an sgmp reads it",
     remedy: "use --preset sgmp,student, or drop it",
 };

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use half::f16;
+use kdgat_base::random;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
@@ -130,9 +131,16 @@ pub fn read(
     let row_bytes: usize = sizes.iter().map(|(columns, bytes)| columns * bytes).sum();
     let record_bytes = (START_BYTES + 4 * sizes.len() + row_bytes + 4).next_multiple_of(8);
 
-    let mut wanted: HashMap<[u8; 16], usize> = (0..count).map(|graph| (position_key(graph as u64), graph)).collect();
+    // One position more than there are graphs: who has numbered others, too, such as those without targets, has shifted the rows.
+    let mut wanted: HashMap<[u8; 16], usize> = (0..=count).map(|graph| (position_key(graph as u64), graph)).collect();
     let head = head(&content);
-    let mut found = find(folder, &head, record_bytes, &wanted, count)?;
+    let mut found = find(folder, &head, record_bytes, &wanted, count + 1)?;
+    if found.places.pop().is_some_and(|places| !places.is_empty()) {
+        return Err(problem(
+            format!("it has a record of position {count}, and the dataset has {count} graphs, from 0"),
+            "records of the dataset's graphs alone; it leaves out graphs without targets, so give their names as IDs",
+        ));
+    }
     if found.places.iter().all(Vec::is_empty) {
         let names = names().map_err(|error| problem(error, "the names of the dataset's graphs"))?;
         wanted = names.iter().take(count).enumerate().map(|(graph, name)| (name_key(name), graph)).collect();
@@ -273,11 +281,7 @@ fn append(bytes: &[u8], of_each: usize, values: &mut Vec<f32>) {
 
 /// Key of an ID that is a whole number.
 fn position_key(id: u64) -> [u8; 16] {
-    // The finalizer of SplitMix64.
-    let mut mixed = id ^ ID;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^= mixed >> 31;
+    let mixed = random::finalize(id ^ ID);
     let mut key = [0; 16];
     key[..8].copy_from_slice(&mixed.to_le_bytes());
     key[8..].copy_from_slice(&id.to_le_bytes());
@@ -394,7 +398,7 @@ mod tests {
         }
     }
 
-    /// An index whose entries all name one record allocates nothing.
+    /// An index whose entries all name one record is refused before anything is allocated for all graphs.
     #[test]
     fn a_record_counts_for_one_graph() {
         let folder = filled(|graph| position_key(graph as u64));
