@@ -12,6 +12,7 @@ use super::detect::named_models;
 use super::exit::UsageError;
 use super::log_args::LogArgs;
 use super::output;
+use crate::can::synthetic::SyntheticKind;
 use crate::config::{Setting, Threshold};
 use crate::detect::source::STANDARD_INPUT;
 use crate::detect::{self, Duration, FrameStream};
@@ -161,7 +162,16 @@ fn harmless(models: &Ensemble, scorers: &[Scorer], traffic: &mut Traffic, rule: 
         false => FalseWindows::count(models, scorers, &traffic.columns, &traffic.windows, calibration, rule.rate),
     };
     let mut made = calibration(models, scorers, traffic, rule)?;
-    let Some(mut found) = count(traffic, &made)? else { return Ok((made, String::new())) };
+    let Some(mut found) = count(traffic, &made)? else {
+        let text = match traffic.profiled.is_empty() {
+            true => String::new(),
+            false => format!(
+                "not compared with the model without a calibration: no threshold {} is recorded for it\n",
+                Threshold::FalsePositiveRate(rule.rate)
+            ),
+        };
+        return Ok((made, text));
+    };
     let mut text = String::new();
     if found.is_harm(rule.rate) && traffic.profiled.iter().any(|one| !one.profile.relations().is_empty()) {
         let with_relations = found;
@@ -244,15 +254,14 @@ fn about_bytes(calibration: &Calibration) -> String {
 fn about_attacks(calibration: &Calibration) -> String {
     let share = |kind: &AttacksFound| 100.0 * kind.found as f64 / kind.windows as f64;
     let (found, missed): (Vec<_>, Vec<_>) = calibration.attacks.iter().partition(|kind| share(kind) >= FOUND_PERCENT);
-    let listed = |kinds: Vec<&AttacksFound>| {
-        kinds.iter().map(|kind| format!("{} {:.0} %", kind.kind, share(kind))).collect::<Vec<_>>().join(", ")
+    let described = |kind: &&AttacksFound| match kind.kind == SyntheticKind::Removal.to_string() {
+        true => format!("{} {} of {} IDs", kind.kind, kind.found, kind.windows),
+        false => format!("{} {:.0} %", kind.kind, share(kind)),
     };
+    let listed = |kinds: Vec<&AttacksFound>| kinds.iter().map(described).collect::<Vec<_>>().join(", ");
     let mut text = String::new();
     if !found.is_empty() {
-        text += &format!(
-            "synthetic attacks in copies of this traffic, windows found (of removals, IDs): {}\n",
-            listed(found)
-        );
+        text += &format!("synthetic attacks in copies of this traffic, windows found: {}\n", listed(found));
     }
     if !missed.is_empty() {
         text += &format!("this calibration will not find these attacks, or hardly: {}\n", listed(missed));

@@ -96,6 +96,7 @@ fn with_profile() -> InputConfig {
             gap_median_seconds: if gaps > 0 { gap } else { 0.0 },
             gap_mean_seconds: if gaps > 0 { gap } else { 0.0 },
             gap_high_seconds: high * gap,
+            watched_seconds: if gaps > 0 { gap * gaps as f32 } else { 0.0 },
             longest_silence_seconds: 2.0 * high * gap,
             repeats: 0.1 * index as f32,
             returns: 0.01 * index as f32,

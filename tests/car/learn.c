@@ -35,9 +35,9 @@ int main(void)
     printf("%.9g\n", (double)state.calibration.new_id_surprise);
     for (i = 0; i < state.calibration.num_usual; i++) {
         const kdgat_usual *const usual = &state.calibration.usual[i];
-        printf("%lu %.9g %.9g %.9g %.9g %.9g %.9g %.9g %.9g %.9g", (unsigned long)usual->id, (double)usual->gaps, (double)usual->gap_low,
-               (double)usual->gap_median, (double)usual->gap_mean, (double)usual->gap_high, (double)usual->longest_silence,
-               (double)usual->repeats, (double)usual->returns, (double)usual->changed_bytes);
+        printf("%lu %.9g %.9g %.9g %.9g %.9g %.9g %.9g %.9g %.9g %.9g %.9g", (unsigned long)usual->id, (double)usual->gaps, (double)usual->gap_low,
+               (double)usual->gap_median, (double)usual->gap_mean, (double)usual->gap_high, (double)usual->watched,
+               (double)usual->longest_silence, (double)kdgat_gone_seconds(usual), (double)usual->repeats, (double)usual->returns, (double)usual->changed_bytes);
         for (byte = 0; byte < KDGAT_PROFILE_BYTES; byte++) {
             printf(" %u %u %u", usual->change_high[byte], usual->change_most[byte], usual->repeating >> byte & 1u);
             for (k = 0; k < 32; k++) {

@@ -88,7 +88,9 @@ void kdgat_calibrate_none(kdgat_state *state);
 
 /* Bytes of a saved calibration. The format is the same on all machines. */
 #if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
-#define KDGAT_SAVED_PROFILE (12u + (42u + 34u * KDGAT_PROFILE_BYTES) * KDGAT_CALIBRATION_IDS)
+/* An ID of the profile. */
+#define KDGAT_SAVED_ID (46u + 34u * KDGAT_PROFILE_BYTES)
+#define KDGAT_SAVED_PROFILE (12u + KDGAT_SAVED_ID * KDGAT_CALIBRATION_IDS)
 #else
 #define KDGAT_SAVED_PROFILE 0u
 #endif

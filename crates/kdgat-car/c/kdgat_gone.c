@@ -12,8 +12,6 @@
 #define EVIDENCE 1000.0f
 #define LEAST_SECONDS 5.0f
 #define FEWEST_GAPS 50.0f
-/* Most seconds that pass from one window's end to the next one's: a gap of a log is no silence. */
-#define LONGEST_STEP 1.0
 /* Least silence of an ID that counts as silent with others. */
 #define SILENT_SECONDS 1.0f
 #define FEW_SILENT 3u
@@ -21,7 +19,7 @@
 
 float kdgat_gone_seconds(const kdgat_usual *usual)
 {
-    const float watched = usual->gap_mean * usual->gaps, longest = usual->longest_silence;
+    const float watched = usual->watched, longest = usual->longest_silence;
     float share, limit;
     if (usual->gaps < FEWEST_GAPS || longest <= 0.0f || watched <= 0.0f) {
         return INFINITY;
@@ -64,7 +62,7 @@ static void see(kdgat_gone *watch, const kdgat_profile *profile, const kdgat_gra
     const double end = begin + (double)graph->duration, step = end - watch->latest;
     uint32_t node, at = 0;
     if (watch->begun && step > 0.0) {
-        watch->clock += step < LONGEST_STEP ? step : LONGEST_STEP;
+        watch->clock += step < KDGAT_LONGEST_STEP ? step : KDGAT_LONGEST_STEP;
     }
     watch->latest = end;
     watch->begun = 1;

@@ -6,6 +6,9 @@
 
 #if KDGAT_FEATURES == KDGAT_FEATURES_PROFILE
 
+/* Most seconds from one frame to the next, or from one window's end to the next one's, that are no pause of the log. */
+#define KDGAT_LONGEST_STEP 1.0
+
 /* IDs that are followed: those of the profile in use. */
 #if KDGAT_PROFILE_IDS > KDGAT_CALIBRATION_IDS
 #define KDGAT_GONE_IDS KDGAT_PROFILE_IDS

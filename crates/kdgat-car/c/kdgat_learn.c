@@ -40,13 +40,43 @@ static float of_pairs(const kdgat_counts *counts, uint32_t number)
     return counts->pairs == 0u ? 0.0f : (float)((double)number / (double)counts->pairs);
 }
 
-static void add_gap(kdgat_counts *counts, float gap, double *sum)
+/* Sums of a part of the recording, in seconds. */
+typedef struct {
+    double gaps;
+    double watched; /* without pauses of the logs */
+} sums_of_part;
+
+/* Frames of the log that begins with frame `begin`, up to one of them. */
+typedef struct {
+    const kdgat_frame *frames;
+    uint32_t begin;
+    uint32_t end;
+} frames_until;
+
+/* Seconds without pauses of the log of a silence up to the last of these frames. */
+static float without_pauses(const frames_until *until, float silence)
+{
+    const double begin = until->frames[until->end].time - (double)silence;
+    double seconds = (double)silence;
+    uint32_t at;
+    if (!(seconds > KDGAT_LONGEST_STEP)) {
+        return silence;
+    }
+    for (at = until->end; at > until->begin && begin < until->frames[at].time - KDGAT_LONGEST_STEP / 2.0; at--) {
+        const double step = until->frames[at].time - until->frames[at - 1u].time;
+        seconds -= step > KDGAT_LONGEST_STEP ? step : 0.0;
+    }
+    return seconds > 0.0 ? (float)seconds : 0.0f;
+}
+
+static void add_gap(kdgat_counts *counts, float gap, float watched, sums_of_part *sums)
 {
     const double seconds = (double)gap, least = seconds > SHORTEST_SECONDS ? seconds : SHORTEST_SECONDS;
     const double bin = round(BINS_PER_OCTAVE * log2(least / SHORTEST_SECONDS));
     counts->gaps[bin < (double)KDGAT_GAP_BINS ? (uint32_t)bin : KDGAT_GAP_BINS - 1u]++;
-    *sum += seconds > 0.0 ? seconds : 0.0;
-    counts->longest_gap = gap > counts->longest_gap ? gap : counts->longest_gap;
+    sums->gaps += seconds > 0.0 ? seconds : 0.0;
+    sums->watched += watched > 0.0f ? (double)watched : 0.0;
+    counts->longest_gap = watched > counts->longest_gap ? watched : counts->longest_gap;
 }
 
 /* Adds the repetitions of a payload and its bytes. */
@@ -62,9 +92,10 @@ static void add_repetitions(const kdgat_fact *fact, kdgat_usual *usual)
     usual->longest_standstill = of_payload > usual->longest_standstill ? of_payload : usual->longest_standstill;
 }
 
-/* Adds a frame of the ID; `sum` is the sum of the gaps of its part. */
-static void add_frame(kdgat_counts *counts, const kdgat_frame *frame, const kdgat_fact *fact, kdgat_usual *usual, double *sum)
+/* Adds the last of these frames, one of the ID. */
+static void add_frame(kdgat_counts *counts, const frames_until *until, const kdgat_fact *fact, kdgat_usual *usual, sums_of_part *sums)
 {
+    const kdgat_frame *const frame = &until->frames[until->end];
     uint32_t byte;
 
     counts->frames++;
@@ -77,7 +108,7 @@ static void add_frame(kdgat_counts *counts, const kdgat_frame *frame, const kdga
     }
     counts->pairs++;
     add_repetitions(fact, usual);
-    add_gap(counts, fact->gap, sum);
+    add_gap(counts, fact->gap, without_pauses(until, fact->gap), sums);
     counts->returns += fact->returns;
     counts->repeats += memcmp(frame->data, fact->previous, sizeof frame->data) == 0 ? 1u : 0u;
     for (byte = 0; byte < KDGAT_PROFILE_BYTES; byte++) {
@@ -103,41 +134,42 @@ static uint32_t begin_of(const kdgat_recording *recording, uint32_t part)
     return (uint32_t)((uint64_t)recording->windows * part / KDGAT_PARTS);
 }
 
-/* Returns 1 for a window of this part. */
-static int is_of(const kdgat_recording *recording, uint32_t window, uint32_t part)
-{
-    return part < KDGAT_PARTS && window >= begin_of(recording, part) && window < begin_of(recording, part + 1u);
-}
-
 /* Counts what an ID does in all parts but `without`; also sets usual->seen and what repeats. */
 static void count_id(const kdgat_recording *recording, uint32_t without, uint32_t id, kdgat_counts *counts, kdgat_usual *usual)
 {
-    uint32_t part, window = 0, first = 0, at;
+    uint32_t part, window = 0, first = 0;
+    frames_until until = {NULL, 0, 0};
 
+    until.frames = recording->frames;
     memset(counts, 0, sizeof *counts);
     for (part = 0; part < KDGAT_PARTS; part++) {
-        double sum = 0.0;
+        sums_of_part sums = {0.0, 0.0};
         for (; window < begin_of(recording, part + 1u); first += kdgat_step(recording, window), window++) {
-            for (at = first; part != without && at < first + KDGAT_WINDOW; at++) {
-                if (recording->frames[at].id == id) {
-                    add_frame(counts, &recording->frames[at], &recording->facts[at], usual, &sum);
+            until.begin = kdgat_begins_log(recording, window) ? first : until.begin;
+            for (until.end = first; part != without && until.end < first + KDGAT_WINDOW; until.end++) {
+                if (recording->frames[until.end].id == id) {
+                    add_frame(counts, &until, &recording->facts[until.end], usual, &sums);
                 }
             }
         }
-        counts->gap_sum += sum;
+        counts->gap_sum += sums.gaps;
+        counts->watched += sums.watched;
     }
 }
 
-/* Longest silence of an ID up to the end of a window of all parts but `without`, in seconds: a log may end before the ID is back. */
-static float longest_silence(const kdgat_recording *recording, uint32_t without, uint32_t id)
+/* Longest silence of an ID up to the end of a window, in seconds without pauses: a log may end before the ID is back. */
+static float longest_silence(const kdgat_recording *recording, uint32_t id)
 {
     uint32_t window, first = 0, seen = 0, frames = 0;
     double latest = 0.0;
     float longest = 0.0f;
+    frames_until until = {NULL, 0, 0};
 
+    until.frames = recording->frames;
     for (window = 0; window < recording->windows; first += kdgat_step(recording, window), window++) {
         if (kdgat_begins_log(recording, window)) {
             seen = first;
+            until.begin = first;
             frames = 0;
         }
         for (; seen < first + KDGAT_WINDOW; seen++) {
@@ -146,9 +178,11 @@ static float longest_silence(const kdgat_recording *recording, uint32_t without,
                 frames++;
             }
         }
-        if (frames >= KDGAT_FEWEST_FRAMES && !is_of(recording, window, without)) {
+        if (frames >= KDGAT_FEWEST_FRAMES) {
             const double silence = recording->frames[first + KDGAT_WINDOW - 1u].time - latest;
-            const float found = (float)(silence < KDGAT_LONGEST_GAP ? silence : KDGAT_LONGEST_GAP);
+            float found = (float)(silence < KDGAT_LONGEST_GAP ? silence : KDGAT_LONGEST_GAP);
+            until.end = first + KDGAT_WINDOW - 1u;
+            found = without_pauses(&until, found);
             longest = found > longest ? found : longest;
         }
     }
@@ -156,13 +190,11 @@ static float longest_silence(const kdgat_recording *recording, uint32_t without,
 }
 
 /* Sets the longest silence: the longest gap, or a longer silence that would be called the ID's end, and was not. */
-static void set_silence(const kdgat_recording *recording, uint32_t without, const kdgat_counts *counts, kdgat_usual *usual)
+static void set_silence(const kdgat_recording *recording, const kdgat_counts *counts, kdgat_usual *usual)
 {
-    float limit;
-    usual->longest_silence = counts->longest_gap;
-    limit = kdgat_gone_seconds(usual);
+    const float limit = kdgat_gone_seconds(usual);
     if (limit < INFINITY) {
-        const float silence = longest_silence(recording, without, usual->id);
+        const float silence = longest_silence(recording, usual->id);
         usual->longest_silence = silence > limit ? silence : counts->longest_gap;
     }
 }
@@ -177,6 +209,8 @@ static void set_usual(const kdgat_counts *counts, kdgat_usual *usual)
     usual->gap_median = gap_of(counts, 0.5);
     usual->gap_mean = counts->pairs == 0u ? 0.0f : (float)(counts->gap_sum / (double)counts->pairs);
     usual->gap_high = gap_of(counts, 0.999);
+    usual->watched = (float)counts->watched;
+    usual->longest_silence = counts->longest_gap;
     usual->repeats = of_pairs(counts, counts->repeats);
     usual->returns = of_pairs(counts, counts->returns);
     usual->changed_bytes = of_pairs(counts, counts->changed_bytes);
@@ -236,7 +270,10 @@ int kdgat_learn(const kdgat_recording *recording, uint32_t without, kdgat_counts
             count_id(recording, KDGAT_PARTS, car->usual[at].id, counts, &car->usual[at]);
         }
         set_usual(counts, &car->usual[at]);
-        set_silence(recording, without, counts, &car->usual[at]);
+        /* Whether an ID is gone is asked of the car's profile alone. */
+        if (without == KDGAT_PARTS) {
+            set_silence(recording, counts, &car->usual[at]);
+        }
         once += counts->frames == 1u ? 1u : 0u;
         frames += counts->frames;
     }

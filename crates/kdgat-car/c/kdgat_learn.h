@@ -21,7 +21,8 @@ typedef struct {
     uint32_t returns;
     uint32_t changed_bytes;
     double gap_sum;
-    float longest_gap; /* seconds */
+    double watched;    /* sum of the gaps without pauses of the logs, in seconds */
+    float longest_gap; /* the longest of these */
     uint32_t gaps[KDGAT_GAP_BINS];
     uint32_t changes[KDGAT_PROFILE_BYTES][256];
 } kdgat_counts;

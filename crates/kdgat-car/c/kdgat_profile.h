@@ -16,7 +16,8 @@ typedef struct {
     float gap_median;
     float gap_mean;
     float gap_high;      /* 99.9 % quantile */
-    float longest_silence; /* longest gap, or a longer one until the end of a log, in seconds; 0 if it is not known */
+    float watched;       /* seconds that it was watched for, without pauses of the logs; 0 if it is not known */
+    float longest_silence; /* longest gap without pauses, or a longer one until the end of a log; 0 if it is not known */
     float repeats;       /* share of the frames that repeat the previous payload */
     float returns;       /* share of the frames that return to the payload before the previous one */
     float changed_bytes; /* mean number of bytes that change from one frame to the next */

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define MAGIC 0x4347444bu /* "KDGC" */
-#define VERSION 3u
+#define VERSION 4u
 
 #if KDGAT_ID_LIST
 #define VALUES KDGAT_CALIBRATION_IDS
@@ -21,8 +21,6 @@
 #else
 #define VALUES 0u
 #endif
-/* Bytes of one ID of a profile. */
-#define SAVED_ID (42u + 34u * KDGAT_PROFILE_BYTES)
 
 static void put_u32(uint8_t **to, uint32_t value)
 {
@@ -69,8 +67,8 @@ static void put_profile(uint8_t **to, const kdgat_calibration_state *car)
     for (i = 0; i < KDGAT_CALIBRATION_IDS; i++) {
         const kdgat_usual *const usual = &car->usual[i];
         if (i >= car->num_usual) {
-            memset(*to, 0, SAVED_ID);
-            *to += SAVED_ID;
+            memset(*to, 0, KDGAT_SAVED_ID);
+            *to += KDGAT_SAVED_ID;
             continue;
         }
         put_u32(to, usual->id);
@@ -79,6 +77,7 @@ static void put_profile(uint8_t **to, const kdgat_calibration_state *car)
         put_f32(to, usual->gap_median);
         put_f32(to, usual->gap_mean);
         put_f32(to, usual->gap_high);
+        put_f32(to, usual->watched);
         put_f32(to, usual->longest_silence);
         put_f32(to, usual->repeats);
         put_f32(to, usual->returns);
@@ -193,6 +192,7 @@ static void get_usual(const uint8_t **from, kdgat_usual *usual)
     usual->gap_median = get_f32(from);
     usual->gap_mean = get_f32(from);
     usual->gap_high = get_f32(from);
+    usual->watched = get_f32(from);
     usual->longest_silence = get_f32(from);
     usual->repeats = get_f32(from);
     usual->returns = get_f32(from);
@@ -234,8 +234,8 @@ static int get_profile(const uint8_t **from, kdgat_calibration_state *car)
         get_usual(from, &usual);
         if (i < number
             && (!is_amount(usual.gaps) || !is_amount(usual.gap_low) || !is_amount(usual.gap_median) || !is_amount(usual.gap_mean)
-                || !is_amount(usual.gap_high) || !is_amount(usual.longest_silence) || !is_amount(usual.repeats) || !is_amount(usual.returns)
-                || !is_amount(usual.changed_bytes) || (i > 0u && usual.id <= before))) {
+                || !is_amount(usual.gap_high) || !is_amount(usual.watched) || !is_amount(usual.longest_silence) || !is_amount(usual.repeats)
+                || !is_amount(usual.returns) || !is_amount(usual.changed_bytes) || (i > 0u && usual.id <= before))) {
             return 0;
         }
         before = usual.id;

@@ -7,7 +7,7 @@ use crate::window::repeating_bytes;
 use crate::{CarError, Precision};
 
 const MAGIC: u32 = 0x4347_444b;
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// The default of `KDGAT_CALIBRATION_IDS`.
 const MOST_IDS: usize = 256;
 
@@ -87,7 +87,7 @@ fn expect_room(ids: usize, what: &str) -> Result<(), CarError> {
 
 /// Bytes of one ID of a profile.
 const fn put_id_bytes() -> usize {
-    42 + 34 * kdgat_can::frame::PAYLOAD_BYTES
+    46 + 34 * kdgat_can::frame::PAYLOAD_BYTES
 }
 
 fn put_id(bytes: &mut Vec<u8>, id: &IdProfile) {
@@ -97,6 +97,7 @@ fn put_id(bytes: &mut Vec<u8>, id: &IdProfile) {
         id.gap_median_seconds,
         id.gap_mean_seconds,
         id.gap_high_seconds,
+        id.known_seconds(),
         id.longest_silence_seconds,
     ];
     let shares = [id.repeats, id.returns, id.changed_bytes];

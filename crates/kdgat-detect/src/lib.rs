@@ -29,6 +29,7 @@ use kdgat_graph::assemble::Assembler;
 use kdgat_graph::features::LONGEST_WINDOW;
 use kdgat_graph::graph_stream::ReadyWindow;
 use kdgat_graph::profile::GoneId;
+use kdgat_graph::profile::gone::MOST_REPORTED;
 use kdgat_graph::{Columns, Culprit, GraphStream};
 use kdgat_train::interrupt;
 use kdgat_train::memory::{Meter, by_halves, retry_on_oom};
@@ -112,8 +113,8 @@ pub struct SeparateScores {
 /// Label of a window that was called an attack.
 const ATTACK: &str = "attack";
 
-/// Culprits named for an alarm.
-const MOST_CULPRITS: usize = 3;
+/// Culprits named for an alarm: all IDs that a window reports gone fit.
+const MOST_CULPRITS: usize = MOST_REPORTED;
 
 /// An ID that differs from the car's profile.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -4,6 +4,7 @@
 //! ([`with_attacks`]), from one attack frame on. The windows with an attack are scored like the attack-free ones: with a profile that was
 //! not learned from their part of the traffic.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use kdgat_can::Frame;
@@ -34,7 +35,8 @@ pub struct AttackedWindows {
     pub windows: Vec<Profiled>,
 }
 
-/// IDs that were removed from copies of attack-free windows, one from each, and how many of them are called gone by a profile of the car.
+/// IDs that were removed from copies of attack-free windows, one from each, and how many of them are called gone by a profile of the car. Another
+/// ID that is called gone says nothing about the removed one.
 ///
 /// In short traffic an ID may be away for too short a time to be gone. IDs that send too rarely to be removed count nowhere.
 pub fn removals(columns: &Columns, cut: Cut, profile: &CarProfile) -> AttacksFound {
@@ -43,24 +45,32 @@ pub fn removals(columns: &Columns, cut: Cut, profile: &CarProfile) -> AttacksFou
     let kind = SyntheticKind::Removal;
     let (mut windows, mut found) = (0, 0);
     for seed in SEED..SEED + REMOVALS {
-        let mut watch = DriveWatch::new(profile);
-        let (mut has_attack, mut is_found) = (false, false);
+        let copy = with_attacks(&frames, kind, SHARE, seed);
+        let Some(removed) = removed_id(&frames, &copy) else { continue };
+        let (mut watch, mut is_found) = (DriveWatch::new(profile), false);
         let pushed = GraphStream::new(columns.features, cut.window, cut.stride).push(
-            &with_attacks(&frames, kind, SHARE, seed),
+            &copy,
             |mut ready| -> Result<(), std::convert::Infallible> {
                 let mut one = Columns::new(columns.features);
                 ready.append_to(0, &mut one);
-                let view = one.graph(0);
-                has_attack |= view.attack;
-                is_found |= watch.push(&view).is_some() && has_attack;
+                let gone = watch.push(&one.graph(0));
+                is_found |= gone.is_some_and(|gone| gone.ids.iter().any(|gone| gone.can_id == removed));
                 Ok(())
             },
         );
         let Ok(()) = pushed;
-        windows += u64::from(has_attack);
-        found += u64::from(has_attack && is_found);
+        windows += 1;
+        found += u64::from(is_found);
     }
     AttacksFound { kind: kind.to_string(), windows, found }
+}
+
+/// The ID with fewer frames in a copy; `None` if none has.
+fn removed_id(frames: &[Frame], copy: &[Frame]) -> Option<u32> {
+    let mut missing: BTreeMap<u32, i64> = BTreeMap::new();
+    frames.iter().for_each(|frame| *missing.entry(frame.can_id).or_default() += 1);
+    copy.iter().for_each(|frame| *missing.entry(frame.can_id).or_default() -= 1);
+    missing.into_iter().find(|(_, frames)| *frames > 0).map(|(can_id, _)| can_id)
 }
 
 /// The windows of a copy that have an attack, and for each of them the part of the traffic that it is in.
@@ -194,6 +204,20 @@ mod tests {
         assert!(found.windows >= 6 && found.found >= 4, "{found:?}");
         let mut watch = DriveWatch::new(&profile);
         assert!((0..columns.num_graphs()).all(|window| watch.push(&columns.graph(window)).is_none()));
+        // A profile that knows the shortest silences of one ID alone calls it gone, and finds no other.
+        let of_one = |can_id: u32| {
+            let mut ids = profile.ids().to_vec();
+            ids.iter_mut().filter(|id| id.can_id != can_id).for_each(|id| id.longest_silence_seconds = 0.0);
+            CarProfile::new(ids, Vec::new())
+        };
+        let alone = |can_id: u32| removals(&columns, Cut { window: 100, stride: 100 }, &of_one(can_id));
+        let each: Vec<_> = profile.ids().iter().map(|id| alone(id.can_id)).collect();
+        assert!(each.iter().all(|one| one.windows == found.windows && one.found <= found.found), "{each:?}");
+        assert_eq!(
+            each.iter().map(|one| one.found).sum::<u64>(),
+            found.found,
+            "each removed ID is found by its own silence"
+        );
     }
 
     #[test]

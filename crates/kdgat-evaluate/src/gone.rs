@@ -73,7 +73,7 @@ impl GoneAlarm {
         self.attack || !self.gone.is_aftermath
     }
 
-    /// What the alarm counts as.
+    /// Says whether the alarm is right, an aftermath of an attack, or false.
     pub fn outcome(&self) -> Outcome {
         match (self.attack, self.gone.is_aftermath) {
             (true, _) => Outcome::Found,
@@ -83,7 +83,7 @@ impl GoneAlarm {
     }
 }
 
-/// What an alarm about an ID that is gone counts as.
+/// The verdict on an alarm about an ID that is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
@@ -135,9 +135,9 @@ pub struct GoneRow {
     pub time: f64,
     /// The IDs in hexadecimal.
     pub ids: Vec<String>,
-    /// What is unusual about each of them.
+    /// Words on each of them.
     pub unusual: Vec<String>,
-    /// What it counts as.
+    /// The verdict on the alarm.
     pub counts_as: Outcome,
 }
 

@@ -68,6 +68,7 @@ fn write_profile(profile: &CarProfile, config: &mut CText, tables: &mut CText) {
             id.gap_median_seconds,
             id.gap_mean_seconds,
             id.gap_high_seconds,
+            id.known_seconds(),
             id.longest_silence_seconds,
             id.repeats,
             id.returns,

@@ -7,8 +7,10 @@
 //! seconds, one that sends every second after a quarter of an hour, and one that sends on change practically never.
 //!
 //! A car that is switched off or falls asleep silences many IDs at once; an attacker, few. While more than a quarter of the followed IDs are silent, and
-//! more than three, none is called gone. Gaps of a log count at most a second, so that joined drives have no silence between them.
+//! more than three, none is called gone. Pauses of a recording teach no silence, and from one window's end to the next at most a second counts, so that
+//! joined drives have no silence between them.
 
+use super::pauses::LONGEST_STEP_SECONDS;
 use super::{CarProfile, IdProfile};
 use crate::GraphView;
 
@@ -20,30 +22,33 @@ const EVIDENCE: f32 = 1000.0;
 const LEAST_SECONDS: f32 = 5.0;
 /// Fewest gaps from which an ID has a longest silence.
 const FEWEST_GAPS: u64 = 50;
-/// Most seconds that pass from one window's end to the next one's.
-const LONGEST_STEP_SECONDS: f64 = 1.0;
 /// Least silence of an ID that counts as silent with others, in seconds.
 const SILENT_SECONDS: f32 = 1.0;
 /// Number of silent IDs up to which they may be gone, whatever their share.
 const FEW_SILENT: usize = 3;
-/// Of so many followed IDs one may be silent, if there are more than [`FEW_SILENT`].
+/// Number of followed IDs of which one may be silent, if there are more than [`FEW_SILENT`].
 const SILENT_OF: usize = 4;
 /// Most IDs that a window reports; the next window reports the others.
 pub const MOST_REPORTED: usize = 3;
 
-/// Silence from which an ID is gone, in seconds, if it was never silent for longer than `longest_seconds`; infinite if too little is known.
-pub(super) fn limit_seconds(gaps: u64, mean_gap_seconds: f32, longest_seconds: f32) -> f32 {
-    let watched = mean_gap_seconds * gaps as f32;
-    if gaps < FEWEST_GAPS || longest_seconds <= 0.0 || watched <= 0.0 {
+/// Silence from which an ID is gone, in seconds, if it was never silent for longer than `longest_seconds` while it was watched; infinite if too little
+/// is known.
+pub(super) fn limit_seconds(gaps: u64, watched_seconds: f32, longest_seconds: f32) -> f32 {
+    if gaps < FEWEST_GAPS || longest_seconds <= 0.0 || watched_seconds <= 0.0 {
         return f32::INFINITY;
     }
-    (TIMES_LONGER * longest_seconds * (EVIDENCE * longest_seconds / watched).max(1.0)).max(LEAST_SECONDS)
+    (TIMES_LONGER * longest_seconds * (EVIDENCE * longest_seconds / watched_seconds).max(1.0)).max(LEAST_SECONDS)
 }
 
 impl IdProfile {
     /// Silence from which the ID is gone, in seconds; infinite for an ID that sends too irregularly, or was watched for too short a time.
     pub fn gone_seconds(&self) -> f32 {
-        limit_seconds(self.gaps, self.gap_mean_seconds, self.longest_silence_seconds)
+        limit_seconds(self.gaps, self.known_seconds(), self.longest_silence_seconds)
+    }
+
+    /// Seconds of attack-free traffic that the ID was watched for. Profiles that do not know it count the pauses of recordings.
+    pub fn known_seconds(&self) -> f32 {
+        if self.watched_seconds > 0.0 { self.watched_seconds } else { self.gap_mean_seconds * self.gaps as f32 }
     }
 }
 
@@ -150,7 +155,7 @@ impl GoneWatch {
                 id.is_settled = true;
                 continue;
             }
-            // The window knows the frames between windows, too.
+            // The window knows the frames between windows, too; it counts pauses in full.
             let silence = view.can_ids.binary_search(&id.can_id).map_or(f32::NAN, |node| view.frames.silence[node]);
             if gone.len() < MOST_REPORTED && silence > id.gone_seconds {
                 id.is_settled = true;
@@ -250,6 +255,55 @@ mod tests {
         assert!((car.id(3).unwrap().longest_silence_seconds - 60.0).abs() < 0.3, "{:?}", car.id(3));
         assert_eq!(reported(&car, &drive(0.0, 300.0, sleeps)), []);
         assert!(car.id(4).unwrap().longest_silence_seconds < 0.03);
+    }
+
+    #[test]
+    fn the_less_an_id_was_watched_the_longer_is_its_limit() {
+        for (gaps, watched, longest, limit) in [
+            (1000, 1000.0, 1.0, 10.0),
+            (1000, 100.0, 1.0, 100.0),
+            (1000, 500.0, 2.0, 80.0),
+            (50, 5000.0, 2.0, 20.0),
+            (1000, 10.0, 0.01, 5.0),
+            (1000, 10.0, 0.1, 10.0),
+            (49, 1000.0, 1.0, f32::INFINITY),
+            (1000, 0.0, 1.0, f32::INFINITY),
+            (1000, 1000.0, 0.0, f32::INFINITY),
+        ] {
+            let found = limit_seconds(gaps, watched, longest);
+            assert!(found == limit || (found - limit).abs() < 1e-4 * limit, "{gaps} {watched} {longest}: {found}");
+        }
+    }
+
+    /// Joined drives in one log teach the same as the drives themselves, wherever in a window the pause lies.
+    #[test]
+    fn a_pause_of_a_learned_log_is_no_silence() {
+        let steady = profile(&drive(0.0, 120.0, |_, _| true));
+        for (begin, parted) in [(600.0, 60.0), (1e6, 60.07), (600.0, 60.11), (90_000.0, 3.0)] {
+            let mut joined = drive(0.0, parted, |_, _| true);
+            joined.extend(drive(begin, 120.0 - parted, |_, _| true));
+            let car = profile(&joined);
+            for can_id in 1..=9 {
+                let [joined, steady] = [&car, &steady].map(|car| car.id(can_id).unwrap());
+                assert!(joined.longest_silence_seconds < 1.01 * steady.longest_silence_seconds, "{joined:?}");
+                assert!((joined.watched_seconds - steady.watched_seconds).abs() < 0.2, "{joined:?}");
+            }
+            assert_eq!(car.id(1).unwrap().gone_seconds(), 5.0, "{:?}", car.id(1));
+        }
+        // Where no ID sends for seconds, none is followed.
+        let slow: Vec<Frame> = (0..4000).map(|at| frame(2.5 * f64::from(at), 1 + at as u32 % 4)).collect();
+        assert_eq!(profile(&slow).id(2).unwrap().gone_seconds(), f32::INFINITY);
+    }
+
+    /// Who silences an ID in a labelled attack does not teach for how long it is usually silent.
+    #[test]
+    fn a_silence_under_attack_is_none_of_the_ids() {
+        let silenced = drive(0.0, 120.0, |time, id| id != 3 || !(30.0..50.0).contains(&time));
+        let under_attack =
+            |frame: Frame| Frame { attack: (29.5..50.5).contains(&frame.timestamp) && frame.can_id == 8, ..frame };
+        let car = profile(&silenced.iter().copied().map(under_attack).collect::<Vec<_>>());
+        assert!(car.id(3).unwrap().longest_silence_seconds < 0.03, "{:?}", car.id(3));
+        assert!(profile(&silenced).id(3).unwrap().longest_silence_seconds > 19.9);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use kdgat_can::frame::PAYLOAD_BYTES;
 
+use super::pauses::Pauses;
 use super::relation_learner::WindowSample;
 use super::standstill::{self, MOST_REPEATED, Repetitions};
 use super::{ByteProfile, CarProfile, IdProfile, gone};
@@ -23,8 +24,10 @@ const BINS: usize = 960;
 #[derive(Debug, Clone, Default)]
 pub struct ProfileLearner {
     ids: BTreeMap<u32, IdCounts>,
-    /// Longest silence of each ID up to the end of a window, in seconds: a drive may end before the ID is back.
+    /// Longest silence of each ID up to the end of a window, in seconds without pauses: a drive may end before the ID is back.
     silences: BTreeMap<u32, f32>,
+    /// Pauses of the drive that is being learned.
+    pauses: Pauses,
     sample: WindowSample,
 }
 
@@ -34,6 +37,8 @@ struct IdCounts {
     frames: u64,
     gaps: Durations,
     gap_sum_seconds: f64,
+    /// Sum and longest of the gaps without pauses, in windows without an attack frame.
+    watched_seconds: f64,
     longest_gap_seconds: f32,
     /// Number of frames with a previous frame.
     pairs: u64,
@@ -67,6 +72,7 @@ impl Default for IdCounts {
             frames: 0,
             gaps: Durations::default(),
             gap_sum_seconds: 0.0,
+            watched_seconds: 0.0,
             longest_gap_seconds: 0.0,
             pairs: 0,
             repeats: 0,
@@ -88,6 +94,8 @@ impl ProfileLearner {
     /// Learns from a window; its attack frames do not count.
     pub fn add(&mut self, view: &GraphView<'_>) {
         self.sample.add(view);
+        self.pauses.push(view);
+        let end = view.start_time + f64::from(view.frames.duration_seconds());
         let mut index = 0;
         for (node, (&can_id, &frames)) in view.can_ids.iter().zip(view.frames.of_node).enumerate() {
             let of_node = index..index + usize::from(frames);
@@ -95,10 +103,10 @@ impl ProfileLearner {
             // An attacker may have silenced the ID.
             if !view.attack && view.frames.silence[node] > 0.0 {
                 let longest = self.silences.entry(can_id).or_default();
-                *longest = longest.max(view.frames.silence[node]);
+                *longest = longest.max(self.pauses.without_pauses(view.frames.silence[node], end));
             }
             let mut repetitions = Repetitions::of(view, node);
-            for frame in of_node.map(|index| view.frames.frame(index)) {
+            for (frame, time) in of_node.map(|index| (view.frames.frame(index), view.frames.times[index])) {
                 let repeated = repetitions.at(&frame);
                 if frame.attack {
                     continue;
@@ -108,6 +116,8 @@ impl ProfileLearner {
                 // An injected frame that repeats the true one, or differs from it, says nothing about the ID.
                 if !view.attack {
                     counts.add_repetitions(&frame, &repeated);
+                    counts
+                        .add_silence(self.pauses.without_pauses(frame.gap_seconds, view.start_time + f64::from(time)));
                 }
             }
         }
@@ -144,12 +154,14 @@ impl ProfileLearner {
 
     /// The car's profile from the `parts` of a calibration's `windows`, and the profiles that [judge](Self::judging) each part.
     pub fn of_parts(windows: &Columns, parts: &[Range<usize>]) -> (CarProfile, Vec<CarProfile>) {
-        let learn = |part: &Range<usize>| {
-            let mut learner = Self::default();
+        let mut learned: Vec<Self> = Vec::with_capacity(parts.len());
+        for part in parts {
+            // A silence may have begun in the part before.
+            let pauses = learned.last().map_or_else(Pauses::default, |before| before.pauses.clone());
+            let mut learner = Self { pauses, ..Self::default() };
             part.clone().for_each(|window| learner.add(&windows.graph(window)));
-            learner
-        };
-        let learned: Vec<Self> = parts.iter().map(learn).collect();
+            learned.push(learner);
+        }
         let judging = (0..parts.len()).map(|part| Self::judging(&learned, part).profile()).collect();
         (Self::merged(&learned, None).profile(), judging)
     }
@@ -175,7 +187,6 @@ impl IdCounts {
         self.pairs += 1;
         self.gaps.add(frame.gap_seconds.into());
         self.gap_sum_seconds += f64::from(frame.gap_seconds).max(0.0);
-        self.longest_gap_seconds = self.longest_gap_seconds.max(frame.gap_seconds);
         self.returns += u64::from(frame.returns);
         self.repeats += u64::from(frame.payload == previous);
         for (counts, (&value, &before)) in self.bytes.iter_mut().zip(frame.payload.iter().zip(previous)) {
@@ -192,8 +203,15 @@ impl IdCounts {
         }
     }
 
+    /// Adds a gap without pauses; NaN for a frame without a previous one.
+    fn add_silence(&mut self, seconds: f32) {
+        self.watched_seconds += f64::from(seconds.max(0.0));
+        self.longest_gap_seconds = self.longest_gap_seconds.max(seconds);
+    }
+
     fn merge(&mut self, other: &Self) {
         self.frames += other.frames;
+        self.watched_seconds += other.watched_seconds;
         self.watched += other.watched;
         self.longest_standstill = self.longest_standstill.max(other.longest_standstill);
         self.gaps.merge(&other.gaps);
@@ -219,7 +237,8 @@ impl IdCounts {
         let gap = |share: f64| self.gaps.quantile(share).unwrap_or(0.0) as f32;
         let gap_mean_seconds = if self.pairs == 0 { 0.0 } else { (self.gap_sum_seconds / self.pairs as f64) as f32 };
         // A silence that would be called the ID's end, and was not.
-        let is_sleep = silence_seconds > gone::limit_seconds(self.pairs, gap_mean_seconds, self.longest_gap_seconds);
+        let watched_seconds = self.watched_seconds as f32;
+        let is_sleep = silence_seconds > gone::limit_seconds(self.pairs, watched_seconds, self.longest_gap_seconds);
         IdProfile {
             can_id,
             frames: self.frames,
@@ -228,6 +247,7 @@ impl IdCounts {
             gap_median_seconds: gap(0.5),
             gap_mean_seconds,
             gap_high_seconds: gap(0.999),
+            watched_seconds,
             longest_silence_seconds: if is_sleep { silence_seconds } else { self.longest_gap_seconds },
             repeats: of_pairs(self.repeats),
             returns: of_pairs(self.returns),

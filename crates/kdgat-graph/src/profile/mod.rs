@@ -10,6 +10,7 @@ pub mod deviations;
 mod evidence;
 pub mod gone;
 mod learner;
+mod pauses;
 mod relation_learner;
 pub mod relations;
 pub mod rules;
@@ -55,7 +56,7 @@ pub const PROFILE_VERSION: u32 = 2;
 
 /// Version of what a profile knows besides: raised whenever the same frames give other values that no feature reads. A store is built anew then; a
 /// model keeps what it knows.
-pub const KNOWLEDGE_VERSION: u32 = 1;
+pub const KNOWLEDGE_VERSION: u32 = 2;
 
 /// What is usual for one ID.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -75,7 +76,11 @@ pub struct IdProfile {
     pub gap_mean_seconds: f32,
     /// 99.9 % quantile of the gaps.
     pub gap_high_seconds: f32,
-    /// Longest silence: the longest gap, or a longer one until the end of a drive. 0 in profiles that do not know it.
+    /// Seconds of attack-free traffic, without pauses, from its first frame of each drive to its last one. 0 in profiles that do not know it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub watched_seconds: f32,
+    /// Longest silence: the longest gap without pauses, or a longer one until the end of a drive that would be called the ID's end. 0 in profiles that do
+    /// not know it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub longest_silence_seconds: f32,
     /// Share of the frames that repeat the previous payload.
@@ -254,7 +259,7 @@ impl CarProfile {
         let number = |value: f32| value.is_finite() && value >= 0.0;
         let broken = ids.iter().find(|id| {
             let gaps = [id.gap_low_seconds, id.gap_median_seconds, id.gap_mean_seconds, id.gap_high_seconds];
-            let gaps = gaps.into_iter().chain([id.longest_silence_seconds]);
+            let gaps = gaps.into_iter().chain([id.watched_seconds, id.longest_silence_seconds]);
             let shares = [id.repeats, id.returns, id.changed_bytes];
             id.bytes.len() != PAYLOAD_BYTES || !gaps.chain(shares).all(number)
         });
