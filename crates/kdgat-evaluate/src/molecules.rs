@@ -15,7 +15,7 @@ const ANGSTROM: [&str; 3] = ["å", "a", "angstrom"];
 pub enum Rank {
     /// The largest error.
     Worst,
-    /// As many graphs with larger as with smaller errors.
+    /// The one in the middle: as many graphs have larger as have smaller errors.
     Median,
 }
 
@@ -45,6 +45,14 @@ pub struct DrawnGraph {
 }
 
 impl DrawnGraph {
+    /// True if each node has a kind and, if any has, an error of its force, and bonds are of nodes that there are: a file may say otherwise.
+    pub fn is_whole(&self) -> bool {
+        let nodes = self.positions.len();
+        self.kinds.len() == nodes
+            && [0, nodes].contains(&self.force_errors.len())
+            && self.bonds.iter().flatten().all(|&node| node < nodes)
+    }
+
     /// Adds the bonds of atoms: pairs at most 1.25 sums of covalent radii apart (Cordero et al. 2008), in Å or, as in XYZ files, without a named
     /// unit. In other units, and of nodes that are no atoms of organic molecules, there are none.
     pub fn with_bonds(mut self) -> Self {
@@ -88,7 +96,8 @@ fn covalent_radius(symbol: &str) -> Option<f64> {
     })
 }
 
-/// Indices of the graph with the largest error and of the one in the middle; fewer if they are the same, or too large to be drawn.
+/// Indices of the graph with the largest error and of the one in the middle, of those with a finite error that are small enough to be drawn; fewer if
+/// they are the same.
 pub fn ranked(errors: &[f64], nodes: &[usize]) -> Vec<(Rank, usize)> {
     let mut order: Vec<usize> = (0..errors.len()).filter(|&graph| errors[graph].is_finite()).collect();
     order.sort_by(|&one, &other| errors[other].total_cmp(&errors[one]).then(one.cmp(&other)));

@@ -37,9 +37,19 @@ impl GraphEvaluation {
             let reason = format!("has format version {found}, this program reads {FORMAT_VERSION}; evaluate again");
             return Err(ReportError::input(&path, reason));
         }
-        let runs = serde_json::from_value(content["models"].take()).map_err(|error| {
+        let runs: Vec<RunResult> = serde_json::from_value(content["models"].take()).map_err(|error| {
             ReportError::input(&path, format!("is not a valid evaluation: {error}; evaluate again"))
         })?;
+        if let Some(broken) = runs.iter().flat_map(|run| &run.drawn).find(|graph| !graph.is_whole()) {
+            let reason = format!(
+                "has {} kinds, {} positions and {} errors of forces for graph {}, or a bond of other nodes; evaluate again",
+                broken.kinds.len(),
+                broken.positions.len(),
+                broken.force_errors.len(),
+                broken.graph
+            );
+            return Err(ReportError::input(&path, reason));
+        }
         let dataset = content["dataset"].as_str().unwrap_or("").to_owned();
         let units = content["units"].as_str().unwrap_or("graphs").to_owned();
         Ok(Self { folder: folder.to_owned(), dataset, units, runs })
@@ -79,6 +89,20 @@ mod tests {
         assert!(found.runs.is_empty());
         assert!(read(r#"{"format_version": 2}"#).unwrap_err().contains("format version 2"));
         assert!(read(r#"{"format_version": 1, "models": [{}]}"#).unwrap_err().contains("evaluate again"));
+        let drawn = |kinds: &str, errors: &str, bonds: &str| {
+            let graph = format!(
+                r#"{{"rank": "worst", "graph": 7, "kinds": {kinds}, "positions": [[0, 0, 0], [1, 0, 0]], "bonds": {bonds},
+                     "force_errors": {errors}, "error": 0.5, "target": "y", "energy_unit": null, "length_unit": null}}"#
+            );
+            let run = run.replacen('{', &format!(r#"{{"drawn": [{graph}],"#), 1);
+            read(&format!(r#"{{"format_version": 1, "dataset": "d", "models": [{run}]}}"#))
+        };
+        assert_eq!(drawn(r#"["H", "O"]"#, "[0.1, 0.2]", "[[0, 1]]").unwrap().runs[0].drawn.len(), 1);
+        for (kinds, errors, bonds) in
+            [(r#"["H"]"#, "[]", "[]"), (r#"["H", "O"]"#, "[0.1]", "[]"), (r#"["H", "O"]"#, "[]", "[[0, 2]]")]
+        {
+            assert!(drawn(kinds, errors, bonds).unwrap_err().contains("for graph 7"));
+        }
         assert!(read("{").unwrap_err().contains("graph_metrics.json: is damaged"));
     }
 }
