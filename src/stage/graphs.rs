@@ -21,8 +21,8 @@ use crate::nn::irreps::IrrepsConfig;
 use crate::nn::parameters::NamedTensor;
 use crate::nn::sgmp::PathConfig;
 use crate::nn::{
-    Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, RadialBasis, Scope, SpaceConfig, TargetScale,
-    target_scale,
+    Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, RadialBasis, Scope, SpaceConfig,
+    TargetScale, target_scale,
 };
 use crate::train::trainable::Trainable;
 
@@ -44,10 +44,9 @@ impl<'a> GraphNetwork<'a> {
     /// # Errors
     /// Data that cannot be read, or a model that does not fit them.
     pub fn open(config: &'a Config) -> Result<Self, StageError> {
-        let data = setup::open_graphs(config)?;
-        let split = GraphSplit::of(&data.store, &fold_options(config))?;
+        let (data, split) = divided(config)?;
         let foreign = foreign::find(config, &data)?;
-        let architecture = gnn_config(config, &data, &split, foreign.as_deref())?;
+        let architecture = gnn_config(config, &data, &split, Head::Targets(foreign.as_deref()))?;
         Ok(Self { config, data, split, foreign, architecture, difficulty: None })
     }
 
@@ -58,6 +57,16 @@ impl<'a> GraphNetwork<'a> {
     pub fn graphs(&self) -> Result<Graphs, StageError> {
         packed(self.config, &self.data, &self.split)
     }
+}
+
+/// The configured dataset of graphs and its division.
+///
+/// # Errors
+/// Data that cannot be read, or a division that does not fit them.
+pub(super) fn divided(config: &Config) -> Result<(Data, GraphSplit), StageError> {
+    let data = setup::open_graphs(config)?;
+    let split = GraphSplit::of(&data.store, &fold_options(config))?;
+    Ok((data, split))
 }
 
 /// True for a tensor of a graph network's head.
@@ -253,19 +262,34 @@ fn expect_edges(config: &Config, store: &Store, kind: GnnKind) -> Result<(), Sta
     }
 }
 
-fn gnn_config(
+/// The answers of a network's head.
+#[derive(Clone, Copy)]
+pub(super) enum Head<'a> {
+    /// The targets of the data, and the embeddings in a file with a teacher's outputs.
+    Targets(Option<&'a ForeignTargets>),
+    /// So many outputs of each node, by which no target is learned.
+    OfNodes(i64),
+}
+
+/// The configured network with this head.
+///
+/// # Errors
+/// A model that does not fit the data or the head.
+pub(super) fn gnn_config(
     config: &Config,
     data: &Data,
     split: &GraphSplit,
-    foreign: Option<&ForeignTargets>,
+    head: Head,
 ) -> Result<GnnConfig, StageError> {
     let (model, schema) = (&config.model, schema(&data.store)?);
-    if schema.level == Level::Node && config.graphs.pooling != PoolingChoice::Sum {
+    let learns_nodes = matches!(head, Head::Targets(_)) && schema.level == Level::Node;
+    if learns_nodes && config.graphs.pooling != PoolingChoice::Sum {
         return Err(StageError::Input(
-            "pooling would be ignored: the targets are of nodes, whose own rows the head reads; drop --pooling".into(),
+            "pooling would be ignored: the targets are of nodes, whose own rows the head reads; use --pooling sum"
+                .into(),
         ));
     }
-    if schema.level == Level::Node && config::has_graph_curriculum(config) {
+    if learns_nodes && config::has_graph_curriculum(config) {
         return Err(StageError::Input(
             "a curriculum chooses graphs by a loss of theirs, and the targets are of nodes; drop --curriculum-start-share".into(),
         ));
@@ -288,8 +312,16 @@ fn gnn_config(
         ModelKind::Gin | ModelKind::Vgae | ModelKind::Dqn => GnnKind::Gin,
     };
     expect_edges(config, &data.store, kind)?;
-    let outputs = foreign::output_names(schema).len() as i64;
-    let space = kind.is_in_space().then(|| space_config(config, (data, split), outputs)).transpose()?;
+    let (outputs, level, pooling, embedding_columns) = match head {
+        Head::Targets(foreign) => (
+            foreign::output_names(schema).len() as i64,
+            schema.level,
+            training::pooling(config),
+            foreign.and_then(|targets| targets.columns(TargetName::Embedding)).unwrap_or(0) as i64,
+        ),
+        Head::OfNodes(outputs) => (outputs, Level::Node, Pooling::Sum, 0),
+    };
+    let space = kind.is_in_space().then(|| space_config(config, (data, split), head)).transpose()?;
     let irreps = space.as_ref().and_then(|space| space.irreps.as_ref());
     let hidden = irreps.map_or(model.hidden.first().copied().unwrap_or(0), |irreps| irreps.irreps.count());
     Ok(GnnConfig {
@@ -303,24 +335,29 @@ fn gnn_config(
         layers: model.layers as i64,
         heads: if kind == GnnKind::Gat { model.heads as i64 } else { 1 },
         outputs,
-        embedding_columns: foreign.and_then(|targets| targets.columns(TargetName::Embedding)).unwrap_or(0) as i64,
-        level: schema.level,
-        pooling: training::pooling(config),
+        embedding_columns,
+        level,
+        pooling,
         virtual_node: config.graphs.virtual_node,
         dropout: model.dropout,
         space,
         paths: (kind == GnnKind::Sgmp).then(|| path_config(config, schema)).transpose()?,
-        target_scales: match (schema.task, config.graphs.target_reference) {
-            (Task::Regression, _) if schema.level == Level::Node => {
-                target_scale::of_nodes(&data.store, &split.training)?
-            }
-            (Task::Regression, TargetReference::Linear) => {
-                target_scale::with_linear_part(&data.store, &split.training)?
-            }
-            (Task::Regression, TargetReference::Mean) => target_scale::of_mean(&data.store, &split.training)?,
-            (Task::Classification | Task::MultiLabel, _) => Vec::new(),
+        target_scales: match head {
+            Head::Targets(_) => target_scales(config, &data.store, split)?,
+            Head::OfNodes(_) => Vec::new(),
         },
         input: InputConfig::default(),
+    })
+}
+
+/// The scale of each target, from the training graphs; none unless targets are values.
+fn target_scales(config: &Config, store: &Store, split: &GraphSplit) -> Result<Vec<TargetScale>, StageError> {
+    let schema = schema(store)?;
+    Ok(match (schema.task, config.graphs.target_reference) {
+        (Task::Regression, _) if schema.level == Level::Node => target_scale::of_nodes(store, &split.training)?,
+        (Task::Regression, TargetReference::Linear) => target_scale::with_linear_part(store, &split.training)?,
+        (Task::Regression, TargetReference::Mean) => target_scale::of_mean(store, &split.training)?,
+        (Task::Classification | Task::MultiLabel, _) => Vec::new(),
     })
 }
 
@@ -348,8 +385,8 @@ fn no_positions(config: &Config) -> StageError {
     ))
 }
 
-/// The cutoff and radial basis of a network in space, and the forces that it learns if the data have any.
-fn space_config(config: &Config, (data, split): (&Data, &GraphSplit), outputs: i64) -> Result<SpaceConfig, StageError> {
+/// The cutoff and radial basis of a network in space, and the forces if it learns the targets and the data have any.
+fn space_config(config: &Config, (data, split): (&Data, &GraphSplit), head: Head) -> Result<SpaceConfig, StageError> {
     let (options, model, schema) = (&config.graphs, config.model.model, schema(&data.store)?);
     let Some(space) = &schema.space else {
         return Err(no_positions(config));
@@ -360,7 +397,8 @@ fn space_config(config: &Config, (data, split): (&Data, &GraphSplit), outputs: i
             with_article(&model.to_string())
         )));
     }
-    let forces = space.forces && options.force_weight > 0.0;
+    let outputs = foreign::output_names(schema).len();
+    let forces = space.forces && options.force_weight > 0.0 && matches!(head, Head::Targets(_));
     if forces && (outputs != 1 || schema.task != Task::Regression || schema.level == Level::Node) {
         return Err(StageError::Input(format!(
             "forces are the gradient of one value of a graph, and the data have {outputs} outputs of {}; use --force-weight 0",

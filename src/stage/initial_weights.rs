@@ -4,17 +4,15 @@
 use serde_json::{Map, Value, json};
 
 use super::StageError;
-use super::recorded_division::{RecordedSplit, SAW_TESTS, recorded_split};
+use super::recorded_division::{RecordedSplit, recorded_split};
 use super::teacher;
 use crate::config::Config;
-use crate::config::run_settings::BEGINS_WITH;
+use crate::config::run_settings::{BEGINS_WITH, INITIAL_WEIGHTS, SAW_TESTS};
 use crate::distill::frozen::LoadedModel;
 use crate::nn::parameters::Role;
 use crate::nn::weights::expect_finite;
 use crate::nn::{Architecture, FreshParameters};
 
-/// Key of the weights' digest among the inputs of a run.
-pub const DIGEST: &str = "initial_weights";
 /// Names that a line lists.
 const MOST_NAMES: usize = 8;
 
@@ -49,7 +47,7 @@ impl InitialWeights {
             Architecture::Pretraining(config) => config.pretext.as_str(),
             other => other.model_name(),
         };
-        let digest = (DIGEST.to_owned(), json!(self.model.weights.digest()));
+        let digest = (INITIAL_WEIGHTS.to_owned(), json!(self.model.weights.digest()));
         Map::from_iter([digest, (BEGINS_WITH.to_owned(), json!(kind))])
     }
 

@@ -4,19 +4,17 @@
 use serde_json::{Map, Value, json};
 
 use super::epochs::Epochs;
-use super::graphs::{GraphNetwork, inputs_of_split, packed, schema};
-use super::recorded_division::SAW_TESTS;
+use super::graphs::{Head, divided, gnn_config, inputs_of_split, packed, schema};
 use super::run::{Prepared, Run};
 use super::setup::Data;
 use super::workload::{NewStudent, Opened, TeacherSource, Workload};
 use super::{StageError, graph_batches, training};
+use crate::config::run_settings::SAW_TESTS;
 use crate::config::{Config, PretrainingObjectiveChoice, Stage};
 use crate::distill::objective::{PretrainingObjective, TeacherLink};
 use crate::graph::dataset::GraphSplit;
-use crate::graph::{Level, NodeScaling, Store};
-use crate::nn::{
-    Architecture, FreshParameters, GnnConfig, Pooling, Pretext, Pretraining, PretrainingConfig, Scope, SpaceConfig,
-};
+use crate::graph::{NodeScaling, Store};
+use crate::nn::{Architecture, FreshParameters, GnnConfig, Pretext, Pretraining, PretrainingConfig, Scope};
 use crate::train::trainable::Trainable;
 
 /// Columns of the order of a tree's nodes.
@@ -41,13 +39,13 @@ impl<'a> PretrainedNetwork<'a> {
     /// # Errors
     /// Data that cannot be read, a model that does not fit them, or trees asked of graphs that are none.
     pub fn open(config: &'a Config) -> Result<Self, StageError> {
-        let GraphNetwork { data, split, architecture: network, .. } = GraphNetwork::open(config)?;
+        let (data, split) = divided(config)?;
         let mut chosen = split.clone();
         if config.training.transductive {
             chosen.training.extend(&split.test);
             chosen.training.sort_unstable();
         }
-        let architecture = architecture(config, &data.store, &chosen, network)?;
+        let architecture = architecture(config, &data, &split, &chosen)?;
         Ok(Self { config, data, split, chosen, architecture })
     }
 }
@@ -104,33 +102,26 @@ impl<'a> Workload<'a> for PretrainedNetwork<'a> {
     }
 }
 
-/// The configured network with the head that the objective needs.
+/// The configured network with the head that the objective needs. `chosen`: the division with the graphs that are learned from.
 fn architecture(
     config: &Config,
-    store: &Store,
+    data: &Data,
     split: &GraphSplit,
-    network: GnnConfig,
+    chosen: &GraphSplit,
 ) -> Result<PretrainingConfig, StageError> {
-    let schema = schema(store)?;
+    let schema = schema(&data.store)?;
     let pretext = match config.graphs.objective {
         PretrainingObjectiveChoice::Masked => Pretext::Masked { share: config.graphs.mask_share },
-        PretrainingObjectiveChoice::GtSsl => {
-            expect_trees(config, store, &network)?;
-            Pretext::GtSsl { columns: ORDER_COLUMNS, bins: GROWTH_BINS }
-        }
+        PretrainingObjectiveChoice::GtSsl => Pretext::GtSsl { columns: ORDER_COLUMNS, bins: GROWTH_BINS },
     };
+    let outputs = PretrainingConfig::outputs(&pretext, schema.node_columns() as i64);
+    let network = gnn_config(config, data, split, Head::OfNodes(outputs))?;
+    if let Pretext::GtSsl { .. } = pretext {
+        expect_trees(config, &data.store, &network)?;
+    }
     let categories = schema.node_categories();
     let is_scaled = |column: usize| !categories.iter().any(|columns| columns.contains(&(column as i64)));
-    let scaling = NodeScaling::of_graphs(store, &split.training, is_scaled)?;
-    let network = GnnConfig {
-        outputs: PretrainingConfig::outputs(&pretext, network.node_features),
-        level: Level::Node,
-        pooling: Pooling::Sum,
-        embedding_columns: 0,
-        target_scales: Vec::new(),
-        space: network.space.map(|space| SpaceConfig { forces: false, ..space }),
-        ..network
-    };
+    let scaling = NodeScaling::of_graphs(&data.store, &chosen.training, is_scaled)?;
     Ok(PretrainingConfig { network, pretext, categories, scaling })
 }
 

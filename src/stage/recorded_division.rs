@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::StageError;
 use super::teacher::ModelRole;
+use crate::config::run_settings::SAW_TESTS;
 use crate::config::{self, Config};
 use crate::files;
 use crate::graph::Validation;
@@ -27,9 +28,6 @@ pub(super) struct RecordedSplit {
     /// True if the run began with weights that may have seen the test set.
     pub saw_tests: bool,
 }
-
-/// Key of [`RecordedSplit::saw_tests`] among the inputs of a run, in its `split`.
-pub(super) const SAW_TESTS: &str = "saw_tests";
 
 impl RecordedSplit {
     /// The division of a run that begins with random weights.

@@ -3,9 +3,9 @@
 use serde_json::{Map, Value};
 
 use super::StageError;
-use super::initial_weights;
 use super::sizing::Decided;
 use super::training::{self, RunInputs};
+use crate::config::run_settings::INITIAL_WEIGHTS;
 use crate::config::{self, Config, Stage};
 use crate::files;
 use crate::train::run_directory::RunDirectory;
@@ -35,11 +35,7 @@ pub fn check(config: &Config, stage: Stage, now: &RunInputs, directory: &RunDire
     let digests = [
         ("the data", &inputs["dataset"]["digest"], Some(now.dataset.digest.as_str())),
         ("the teacher", &inputs["teacher_digest"], now.teacher),
-        (
-            "the initial weights",
-            &inputs[initial_weights::DIGEST],
-            now.initial_weights.and_then(|digest| digest.as_str()),
-        ),
+        ("the initial weights", &inputs[INITIAL_WEIGHTS], now.initial_weights.and_then(|digest| digest.as_str())),
         ("the test set", &inputs["split"]["test_digest"], now.split.and_then(|split| split["test_digest"].as_str())),
     ];
     Err(refusal(directory, &frozen, &config::freeze(config, stage.command(), &Map::new()), &digests, &[]))

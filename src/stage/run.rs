@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::StageError;
-use super::initial_weights;
 use super::outcome::Outcome;
 use super::resume;
 use super::setup::Origin;
@@ -13,6 +12,7 @@ use super::sizing::Decided;
 use super::teacher::{self, TeacherIdentity};
 use super::together::{Scratch, share_run};
 use super::training::{self, RunInputs};
+use crate::config::run_settings::INITIAL_WEIGHTS;
 use crate::config::{self, Config, MonitorChoice, Stage};
 use crate::distill::Teacher;
 use crate::distill::objective::Student;
@@ -109,7 +109,7 @@ impl<'a> Run<'a> {
             dataset: &origin.dataset,
             teacher: teacher_digest.as_deref(),
             split: extra_inputs.get("split"),
-            initial_weights: extra_inputs.get(initial_weights::DIGEST),
+            initial_weights: extra_inputs.get(INITIAL_WEIGHTS),
         };
         let decided = resumes.then(|| resume::check(config, stage, &run_inputs, &directory)).transpose()?;
         if becomes_teacher(config, stage) && follows.is_none() {
@@ -278,7 +278,7 @@ impl<'a> Run<'a> {
             dataset: &self.origin.dataset,
             teacher: self.teacher_digest.as_deref(),
             split: self.inputs.get("split"),
-            initial_weights: self.inputs.get(initial_weights::DIGEST),
+            initial_weights: self.inputs.get(INITIAL_WEIGHTS),
         };
         let identity = training::identity(self.config, self.stage, batch_graphs, &inputs);
         self.inputs.insert("batch_graphs".into(), json!(batch_graphs));

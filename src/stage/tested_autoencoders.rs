@@ -7,18 +7,16 @@ use tch::{Device, Kind, Tensor};
 use super::StageError;
 use super::graph_autoencoder::is_of_classes;
 use super::graphs::schema;
-use super::tested_graphs::rows_of_graphs;
+use super::tested_graphs::{given, mean_row, rows_of_graphs};
 use crate::evaluate::graphs::{Metric, interval};
 use crate::evaluate::ranking::Ranking;
 use crate::evaluate::{EvaluateError, TrainedModel};
 use crate::graph::dataset::GraphSplit;
-use crate::graph::{Batch, NodeScaling, Store};
+use crate::graph::{Batch, Store};
 use crate::nn::attention::Backend;
 use crate::nn::graph_vgae::{features, graph_errors};
 use crate::nn::layers::Mode;
-use crate::nn::{
-    Architecture, Draw, GivenTensors, GraphVgae, GraphVgaeConfig, GraphVgaeOutput, ModelError, Scope, weights,
-};
+use crate::nn::{Architecture, Draw, GraphVgae, GraphVgaeConfig, GraphVgaeOutput, ModelError, Scope, weights};
 
 /// Names of the terms of the error, in the order of [`Errors`].
 const TERMS: [&str; 4] = ["error", "features MSE", "categories CE", "edges BCE"];
@@ -46,9 +44,7 @@ impl Reconstructions {
         device: Device,
         kernel: Backend,
     ) -> Result<Self, StageError> {
-        let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(device)?));
-        let tensors = model.state.iter().map(on_device).collect::<Result<Vec<_>, ModelError>>()?;
-        let mut given = GivenTensors::new(tensors);
+        let mut given = given(model, device)?;
         let network = GraphVgae::new(Scope::root(&mut given), architecture, kernel)?;
         given.check_all_used(|_| false)?;
         let test = Test { store, graphs: &split.test, architecture, device };
@@ -121,18 +117,7 @@ impl Test<'_> {
         &self,
         split: &GraphSplit,
     ) -> Result<impl Fn(&Batch) -> Result<GraphVgaeOutput, ModelError>, StageError> {
-        let nodes = split.training.iter().map(|&graph| Ok(self.store.try_graph(graph)?.num_nodes() as f64));
-        let nodes = nodes.sum::<Result<f64, StageError>>()?;
-        let means = NodeScaling::of_graphs(self.store, &split.training, |_| true)?.mean;
-        let mut row = vec![0.0_f32; means.len()];
-        for columns in &self.architecture.categories {
-            let columns = columns.start as usize..columns.end as usize;
-            // One more node of each category: a category of no training graph is unlikely, not impossible.
-            row[columns.clone()].iter_mut().zip(&means[columns]).for_each(|(logit, &mean)| {
-                *logit = (f64::from(mean) * nodes + 1.0).ln() as f32;
-            });
-        }
-        let row = Tensor::f_from_slice(&row)?.f_to_device(self.device)?;
+        let row = mean_row(self.store, &split.training, &self.architecture.categories, self.device)?;
         let architecture = self.architecture.clone();
         Ok(move |batch: &Batch| {
             let features = features(&architecture, batch)?;

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tch::{Device, Tensor};
+use tch::Device;
 
 use super::node_data::{self, NodeData};
 use super::node_teacher::activation_place;
 use super::recorded_runs::sections_of;
 use super::tested::{Measured, Scored, TestSet};
+use super::tested_graphs::given;
 use super::{StageError, training};
 use crate::config::{Config, NodesConfig};
 use crate::distill::frozen::{ActivationPlace, outputs_of_all_nodes};
@@ -19,7 +20,7 @@ use crate::evaluate::graphs::{Metric, Tested};
 use crate::evaluate::{TrainedModel, expected_accuracy, label_propagation};
 use crate::graph::dataset::Target;
 use crate::graph::{Level, Schema, Task};
-use crate::nn::{Architecture, GivenTensors, ModelError, NodeGnnConfig, weights};
+use crate::nn::{Architecture, NodeGnnConfig, weights};
 use crate::nodes::sources::node_names;
 use crate::nodes::{ActivationRows, GraphOptions, NodeGraph, NodeSplit, SplitOptions, with_positions};
 
@@ -90,9 +91,7 @@ pub(super) fn outputs_of(
     architecture: &NodeGnnConfig,
     graph: &Arc<NodeGraph>,
 ) -> Result<ActivationRows, StageError> {
-    let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(device)?));
-    let tensors = model.state.iter().map(on_device).collect::<Result<Vec<_>, ModelError>>()?;
-    let mut given = GivenTensors::new(tensors);
+    let mut given = given(model, device)?;
     let place: ActivationPlace = activation_place(config, &config.data.stores_dir)?;
     let kernel = training::attention_kernel(config);
     let read = Arc::new(with_positions(graph, architecture.positions as usize)?);

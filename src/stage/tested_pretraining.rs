@@ -5,19 +5,17 @@ use std::sync::Arc;
 use tch::{Device, Tensor};
 
 use super::StageError;
-use super::tested_graphs::rows_of_graphs;
+use super::tested_graphs::{given, mean_row, rows_of_graphs};
 use crate::evaluate::graphs::{Metric, interval};
 use crate::evaluate::{EvaluateError, TrainedModel};
 use crate::graph::dataset::GraphSplit;
-use crate::graph::{Batch, NodeScaling, Store};
+use crate::graph::{Batch, Store};
 use crate::nn::attention::Backend;
 use crate::nn::layers::Mode;
 use crate::nn::pretraining::growth::{Bins, Growth, MedianGrowth};
 use crate::nn::pretraining::masked::MaskedErrors;
 use crate::nn::pretraining::{GrownTree, NodeValues, TreeTerms};
-use crate::nn::{
-    Architecture, BatchNeeds, Draw, GivenTensors, ModelError, Pretext, Pretraining, PretrainingConfig, Scope, weights,
-};
+use crate::nn::{Architecture, BatchNeeds, Draw, ModelError, Pretext, Pretraining, PretrainingConfig, Scope, weights};
 
 /// Names of the errors of masked features.
 const OF_MASKED: &[&str] = &["features MSE", "categories CE"];
@@ -64,9 +62,7 @@ impl PretextAnswers {
         device: Device,
         kernel: Backend,
     ) -> Result<Self, StageError> {
-        let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(device)?));
-        let tensors = model.state.iter().map(on_device).collect::<Result<Vec<_>, ModelError>>()?;
-        let mut given = GivenTensors::new(tensors);
+        let mut given = given(model, device)?;
         let network = Pretraining::new(Scope::root(&mut given), config, kernel)?;
         given.check_all_used(|_| false)?;
         let needs = Architecture::Pretraining(config.clone()).needs();
@@ -116,7 +112,7 @@ struct Test<'a> {
 impl Test<'_> {
     /// Errors of masked features; the baseline predicts the means, and the frequencies of categories.
     fn masked(&self, share: f64) -> Result<Vec<(Terms, Terms)>, StageError> {
-        let row = self.mean_logits()?;
+        let row = mean_row(self.store, &self.split.training, &self.config.categories, self.device)?;
         rows_of_graphs(self.store, &self.split.test, self.needs, self.device, &mut |batch| {
             let found = self.network.masked_errors(batch, Mode::Evaluation, share, Draw::FIXED)?;
             let nodes = found.nodes.shallow_clone();
@@ -143,22 +139,6 @@ impl Test<'_> {
             Ok(vec![self.network.grown_tree(batch)?])
         })?;
         Ok(found.into_iter().flatten().next())
-    }
-
-    /// What a model that knows the training graphs' means alone says about each node: 0 for standardised features, ln frequencies of categories.
-    fn mean_logits(&self) -> Result<Tensor, StageError> {
-        let nodes = self.split.training.iter().map(|&graph| Ok(self.store.try_graph(graph)?.num_nodes() as f64));
-        let nodes = nodes.sum::<Result<f64, StageError>>()?;
-        let means = NodeScaling::of_graphs(self.store, &self.split.training, |_| true)?.mean;
-        let mut row = vec![0.0_f32; means.len()];
-        for columns in &self.config.categories {
-            let columns = columns.start as usize..columns.end as usize;
-            // One more node of each category: a category of no training graph is unlikely, not impossible.
-            row[columns.clone()].iter_mut().zip(&means[columns]).for_each(|(logit, &mean)| {
-                *logit = (f64::from(mean) * nodes + 1.0).ln() as f32;
-            });
-        }
-        Ok(Tensor::f_from_slice(&row)?.f_to_device(self.device)?)
     }
 
     /// The terms of GT-SSL; the baseline predicts the median growth of the training trees, orders by a coin, and embeds all nodes alike.

@@ -9,6 +9,7 @@ use tch::{Device, Kind};
 
 use super::StageError;
 use super::setup::{self, Data};
+use crate::config::run_settings::INITIAL_WEIGHTS;
 use crate::config::{
     self, AttentionChoice, Config, Convolution, IdEncoding, KdLoss, PoolingChoice, Precision,
     Schedule as ScheduleChoice, Stage,
@@ -69,7 +70,7 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, inputs: &Run
         "fields": config::loss_fields(config, stage),
     });
     if let Some(digest) = inputs.initial_weights {
-        content["initial_weights"] = digest.clone();
+        content[INITIAL_WEIGHTS] = digest.clone();
     }
     blake3::hash(content.to_string().as_bytes()).to_hex()[..16].to_owned()
 }

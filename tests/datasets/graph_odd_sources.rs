@@ -140,15 +140,26 @@ fn several_datasets_in_one_place_are_refused() {
     assert_eq!(dataset::source_digest(&path).unwrap(), digest);
 
     let archive = folder.path().join("both.zip");
-    let mut zip = zip::ZipWriter::new(fs::File::create(&archive).unwrap());
-    for within in ["one", "two", "__MACOSX/one"] {
-        for (name, text) in &first {
-            zip.start_file(format!("{within}/{name}"), zip::write::SimpleFileOptions::default()).unwrap();
+    let write = |members: &[(String, &str)]| {
+        let mut zip = zip::ZipWriter::new(fs::File::create(&archive).unwrap());
+        for (name, text) in members {
+            zip.start_file(name.as_str(), zip::write::SimpleFileOptions::default()).unwrap();
             zip.write_all(text.as_bytes()).unwrap();
         }
-    }
-    zip.finish().unwrap();
+        zip.finish().unwrap();
+    };
+    let within = ["one", "two", "__MACOSX/one"];
+    let members =
+        within.iter().flat_map(|within| first.iter().map(move |(name, text)| (format!("{within}/{name}"), *text)));
+    write(&members.collect::<Vec<_>>());
     assert_refused(&archive, &["it holds two files AB_A.txt: one/AB_A.txt and two/AB_A.txt", "unpack it"]);
+    const TREE: &str = "1 3 0 0 0 1 -1\n2 3 1 0 0 1 1\n";
+    // The class of a tree is its innermost folder: 2.swc may be in two of them, and the same tree in one alone.
+    let trees = |paths: &[&str]| write(&paths.iter().map(|path| (path.to_string(), TREE)).collect::<Vec<_>>());
+    trees(&["all/thin/1.swc", "all/thin/2.swc", "all/thick/2.swc"]);
+    assert_eq!(dataset::read(&archive).unwrap().num_graphs(), 3);
+    trees(&["all/thin/1.swc", "all/thick/2.swc", "copy/thin/1.swc"]);
+    assert_refused(&archive, &["it holds two files thin/1.swc: all/thin/1.swc and copy/thin/1.swc", "unpack it"]);
 }
 
 #[test]

@@ -47,6 +47,10 @@ fn files_apart_are_those_of_a_folder_with_settings() {
         (0..set.num_graphs()).map(|graph| (set.graph_ids[graph].clone(), of(graph))).collect()
     };
     assert_eq!(by_name(&apart), by_name(&together));
+    // Graphs that are made in another way mean something else.
+    fs::write(folder.path().join("kdgat-graphs.toml"), "cutoff = 1.0\n").unwrap();
+    let error = joined(folder.path(), &later).unwrap_err();
+    assert!(error.contains("edges within 5, as 16 Gaussians") && error.contains("edges within 1, as 16"), "{error}");
     let digest = |test: Option<&Path>| Source { data: &known, test }.digest().unwrap();
     assert!(digest(None) != digest(Some(&later)) && digest(Some(&later)) != digest(Some(&known)));
 }

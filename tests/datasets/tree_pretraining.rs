@@ -7,6 +7,8 @@ use serde_json::Value;
 use support::cli::{Workplace, loss_columns};
 use support::stops::kill_when;
 
+use super::graph_sources::water;
+
 /// Writes a tree of a stem and two branches. Steps have the length and turns the angle of their branch, so that the way to a point tells where
 /// the next one is.
 fn write_tree(path: &Path, steps: [f64; 3], turn: f64) {
@@ -120,6 +122,24 @@ fn a_killed_pre_training_is_resumed_exactly() {
     assert!(said.contains("objective"), "{said}");
 }
 
+/// Targets are not read: several of them, and forces, are no obstacle to a network that could learn neither.
+#[test]
+fn molecules_with_several_targets_are_pre_trained_on() {
+    let place = Workplace::new();
+    fs::create_dir(place.path().join("water")).unwrap();
+    fs::write(place.path().join("water/known.xyz"), water(30)).unwrap();
+    fs::write(place.path().join("water/kdgat-graphs.toml"), "targets = [\"dipole\", \"Energy\"]\n").unwrap();
+    let common = ["--data", "water", "--device", "cpu", "--threads", "1", "--hidden", "8", "--max-epochs", "1"];
+    let said = place.refused(&[&["train", "--preset", "painn,student"][..], &common].concat());
+    assert!(said.contains("forces are the gradient of one value"), "{said}");
+    let run = ["pretrain", "--preset", "painn,student", "--run-dir", "masked"];
+    place.success(&[&run[..], &common].concat());
+    let begun =
+        ["train", "--preset", "painn,student", "--use-kd", "false", "--force-weight", "0", "--init-from", "masked"];
+    let said = place.success(&[&begun[..], &common].concat());
+    assert!(said.contains("initial weights:"), "{said}");
+}
+
 #[test]
 fn pre_training_with_the_test_trees_is_marked() {
     let place = workplace();
@@ -158,15 +178,19 @@ fn masked_features_are_predicted_by_every_network() {
     fs::write(folder.join("kdgat-graphs.toml"), "directed = false\n").unwrap();
     let common =
         ["--data", "trees", "--device", "cpu", "--threads", "1", "--hidden", "8", "--lr", "0.01", "--dropout", "0"];
-    for model in ["gin", "gcn", "sage", "gat", "mlp", "schnet", "painn", "sgmp"] {
+    for model in ["gin", "gcn", "sage", "gat", "mlp", "schnet", "painn", "irreps", "sgmp"] {
         let preset = format!("{model},student");
         let epochs = if model == "gin" { "100" } else { "2" };
-        // Networks in space have no dropout.
-        let common = if ["schnet", "painn"].contains(&model) { &common[..10] } else { &common[..] };
+        // Networks in space have no dropout, and representations say how wide they are.
+        let common = match model {
+            "schnet" | "painn" => common[..10].to_vec(),
+            "irreps" => [&common[..6], &["--irreps", "6x0e + 3x1o", "--lr", "0.01"]].concat(),
+            _ => common.to_vec(),
+        };
         let run = ["pretrain", "--preset", &preset, "--run-dir", model, "--max-epochs", epochs, "--mask-share", "0.3"];
         // Batch norm over a single graph would hide what its nodes have in common.
         let batches = ["--optimize-batch-size", "false", "--batch-size", "8"];
-        place.success(&[&run[..], common, &batches].concat());
+        place.success(&[&run[..], &common, &batches].concat());
     }
     let (_, model, constant) = evaluated(&place, "gin");
     for name in ["features MSE", "categories CE"] {

@@ -14,15 +14,14 @@ use super::rules::DISTILS;
 pub const TEACHER: &str = "teacher";
 
 /// Digests in `inputs` of the models that a run learned from, with their names as settings.
-const LEARNED_FROM: [(&str, &str); 3] = [
-    ("teacher_digest", TEACHER),
-    ("difficulty_model_digest", "difficulty_model"),
-    ("initial_weights", "initial_weights"),
-];
+const LEARNED_FROM: [(&str, &str); 3] =
+    [("teacher_digest", TEACHER), ("difficulty_model_digest", "difficulty_model"), (INITIAL_WEIGHTS, INITIAL_WEIGHTS)];
+/// Key among the inputs of a run, and setting, of the digest of the weights that it began with.
+pub const INITIAL_WEIGHTS: &str = "initial_weights";
 /// Key among the inputs of a run, and setting, of the kind of model whose weights it began with.
 pub const BEGINS_WITH: &str = "begins_with";
-/// Setting of a run that may have seen its test items.
-const SAW_TESTS: &str = "saw_tests";
+/// Key in the `split` among the inputs of a run, and setting: true for a run that may have seen its test items.
+pub const SAW_TESTS: &str = "saw_tests";
 /// Field that says whether there is a teacher, as its digest does.
 const USE_KD: &str = "use_kd";
 /// Setting with the number of teachers, if there are several: their weights are part of the teacher's digest.

@@ -31,12 +31,7 @@ pub fn describe(tree: &GraphView, radius: Option<usize>, columns: usize) -> [f32
         let squares = place(one).iter().zip(place(other)).map(|(one, other)| f64::from(one - other).powi(2));
         squares.sum::<f64>().sqrt()
     };
-    let mut neighbours: Vec<&[u16]> = Vec::with_capacity(nodes);
-    let mut first = 0;
-    for degree in tree.in_degrees() {
-        neighbours.push(&tree.sources[first..first + degree]);
-        first += degree;
-    }
+    let neighbours: Vec<&[u16]> = (0..nodes).map(|node| &tree.sources[tree.edges_of(node)]).collect();
     // From the root outwards: edges and length from it to each node.
     let mut reached: Vec<Option<(usize, f64)>> = vec![None; nodes];
     let (mut waiting, mut length) = (Vec::new(), 0.0);

@@ -244,7 +244,7 @@ pub struct GraphView<'a> {
     pub edge_features: &'a [f32],
     /// `[features.targets()]`: targets of a graph that is no CAN window.
     pub targets_of_graph: &'a [f32],
-    /// What rounding has left of each of them; empty if that is nothing beside their spread.
+    /// The rest that rounding has left of each of them; empty if that is nothing beside their spread.
     pub target_rests: &'a [f32],
     /// `[num_nodes, features.node_targets()]`: targets of its nodes; NaN for a node without any.
     pub targets_of_nodes: &'a [f32],
@@ -302,12 +302,6 @@ impl<'a> GraphView<'a> {
     /// Number of edges: the distinct ordered pairs of consecutive IDs, including self-loops.
     pub fn num_edges(&self) -> usize {
         self.sources.len()
-    }
-
-    /// Number of edges to each node, in order.
-    pub fn in_degrees(&self) -> impl ExactSizeIterator<Item = usize> + use<'a> {
-        let ends = self.row_ends();
-        (1..ends.len().max(1)).map(move |node| ends.at(node) - ends.at(node - 1))
     }
 
     /// IDs that sent a frame of the window, ascending; the frame after the window does not count.

@@ -15,6 +15,11 @@ impl Gaussians {
         Self { spacing: end / (count.max(2) - 1) as f64, count }
     }
 
+    /// The last centre.
+    pub fn end(&self) -> f64 {
+        self.spacing * (self.count - 1) as f64
+    }
+
     /// Writes the expansion of `x`.
     ///
     /// Beginning at the centre next to `x`, each value is its neighbour's times a factor that shrinks by e for each centre, so that two

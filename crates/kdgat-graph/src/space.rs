@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_graph_of_more_pairs_than_a_store_has_edges_is_read() {
+    fn a_graph_of_more_pairs_than_edges_are_made_is_read() {
         // 300 atoms within the cutoff of each other: 89,700 pairs.
         let atoms: String = (0..300)
             .map(|atom| format!("H {} {} 0\n", f64::from(atom % 20) * 0.01, f64::from(atom / 20) * 0.01))

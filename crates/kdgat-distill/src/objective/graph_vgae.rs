@@ -133,8 +133,6 @@ impl Student for GraphVgaeObjective {
         &mut self.teacher
     }
 
-    fn set_checkpointing(&mut self, _: bool) {}
-
     fn capture_obstacle(&self) -> Option<&'static str> {
         Some("a VGAE of graphs copies the scaling of features and the drawn pairs to the GPU in every step")
     }

@@ -123,8 +123,6 @@ impl Student for PretrainingObjective {
         &mut self.teacher
     }
 
-    fn set_checkpointing(&mut self, _: bool) {}
-
     fn capture_obstacle(&self) -> Option<&'static str> {
         Some("pre-training draws masked nodes and pairs on the host in every step")
     }

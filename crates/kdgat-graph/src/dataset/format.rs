@@ -40,10 +40,11 @@ pub(super) fn is_any(names: &[String]) -> bool {
 /// True if a file of this name belongs to a dataset, so that an archive has it once.
 pub(super) fn is_read(name: &str) -> bool {
     let is_table = |table: &str| table_file::is_table(name, table);
-    [table::GRAPHS, table::NODES, table::EDGES].into_iter().any(is_table)
+    [table::GRAPHS, table::NODES, table::EDGES, table::ROOTS].into_iter().any(is_table)
         || name == SETTINGS
         || name == META
         || xyz::is_xyz(name)
+        || swc::is_swc(name)
         || tu::is_file(name)
 }
 

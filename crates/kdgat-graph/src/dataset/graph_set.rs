@@ -64,6 +64,8 @@ pub struct GraphSet {
     pub position_hashes: Option<Vec<u64>>,
     /// True if the source lists edges; false if they were made from positions, or there are none.
     pub lists_edges: bool,
+    /// How the graphs were made from the source, such as "edges within 5, as 16 Gaussians": graphs made in another way mean something else.
+    pub made: String,
 }
 
 /// Edges of a source that are not in the graphs.
@@ -97,7 +99,7 @@ impl GraphSet {
         &self.graph_targets[graph * count..(graph + 1) * count]
     }
 
-    /// What rounding has left of the targets of a graph, `[number of targets]`; empty without rests.
+    /// The rests that rounding has left of the targets of a graph, `[number of targets]`; empty without rests.
     pub fn rests_of(&self, graph: usize) -> &[f32] {
         let count = if self.target_rests.is_empty() { 0 } else { self.schema.targets.len() };
         &self.target_rests[graph * count..(graph + 1) * count]
@@ -128,6 +130,8 @@ pub(super) struct Edges {
     pub left_out: LeftOut,
     /// See [`GraphSet::lists_edges`].
     pub are_listed: bool,
+    /// See [`GraphSet::made`].
+    pub made: String,
     /// Facts about the columns that may surprise.
     pub notes: Vec<String>,
 }
@@ -143,6 +147,7 @@ impl Edges {
             targets: Vec::new(),
             left_out: LeftOut::default(),
             are_listed: false,
+            made: "no edges".to_owned(),
             notes: Vec::new(),
         }
     }
@@ -151,14 +156,14 @@ impl Edges {
 /// Graphs with positions and targets of their own, as their source has them.
 pub(super) struct PlacedGraphs {
     pub ids: Vec<String>,
-    /// As [`GraphSet::node_pointers`].
+    /// The same as [`GraphSet::node_pointers`].
     pub pointers: Vec<u64>,
     pub nodes: Rows,
     pub edges: Edges,
     pub targets: Targets,
     pub schema: SpaceSchema,
     pub places: SpaceSet,
-    /// As [`GraphSet::position_hashes`].
+    /// The same as [`GraphSet::position_hashes`].
     pub position_hashes: Vec<u64>,
     /// Facts about the source that may surprise.
     pub notes: Vec<String>,
@@ -196,9 +201,13 @@ impl PlacedGraphs {
             space: Some(places),
             position_hashes: Some(position_hashes),
             lists_edges: edges.are_listed,
+            made: edges.made,
         }
     }
 }
+
+/// [`GraphSet::made`] of edges that the source lists.
+pub(super) const LISTED: &str = "listed edges";
 
 /// An edge of a source, in the numbering of its graph.
 #[derive(Debug, Clone, Copy)]

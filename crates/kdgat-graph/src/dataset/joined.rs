@@ -149,6 +149,7 @@ impl Join<'_> {
                 _ => None,
             },
             lists_edges: training.lists_edges,
+            made: training.made.clone(),
             name: training.name.clone(),
             schema,
         })
@@ -163,6 +164,7 @@ impl Join<'_> {
         self.expect_equal("the targets", [own, other].map(|schema| names(&schema.targets)))?;
         let edges = |set: &GraphSet| if set.lists_edges { "listed" } else { "made or absent" }.to_owned();
         self.expect_equal("edges that are", [training, test].map(edges))?;
+        self.expect_equal("", [training, test].map(|set| set.made.clone()))?;
         let features = |features: &[Feature]| {
             let kind = |feature: &Feature| if feature.values.is_some() { " (categories)" } else { "" };
             let texts: Vec<String> =
@@ -228,7 +230,8 @@ impl Join<'_> {
         Ok(Some(SpaceSchema {
             kinds,
             forces: own.forces,
-            rooted: own.rooted && other.rooted,
+            // As the making of the graphs says.
+            rooted: own.rooted,
             periodic: own.periodic || other.periodic,
             length_unit: unit(&own.length_unit, &other.length_unit),
             energy_unit: unit(&own.energy_unit, &other.energy_unit),

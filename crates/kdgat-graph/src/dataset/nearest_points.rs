@@ -23,7 +23,8 @@ impl NearestEdges {
     pub fn new(count: usize) -> Self {
         let features = vec![Feature { name: DISTANCE.to_owned(), values: None }];
         let left_out = LeftOut::default();
-        let edges = Edges { features, left_out, are_listed: true, ..Edges::none(0) };
+        let made = format!("edges to the {count} nearest nodes");
+        let edges = Edges { features, left_out, are_listed: true, made, ..Edges::none(0) };
         Self { count, edges }
     }
 

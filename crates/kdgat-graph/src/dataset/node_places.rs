@@ -36,6 +36,8 @@ pub(super) struct NodePlaces {
     places: Vec<Place>,
     /// Texts of kinds, if a column has them.
     kinds: Option<Texts>,
+    /// Name of that column.
+    pub kinds_column: Option<String>,
 }
 
 /// Distinct texts, and the number of each row's.
@@ -124,6 +126,7 @@ impl PlaceReader {
             forces: Vec::new(),
             places: Vec::new(),
             kinds: None,
+            kinds_column: None,
         };
         let forces = forces.filter(|columns| !columns.iter().any(|column| targets.contains(column)));
         Ok(Some(Self { positions, forces, kinds: kinds.transpose()?, read, texts: Texts::default() }))
@@ -154,18 +157,19 @@ impl PlaceReader {
     /// that has elements, is named like kinds, or is the only one.
     pub fn finish(self, table: &TableFile, columns: &[usize], cells: &[Vec<String>]) -> NodePlaces {
         let name = |at: usize| table.columns()[columns[at]].as_str();
-        let kinds = match self.kinds {
-            Some(_) => Some(self.texts),
+        let (column, kinds) = match self.kinds {
+            Some(column) => (Some(column), Some(self.texts)),
             None => {
                 let all: Vec<Texts> = cells.iter().map(|cells| Texts::of(cells)).collect();
                 let with_symbols: Vec<usize> = (0..all.len()).filter(|&at| all[at].are_symbols()).collect();
                 let named = || KINDS.iter().find_map(|kind| (0..columns.len()).find(|&at| name(at) == *kind));
                 let only = || (columns.len() == 1).then_some(0);
                 let chosen = if let [only] = with_symbols[..] { Some(only) } else { named().or_else(only) };
-                chosen.and_then(|chosen| all.into_iter().nth(chosen))
+                (chosen.map(|chosen| columns[chosen]), chosen.and_then(|chosen| all.into_iter().nth(chosen)))
             }
         };
-        NodePlaces { kinds, ..self.read }
+        let kinds_column = column.map(|column| table.columns()[column].clone());
+        NodePlaces { kinds, kinds_column, ..self.read }
     }
 }
 

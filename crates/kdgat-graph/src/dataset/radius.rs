@@ -56,6 +56,7 @@ impl EdgeMaker {
             targets: Vec::new(),
             left_out: LeftOut::default(),
             are_listed: false,
+            made: format!("edges within {}, as {} Gaussians", radius.cutoff, radius.basis),
             notes: Vec::new(),
         };
         Self { radius, search: PairSearch::default(), edges }

@@ -72,7 +72,7 @@ pub(super) struct Settings {
     pub forces: Option<Spanned<String>>,
     /// Files whose graphs are the test set; those of the others are for training and validation. Of XYZ and npz files.
     test_files: Option<Spanned<Vec<String>>>,
-    /// Of the points of an SWC file between its root, branch points and tips, every so many-th one is read.
+    /// Distance between the points of an SWC file that are read, between its root, branch points and tips: 2 is every other one.
     resample: Option<Spanned<usize>>,
     /// Unit of positions and of the cutoff, for messages and reports.
     pub length_unit: Option<String>,

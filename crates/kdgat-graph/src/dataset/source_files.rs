@@ -13,7 +13,7 @@ use zip::result::ZipError;
 
 use super::error::DatasetError;
 use super::settings::SETTINGS;
-use super::{format, molecules, swc, xyz};
+use super::{format, molecules, swc, table_file, xyz};
 
 /// Largest size of an unpacked file of an archive, as a multiple of its packed size: real tables reach some hundred times.
 const MOST_INFLATION: u64 = 1000;
@@ -50,7 +50,9 @@ impl SourceFiles {
     pub fn open(root: &Path) -> Result<Self, DatasetError> {
         if root.is_dir() {
             let (mut names, raw) = (names_in(root)?, root.join(RAW));
-            if names.iter().all(|name| name == SETTINGS || !format::is_read(name)) {
+            // A tree beside the folders is refused by name: it has no class.
+            let may_have_folders = |name: &String| name == SETTINGS || swc::is_swc(name) || !format::is_read(name);
+            if names.iter().all(may_have_folders) {
                 names.extend(trees_in_folders(root)?);
             }
             if !format::is_any(&names) && raw.is_dir() {
@@ -90,11 +92,16 @@ impl SourceFiles {
         matches!(self.content, Content::Archive(_))
     }
 
-    /// Refuses an archive with two files of one name, in different folders, that belong to a dataset.
+    /// Refuses an archive with two files of one name, in different folders, that belong to a dataset. A tree's name has its innermost folder,
+    /// its class.
     pub fn expect_distinct(&self) -> Result<(), DatasetError> {
         let Content::Archive(members) = &self.content else { return Ok(()) };
+        let described = table_file::described(self)?.map_or_else(Vec::new, |dataset| {
+            [Some(dataset.nodes), Some(dataset.edges), dataset.graphs].into_iter().flatten().collect()
+        });
+        let is_read = |name: &String| format::is_read(name) || described.contains(name);
         let mut seen = HashMap::new();
-        for (name, member) in self.names.iter().zip(members).filter(|(name, _)| format::is_read(name)) {
+        for (name, member) in self.names.iter().zip(members).filter(|(name, _)| is_read(name)) {
             if let Some(other) = seen.insert(name, member) {
                 let detail = format!(
                     "it holds two files {name}: {other} and {member}; unpack it and name the folder of one dataset"

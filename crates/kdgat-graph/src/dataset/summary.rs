@@ -107,7 +107,7 @@ fn neighbours(set: &GraphSet, space: &SpaceSet, cutoff: f64) -> Option<Neighbour
 fn paths_of(set: &GraphSet, graph: usize) -> u64 {
     let edges = set.edge_pointers[graph] as usize..set.edge_pointers[graph + 1] as usize;
     let mut row_pointers = vec![0; set.num_nodes(graph) + 1];
-    // Nodes and edges of a graph are numbered in 16 bits.
+    // A graph has at most 2^30 edges.
     set.targets[edges.clone()].iter().for_each(|&target| row_pointers[target as usize + 1] += 1);
     (1..row_pointers.len()).for_each(|node| row_pointers[node] += row_pointers[node - 1]);
     let sources: Vec<i32> = set.sources[edges].iter().map(|&source| source as i32).collect();

@@ -7,7 +7,7 @@
 
 use super::error::{DatasetError, Origin, Place};
 use super::feature_rows::{Cells, Column, Rows};
-use super::graph_set::{Edges, GraphSet, MOST_NODES, PlacedGraphs, RawEdge, SortedEdges};
+use super::graph_set::{Edges, GraphSet, LISTED, MOST_NODES, PlacedGraphs, RawEdge, SortedEdges};
 use super::schema::{Kinds, SpaceSchema, Task, numbered};
 use super::settings::{SETTINGS, Settings};
 use super::source_files::SourceFiles;
@@ -123,7 +123,12 @@ impl Forest {
         let SortedEdges { pointers, sources, targets: ends, left_out, .. } =
             SortedEdges::new(self.edges, self.ids.len());
         let none = Edges::none(0);
-        let edges = Edges { pointers, sources, targets: ends, left_out, are_listed: true, ..none };
+        let points = match settings.resample()? {
+            1 => String::new(),
+            each => format!(", 1 in {each} points between branches"),
+        };
+        let made = format!("{LISTED}, trees from a given root{points}");
+        let edges = Edges { pointers, sources, targets: ends, left_out, are_listed: true, made, ..none };
         let (places, position_hashes) = self.space.finish(vec![0; num_nodes], Vec::new());
         let doubled = (self.doubled > 0).then(|| format!("{} trees have points in one place", self.doubled));
         let schema = SpaceSchema {

@@ -157,7 +157,7 @@ impl SwcTree {
         depths
     }
 
-    /// Of the nodes between the root, branch points and tips every `each`-th one, counted from the last of these towards the root. Distances
+    /// Keeps every `each`-th of the nodes between the root, branch points and tips, counted from the last of these towards the root. Distances
     /// from the root stay those along all points.
     pub fn resampled(self, each: usize) -> Self {
         let mut order = Vec::new();

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use super::error::{DatasetError, Origin, Place};
 use super::feature_rows::{Cells, Column, Rows};
-use super::graph_set::{Edges, GraphSet, RawEdge, SortedEdges, expect_few_nodes};
+use super::graph_set::{Edges, GraphSet, LISTED, RawEdge, SortedEdges, expect_few_nodes};
 use super::nearest_points::NearestEdges;
 use super::node_places::{NodePlaces, POSITION, PlaceReader};
 use super::node_target_table::{NodeTargetReader, NodeTargets};
@@ -32,7 +32,7 @@ pub(super) const NODES: &str = "nodes";
 /// The table of edges.
 pub(super) const EDGES: &str = "edges";
 /// The table of the roots of trees.
-const ROOTS: &str = "roots";
+pub(super) const ROOTS: &str = "roots";
 /// Column of edges with their kinds: a categorical feature.
 const KIND: &str = "kind";
 const NEEDED_TARGET: &str = "a column y, columns y_*, or `targets` in kdgat-graphs.toml, in the table of graphs or, for targets of nodes, in that of nodes";
@@ -80,6 +80,8 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
     let places = graphs.places.clone();
     let root = files.root().file_stem().map_or("graphs".into(), |name| name.to_string_lossy().into_owned());
     let described = described(files)?.and_then(|dataset| dataset.name);
+    let kinds = nodes.places.as_ref().and_then(|places| places.kinds_column.as_deref());
+    let made = made_text(&edges.made, kinds, settings.tree());
     let set = GraphSet {
         name: settings.name.clone().or(described).unwrap_or(root),
         schema: Schema {
@@ -108,6 +110,7 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
         left_out: edges.left_out,
         position_hashes: space.as_ref().map(|space| space.hashes.clone()),
         lists_edges: edges.are_listed,
+        made,
         space: space.map(|space| space.set),
     };
     let Some(roots) = roots else { return Ok(set) };
@@ -116,6 +119,18 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
         let found = format!("the root of its tree is in a component of {own} nodes");
         origin.error(found, format!("a root in the largest component, which has {largest}"))
     })
+}
+
+/// Description of the edges, of the column with the kinds of nodes, and of the trees that are made if the settings say so.
+fn made_text(edges: &str, kinds: Option<&str>, tree: Option<&str>) -> String {
+    let kinds = kinds.map_or(String::new(), |kinds| format!(", kinds by {kinds}"));
+    let trees = match tree {
+        None => "",
+        Some("degree") => ", trees from the node with the most edges",
+        // By its name, or in a table.
+        Some(_) => ", trees from a given root",
+    };
+    format!("{edges}{kinds}{trees}")
 }
 
 /// The given root of each graph's tree, or `None` for the node with the most edges; `None` for all if no trees are made.
@@ -491,6 +506,7 @@ fn listed_edges(files: &SourceFiles, graphs: &Graphs, nodes: &Nodes, directed: b
         targets: sorted.targets,
         left_out: sorted.left_out,
         are_listed: true,
+        made: LISTED.to_owned(),
         notes: table.notes().to_vec(),
     })
 }

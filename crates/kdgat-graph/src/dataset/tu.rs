@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 
 use super::error::{DatasetError, Origin, Place as FilePlace};
 use super::feature_rows::{Cells, Column, Rows};
-use super::graph_set::{GraphSet, RawEdge, SortedEdges, expect_few_nodes};
+use super::graph_set::{GraphSet, LISTED, RawEdge, SortedEdges, expect_few_nodes};
 use super::schema::{Level, Schema, Task};
 use super::source_files::SourceFiles;
 use super::targets::{TargetCells, Targets};
@@ -82,6 +82,7 @@ pub(super) fn read(files: &SourceFiles, name: &str) -> Result<GraphSet, DatasetE
         space: None,
         position_hashes: None,
         lists_edges: true,
+        made: LISTED.to_owned(),
     })
 }
 

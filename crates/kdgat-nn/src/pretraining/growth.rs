@@ -31,7 +31,7 @@ impl Bins {
 
     /// The largest distance that has a centre.
     pub fn distance_range(&self) -> f64 {
-        self.distances.spacing * (self.distances.count - 1) as f64
+        self.distances.end()
     }
 
     /// Number of centres.
@@ -88,7 +88,7 @@ impl Growth {
             means.iter_mut().zip(values).for_each(|(mean, value)| *mean += value / count);
             for ((sum, basis), value) in sums.iter_mut().zip(bases).zip(values) {
                 let mut spread = vec![0.0; basis.count];
-                basis.expand(value.min(basis.spacing * (basis.count - 1) as f64), &mut spread);
+                basis.expand(value.min(basis.end()), &mut spread);
                 let total: f64 = spread.iter().map(|&value| f64::from(value)).sum();
                 sum.iter_mut().zip(spread).for_each(|(sum, value)| *sum += f64::from(value) / total / count);
             }

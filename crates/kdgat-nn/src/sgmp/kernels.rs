@@ -8,34 +8,17 @@ fn relu_of(value: f32) -> f32 {
     if value < 0.0 { 0.0 } else { value }
 }
 
-/// Rows of `width` columns inside wider rows.
-#[derive(Clone, Copy)]
-pub struct Columns<'a> {
-    pub values: &'a [f32],
-    /// Elements of a whole row.
-    pub stride: usize,
-    /// The first column.
-    pub first: usize,
-}
-
-impl<'a> Columns<'a> {
-    /// Whole rows.
-    pub fn whole(values: &'a [f32], stride: usize) -> Self {
-        Self { values, stride, first: 0 }
-    }
-
-    #[inline(always)]
-    fn row(self, row: u32, width: usize) -> &'a [f32] {
-        let start = row as usize * self.stride + self.first;
-        &self.values[start..start + width]
-    }
+#[inline(always)]
+fn row(values: &[f32], row: u32, width: usize) -> &[f32] {
+    let start = row as usize * width;
+    &values[start..start + width]
 }
 
 /// Adds to row `r` of `to` the rows `indices[r]` of two matrices, and applies ReLU if `relu` is set.
 pub struct AddRows<'a> {
     pub to: &'a mut [f32],
     pub width: usize,
-    pub from: [(Columns<'a>, &'a [u32]); 2],
+    pub from: [(&'a [f32], &'a [u32]); 2],
     pub relu: bool,
 }
 
@@ -44,7 +27,7 @@ impl Kernel for AddRows<'_> {
     fn run<I: Instructions>(self) {
         let Self { to, width, from: [(one, of_one), (other, of_other)], relu } = self;
         for ((to, &of_one), &of_other) in to.chunks_exact_mut(width).zip(of_one).zip(of_other) {
-            let (one, other) = (one.row(of_one, width), other.row(of_other, width));
+            let (one, other) = (row(one, of_one, width), row(other, of_other, width));
             for ((to, one), other) in to.iter_mut().zip(one).zip(other) {
                 let sum = *to + one + other;
                 *to = if relu { relu_of(sum) } else { sum };
@@ -53,22 +36,19 @@ impl Kernel for AddRows<'_> {
     }
 }
 
-/// Adds row `r` of `from` to row `indices[r] - base` of `to`, whose rows are `stride` wide, from column `first` on.
+/// Adds row `r` of `from` to row `indices[r]` of `to`.
 pub struct Scatter<'a> {
     pub from: &'a [f32],
     pub width: usize,
     pub to: &'a mut [f32],
-    pub stride: usize,
-    pub first: usize,
     pub indices: &'a [u32],
-    pub base: usize,
 }
 
 impl Kernel for Scatter<'_> {
     #[inline(always)]
     fn run<I: Instructions>(self) {
         for (from, &index) in self.from.chunks_exact(self.width).zip(self.indices) {
-            let start = (index as usize - self.base) * self.stride + self.first;
+            let start = index as usize * self.width;
             for (to, from) in self.to[start..start + self.width].iter_mut().zip(from) {
                 *to += from;
             }

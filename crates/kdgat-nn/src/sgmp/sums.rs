@@ -30,7 +30,7 @@ use kdgat_torch::view;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::geometry::{Bases, Vector};
-use super::kernels::{AddColumnSums, AddRows, Columns, Gate, GateRows, Relu, Scatter, ScatterRelu};
+use super::kernels::{AddColumnSums, AddRows, Gate, GateRows, Relu, Scatter, ScatterRelu};
 
 /// Paths computed at a time: with 64 columns, their rows take some 300 KiB.
 const PIECE: usize = 128;
@@ -156,9 +156,7 @@ impl Function for PathSums {
                     of_weights.iter_mut().zip(&found.weights).for_each(|(sum, gradient)| *sum += gradient);
                     for (nodes, rows) in found.embeddings {
                         let (width, to) = (pass.width, &mut *embeddings);
-                        let scatter =
-                            Scatter { from: &rows, width, to, stride: width, first: 0, indices: &nodes, base: 0 };
-                        dispatch(scatter);
+                        dispatch(Scatter { from: &rows, width, to, indices: &nodes });
                     }
                 }
             }
@@ -177,7 +175,7 @@ impl Function for PathSums {
 /// The gradients of a block of paths.
 #[derive(Default)]
 struct BlockGradients {
-    /// Of all weights, those of the nodes' rows first.
+    /// Gradients of all weights, those of the nodes' rows first.
     weights: Vec<f32>,
     /// Nodes, and gradients of their embeddings, of each of the four nodes of paths.
     embeddings: Vec<(Vec<u32>, Vec<f32>)>,
@@ -442,15 +440,15 @@ impl<'a> Pass<'a> {
         let of_ends = [&edges[0], &edges[1], &pairs[1], &paths[1]];
         ends.iter_mut().zip(of_ends).for_each(|(ends, nodes)| ends.look_up(nodes));
         let [of_first, of_second, of_third, of_fourth] =
-            ends.each_ref().map(|ends| (Columns::whole(&ends.rows, width), &ends.indices[..]));
+            ends.each_ref().map(|ends| (&ends.rows[..], &ends.indices[..]));
         let inner = [self.width, width];
         product(&hidden[0], e, inner, Start::Row(self.weights[BIAS]), of_edges);
         dispatch(AddRows { to: of_edges, width, from: [of_first, of_second], relu: false });
         product(&hidden[1], f, inner, Start::Zero, of_pairs);
-        let from = [of_third, (Columns::whole(of_edges, width), &pairs[0][..])];
+        let from = [of_third, (&of_edges[..], &pairs[0][..])];
         dispatch(AddRows { to: of_pairs, width, from, relu: false });
         product(&hidden[2], m, inner, Start::Zero, of_paths);
-        let from = [of_fourth, (Columns::whole(of_pairs, width), &paths[0][..])];
+        let from = [of_fourth, (&of_pairs[..], &paths[0][..])];
         dispatch(AddRows { to: of_paths, width, from, relu: true });
         product(of_paths, second, [width, 2 * self.width], Start::Row(self.weights[SECOND + 1]), last);
     }
@@ -538,7 +536,7 @@ impl<'a> Pass<'a> {
             to.resize(rows * wide, 0.0);
         }
         let scatter = |from: &[f32], to: &mut [f32], indices: &[u32]| {
-            dispatch(Scatter { from, width: wide, to, stride: wide, first: 0, indices, base: 0 });
+            dispatch(Scatter { from, width: wide, to, indices });
         };
         scatter(of_paths, of_pairs, &paths[0]);
         scatter(of_pairs, of_edges, &pairs[0]);
