@@ -75,7 +75,7 @@ pub enum Command {
     Memory(MemoryCommand),
     /// Print the merged configuration, with the layer that set each value
     Config(ConfigArgs),
-    /// Examine this machine and print what was found: libtorch, GPUs, memory, copy bandwidth
+    /// Examine this machine and print what was found: libtorch, GPUs, memory, copy bandwidth; in several processes, their exchange
     Doctor {
         /// Print JSON
         #[arg(long)]

@@ -6,14 +6,19 @@ use anyhow::Result;
 
 use super::output;
 use crate::distill::planner::format_bytes;
-use crate::doctor::{self, DeviceReport, Report};
+use crate::doctor::{self, DeviceReport, Exchange, Report};
+use crate::stage::StageError;
 
-/// Examines the machine and prints what was found.
+/// Examines the machine and prints what was found. Processes that a launcher has started measure their exchange, and the first one prints.
 pub fn print(json: bool, threads: Option<i32>) -> Result<ExitCode> {
     if let Some(threads) = threads {
         tch::set_num_threads(threads);
     }
-    let report = doctor::examine();
+    let exchange = doctor::examine_exchange().map_err(StageError::from)?;
+    if exchange.as_ref().is_some_and(|(_, reports)| !reports) {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let report = Report { exchange: exchange.map(|(exchange, _)| exchange), ..doctor::examine() };
     let text = if json { serde_json::to_string_pretty(&report)? + "\n" } else { describe(&report) };
     output::write(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -53,6 +58,7 @@ fn describe(report: &Report) -> String {
         ("memory", format!("{} available", format_bytes(host.memory_available_bytes))),
         ("copies", format!("memory to memory {}", host.copy_bytes_per_second.map_or("unknown".to_owned(), rate))),
     ]);
+    lines.extend(report.exchange.iter().flat_map(describe_exchange));
     lines.into_iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect()
 }
 
@@ -86,6 +92,16 @@ fn describe_device(device: &DeviceReport) -> Vec<(&'static str, String)> {
         }
     }
     lines
+}
+
+fn describe_exchange(exchange: &Exchange) -> [(&'static str, String); 2] {
+    let Exchange { processes, address, meeting_seconds, small_sum_ms, .. } = exchange;
+    let place = if exchange.shares_memory { "in shared memory" } else { "over Gloo" };
+    let large = rate(exchange.sum_bytes_per_second);
+    [
+        ("processes", format!("{processes} have met at {address} within {meeting_seconds:.1} s")),
+        ("sums", format!("one number in {small_sum_ms:.2} ms {place}, 4 MiB at {large}")),
+    ]
 }
 
 fn describe_overlap(overlap: &doctor::Overlap) -> String {

@@ -19,7 +19,9 @@ use crate::train::processes::{LAUNCH, STOP_FILE, TOKEN, random_token};
 use crate::{exit, interrupt};
 
 /// The commands that several processes can run together.
-const TRAININGS: [&str; 5] = ["autoencoder", "classifier", "normal", "curriculum", "train"];
+const TOGETHER: [&str; 6] = ["autoencoder", "classifier", "normal", "curriculum", "train", DOCTOR];
+/// Measures the exchange of the processes.
+const DOCTOR: &str = "doctor";
 /// Pause between two looks at the processes.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Time for the other processes to end by themselves after one has failed.
@@ -86,10 +88,11 @@ pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
 /// Refuses commands that would run several times instead of together.
 fn expect_training(command: &[OsString]) -> Result<(), UsageError> {
     let name = command.first().and_then(|name| name.to_str()).unwrap_or_default();
-    if !TRAININGS.contains(&name) {
+    if !TOGETHER.contains(&name) {
         return Err(UsageError(format!(
-            "kdgat launch -- {name}: several processes train together with {}; give one of them after `--`",
-            TRAININGS.iter().filter(|name| **name != "normal").copied().collect::<Vec<_>>().join(", ")
+            "kdgat launch -- {name}: several processes train together with {}, and `{DOCTOR}` measures their exchange; give one of these commands \
+             after `--`",
+            TOGETHER.iter().filter(|name| !["normal", DOCTOR].contains(name)).copied().collect::<Vec<_>>().join(", ")
         )));
     }
     if command.iter().any(|argument| argument == "--score-only") {

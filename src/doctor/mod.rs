@@ -1,8 +1,10 @@
-//! Report on this machine: libtorch, CUDA, GPUs, memory, copy rates and the overlap of copies with computation.
+//! Report on this machine: libtorch, CUDA, GPUs, memory, copy rates and the overlap of copies with computation; in several processes, how they meet and
+//! how fast they exchange.
 //!
 //! Anything missing is reported with its reason; nothing here is an error of the program.
 
 mod copies;
+mod exchange;
 mod gpus;
 
 use std::path::PathBuf;
@@ -15,6 +17,7 @@ use crate::torch::simd::Level;
 use crate::torch::{self, CudaLibrary, device};
 
 pub use copies::{DeviceCopies, Overlap};
+pub use exchange::{Exchange, examine as examine_exchange};
 pub use gpus::{Driver, Gpu, driver};
 
 /// Findings about this machine.
@@ -37,6 +40,9 @@ pub struct Report {
     /// Reason that torch can use no GPU; `None` if it can.
     pub no_cuda_device: Option<String>,
     pub host: Host,
+    /// The processes that a launcher has started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<Exchange>,
 }
 
 /// State of a component, with the reason if it does not work.
@@ -108,6 +114,7 @@ pub fn examine() -> Report {
             memory_available_bytes: memory::available_bytes(),
             copy_bytes_per_second: copies::host_bytes_per_second().ok(),
         },
+        exchange: None,
     }
 }
 

@@ -19,6 +19,27 @@ fn the_doctor_measures_with_so_many_threads() {
     }
 }
 
+/// Processes that meet have measured their sums, and one of them reports; a process that is alone at its place waits for none.
+#[test]
+fn the_doctor_measures_the_exchange_of_processes() {
+    let place = Workplace::new();
+    let doctor = ["launch", "--processes", "3", "--", "doctor", "--threads", "1"];
+    let said = place.run(&[&doctor[..], &["--json"]].concat());
+    assert!(said.status.success(), "{said:?}");
+    let report: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    let exchange = &report["exchange"];
+    assert_eq!((&exchange["processes"], &exchange["shares_memory"]), (&3.into(), &true.into()), "{exchange}");
+    for name in ["meeting_seconds", "small_sum_ms", "sum_bytes_per_second"] {
+        assert!(exchange[name].as_f64().unwrap() > 0.0, "{name}: {exchange}");
+    }
+    let said = place.success(&doctor);
+    assert_eq!(said.matches("libtorch     ").count(), 1, "{said}");
+    assert!(said.contains("3 have met at 127.0.0.1:") && said.contains("ms in shared memory, 4 MiB at"), "{said}");
+    assert!(!place.success(&["doctor", "--threads", "1"]).contains("have met"));
+    let said = place.refused(&["launch", "--processes", "2", "--", "evaluate"]);
+    assert!(said.contains("several processes train together with") && said.contains("`doctor`"), "{said}");
+}
+
 #[test]
 fn the_doctors_json_is_complete() {
     let said = Workplace::new().run(&["doctor", "--json"]);

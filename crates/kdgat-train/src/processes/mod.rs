@@ -203,6 +203,11 @@ impl Processes {
         Ok(())
     }
 
+    /// True if all processes are on this machine and exchange small packets through shared memory.
+    pub fn shares_memory(&self) -> bool {
+        self.slots.is_some()
+    }
+
     /// Waits for all processes.
     ///
     /// # Errors
