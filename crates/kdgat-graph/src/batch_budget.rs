@@ -180,6 +180,15 @@ mod tests {
         }
     }
 
+    /// `kdgat.Store` of the Python package cuts the same batches: `python/tests/test_data.py` has the same ones.
+    #[test]
+    fn batches_are_those_of_the_python_package() {
+        let sizes: Vec<(u32, u32)> = (0..18).map(|graph| (2 + graph * 7 % 5, graph * 11 % 9)).collect();
+        let (budget, graphs) = setting(&sizes, Some(12), Some(16));
+        let expected: [&[u64]; 7] = [&[17, 16, 15], &[14, 13], &[12, 11, 10], &[9, 8], &[7, 6, 5], &[4, 3], &[2, 1, 0]];
+        assert_eq!(budget.cut(&graphs, 4), expected);
+    }
+
     #[test]
     fn packed_batches_are_at_least_95_percent_full() {
         // Sizes spread as those of proteins: most small, a few large.

@@ -83,6 +83,30 @@ mod tests {
         }
     }
 
+    /// `kdgat.Store` of the Python package makes the same batches: `python/tests/test_data.py` has the same orders.
+    #[test]
+    fn orders_are_those_of_the_python_package() {
+        let graphs: Vec<u64> = (0..20).map(|graph| 3 * graph + 7).collect();
+        let order = |block_graphs, buffer_graphs, seed, epoch| {
+            Shuffle { block_graphs, buffer_graphs }.batches(&graphs, 20, seed, epoch).concat()
+        };
+        assert_eq!(order(0, 0, 0, 0), [10, 46, 52, 58, 34, 61, 13, 31, 22, 40, 55, 28, 43, 7, 37, 64, 19, 25, 16, 49]);
+        assert_eq!(order(0, 0, 42, 3), [13, 31, 10, 22, 46, 19, 7, 55, 43, 37, 40, 28, 64, 52, 16, 49, 25, 58, 61, 34]);
+        assert_eq!(
+            order(0, 0, u64::MAX, 1 << 40),
+            [61, 43, 7, 49, 19, 37, 10, 31, 34, 22, 13, 28, 40, 46, 25, 52, 55, 58, 16, 64]
+        );
+        assert_eq!(order(4, 8, 42, 3), [37, 7, 34, 16, 13, 31, 10, 40, 19, 64, 22, 61, 58, 25, 28, 55, 46, 49, 43, 52]);
+        assert_eq!(order(3, 1, 7, 0), [64, 61, 25, 31, 28, 43, 49, 46, 16, 22, 19, 34, 40, 37, 7, 52, 10, 13, 55, 58]);
+        let many: Vec<u64> = (0..100_000).collect();
+        for (block_graphs, expected) in [(0, 250_154_215_069_666), (64, 249_028_865_733_789)] {
+            let order = Shuffle { block_graphs, buffer_graphs: 16_384 }.batches(&many, 512, 5, 9).concat();
+            // Positions times their graphs, summed: every place counts.
+            let sum: u64 = (1u64..).zip(&order).map(|(place, graph)| place * graph).sum();
+            assert_eq!(sum, expected);
+        }
+    }
+
     /// A batch of a block shuffle is nearly as mixed as one of a full shuffle: a stretch of attacks spreads over batches.
     #[test]
     fn batches_are_well_mixed() {

@@ -268,6 +268,30 @@ mod tests {
         }
     }
 
+    /// `kdgat.NodeStore` of the Python package draws the same samples: `python/tests/test_data.py` has the same ones. Rows of 1200, 100
+    /// and 20 nodes are drawn by all methods of the picker.
+    #[test]
+    fn samples_are_those_of_the_python_package() {
+        let to = |target: u32, sources: std::ops::Range<u32>| sources.map(move |source| (source, target));
+        let long = to(0, 3..1203).chain((3..103).map(|source| (2 * source, 1)));
+        let graph = graph_of(1300, long.chain(to(2, 3..23)).chain(to(5, 0..3)));
+        let first = sample(&graph, &[Fanout::AtMost(4), Fanout::AtMost(2)], &[0, 1, 2, 5], 2);
+        assert_eq!(
+            first.nodes(),
+            [0, 1, 2, 5, 308, 494, 974, 1032, 6, 88, 94, 100, 3, 11, 13, 22, 39, 695, 182, 204, 8, 18]
+        );
+        let second = sample(&graph, &[Fanout::AtMost(17)], &[0], 2);
+        assert_eq!(
+            second.nodes(),
+            [0, 90, 174, 256, 308, 334, 494, 508, 796, 799, 825, 841, 932, 974, 1032, 1052, 1076, 1153]
+        );
+        let twice = sample(&graph, &[Fanout::All, Fanout::AtMost(1)], &[5, 7, 5], 2);
+        assert_eq!(twice.nodes(), [5, 7, 0, 1, 2, 39, 184, 9]);
+        assert_eq!(twice.seed_rows(), Some(&[0, 1, 0][..]));
+        let last = twice.layers().nth(1).unwrap();
+        assert_eq!([last.sources(0), last.sources(1)], [&[2, 3, 4, 0][..], &[1]]);
+    }
+
     #[test]
     fn samples_depend_on_the_seed_the_epoch_and_the_hop() {
         let graph = random_graph(50, 3000, 1);
