@@ -12,9 +12,9 @@ from typing import Tuple, Union
 import torch
 from torch.nn import functional
 
-from kdgat.rows import Targets, TopK
+from kdgat.rows import BatchTargets, TopK
 
-AnyTargets = Union[torch.Tensor, Targets]
+AnyTargets = Union[torch.Tensor, BatchTargets]
 
 #: Weights of the two terms of decoupled distillation (Zhao et al. 2022).
 _TARGET_WEIGHT, _OTHERS_WEIGHT = 1.0, 8.0
@@ -44,7 +44,7 @@ def dkd(student: torch.Tensor, targets: AnyTargets, labels: torch.Tensor, temper
     (p, 1 − p), p being the probability of the label; NCKD that of the distributions over the other classes. Not from top-k targets.
     """
     _positive(temperature)
-    mask = targets.mask if isinstance(targets, Targets) else None
+    mask = targets.mask if isinstance(targets, BatchTargets) else None
     student, teacher = _rows(student, targets)
     label = (labels.reshape(-1) if mask is None else labels.to(mask.device)[mask]).to(student.device).unsqueeze(1)
     classes = student.shape[1]
@@ -117,8 +117,8 @@ def _rows(student: torch.Tensor, targets: AnyTargets, same_width: bool = True) -
         raise ValueError(
             "this loss needs the logits of all classes, and the targets are the top-k; use kdgat.losses.kl, or a Teacher without top_k"
         )
-    if not isinstance(targets, Targets):
-        targets = Targets(targets)
+    if not isinstance(targets, BatchTargets):
+        targets = BatchTargets(targets)
     student, teacher = targets.select(student), targets.rows().detach()
     if same_width and student.shape != teacher.shape:
         raise ValueError(f"the student's rows have {student.shape[1]} columns, the teacher's {teacher.shape[1]}")

@@ -136,7 +136,7 @@ class Encoding:
                 part["indices"] = indices.cpu().numpy()
         return encoded
 
-    def decode(self, rows: numpy.ndarray, leading: Sequence[int], device: torch.device, mask: Optional[torch.Tensor]) -> "Targets":
+    def decode(self, rows: numpy.ndarray, leading: Sequence[int], device: torch.device, mask: Optional[torch.Tensor]) -> "BatchTargets":
         """Decodes an array of rows as targets of shape ``[*leading, *shape]`` on ``device``, in memory of their own."""
 
         def tensor(values: numpy.ndarray, trailing: Sequence[int]) -> torch.Tensor:
@@ -148,7 +148,7 @@ class Encoding:
         if mask is not None:
             mask = mask.to(device)
         if not self.top_k:
-            return Targets(tensor(rows, self.shape).float(), mask)
+            return BatchTargets(tensor(rows, self.shape).float(), mask)
         index_type = numpy.int32 if rows["indices"].dtype.itemsize == 2 else numpy.int64
         return TopK(
             values=tensor(rows["values"], (self.top_k,)).float(),
@@ -162,7 +162,7 @@ class Encoding:
 
 
 @dataclasses.dataclass
-class Targets:
+class BatchTargets:
     """A teacher's outputs for a batch.
 
     ``values`` has the shape of the teacher's output, ``[items, width]``, ``[items, tokens, width]`` or ``[nodes, width]``. With a
@@ -197,7 +197,7 @@ class Targets:
         full[self.mask] = self.values
         return full
 
-    def to(self, device: Any) -> "Targets":
+    def to(self, device: Any) -> "BatchTargets":
         """The same targets on another device."""
         moved = {
             field.name: getattr(self, field.name).to(device)
@@ -208,7 +208,7 @@ class Targets:
 
 
 @dataclasses.dataclass
-class TopK(Targets):
+class TopK(BatchTargets):
     """The k largest logits of each row, and the mass of all other classes.
 
     ``values`` ``[..., k]`` are logits less the largest of the row, descending from 0; ``indices`` ``[..., k]`` their classes; ``top``

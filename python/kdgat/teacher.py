@@ -32,7 +32,7 @@ from kdgat.device import Device, device_of
 from kdgat.items import BatchError, Items, Names, Reading, Source
 from kdgat.planner import Measured, choose
 from kdgat.residency import STRATEGIES, Weights, find_blocks
-from kdgat.rows import TEMPERATURES, Encoding, Targets
+from kdgat.rows import TEMPERATURES, BatchTargets, Encoding
 from kdgat.selection import Selection, module_digest
 from kdgat.store import Damaged, FolderStore, MemoryStore
 from kdgat.summary import Summary
@@ -134,7 +134,7 @@ class Teacher:
         return FolderStore(cache, key)
 
     def distill(self, loader: Iterable[Any], *, burst: int = 8) -> Iterator[Tuple[Any, Any]]:
-        """Yields each batch of a loader with the teacher's targets: :class:`kdgat.rows.Targets`, or a dictionary of them if there are
+        """Yields each batch of a loader with the teacher's targets: :class:`kdgat.rows.BatchTargets`, or a dictionary of them if there are
         several outputs. The batches of a burst, for which the teacher is called once, are in memory together.
         """
         if burst < 1:
@@ -257,11 +257,11 @@ class Teacher:
         self._counts.cached_hits += answer.items.count - computed
         return found if len(found) > 1 else next(iter(found.values()))
 
-    def _gather(self, answer: "_Answer") -> Dict[str, Targets]:
+    def _gather(self, answer: "_Answer") -> Dict[str, BatchTargets]:
         work, items, device = answer.work, answer.items, self.device.torch_device
         if work is not None and work.tensors is not None:
             return {
-                name: Targets(_shaped(rows.values.float(), items, rows.counts, rows.many), _mask(items, rows.many, device))
+                name: BatchTargets(_shaped(rows.values.float(), items, rows.counts, rows.many), _mask(items, rows.many, device))
                 for name, rows in work.tensors.items()
             }
         encodings = self._encodings()

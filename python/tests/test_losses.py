@@ -9,7 +9,7 @@ import torch
 
 import kdgat
 from kdgat import losses
-from kdgat.rows import Encoding, Targets
+from kdgat.rows import Encoding, BatchTargets
 
 torch.set_num_threads(1)
 
@@ -83,7 +83,7 @@ class Formulas(unittest.TestCase):
         student, teacher = rows(12, 5, 7).view(3, 4, 5), rows(12, 5, 8).view(3, 4, 5)
         mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1]]) == 1
         labels = torch.arange(12).view(3, 4) % 5
-        targets = Targets(teacher[mask], mask)
+        targets = BatchTargets(teacher[mask], mask)
         for loss in (losses.kl, losses.mse, losses.relational):
             self.assertEqual(loss(student, targets).item(), loss(student[mask], teacher[mask]).item())
         self.assertEqual(losses.dkd(student, targets, labels).item(), losses.dkd(student[mask], teacher[mask], labels[mask]).item())
