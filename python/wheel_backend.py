@@ -99,7 +99,8 @@ def metadata(version):
 def contents(program, version):
     """Returns the files of the wheel by their paths, with their modes."""
     files = {}
-    for path in sorted((REPOSITORY / "python/kdgat").glob("*.py")):
+    package = REPOSITORY / "python/kdgat"
+    for path in [*sorted(package.glob("*.py")), package / "py.typed"]:
         files[f"kdgat/{path.name}"] = (path.read_bytes(), 0o644)
     files["kdgat/bin/kdgat"] = (with_run_path(program.read_bytes()), 0o755)
     for path in sorted((REPOSITORY / "teachers").rglob("*")):

@@ -1,0 +1,304 @@
+"""A dataset's store of graphs, as the program wrote it (docs/store.md): mapped, read in place, and assembled to batches."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import operator
+import os
+import pathlib
+from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from kdgat.digests import blake3_hex
+from kdgat.epoch_order import epoch_order
+from kdgat.graph_batch import FORMS, GraphBatch
+from kdgat.graph_shards import Shards
+from kdgat.mapped_file import StoreError
+from kdgat.store_manifest import Manifest
+
+#: Standard CAN IDs have 11 bits.
+_STANDARD_IDS = 1 << 11
+#: What selects graphs: positions, or true for each one that is meant.
+Graphs = Union[Sequence[int], np.ndarray, range, slice]
+
+
+class Store:
+    """The graphs of a dataset: ``len(store)``, ``store[3]`` and ``store[[5, 0, 7]]``, and :meth:`batches`.
+
+    The files are mapped, so a store of any size can be open. A store may be used by several threads, in processes that are forked, and, pickled, in
+    others.
+    """
+
+    def __init__(self, path: Union[str, "os.PathLike[str]"], form: str = "numpy", load: bool = False) -> None:
+        """Opens a store's folder. ``form``: what batches are, one of ``"numpy"``, ``"torch"`` and ``"pyg"`` (PyTorch Geometric).
+
+        ``load`` copies the graphs to memory instead of mapping the files: batches of graphs of many shards are then made faster.
+
+        Raises StoreError, with what was found and what to do, for a folder that is no store, another version, and files that are missing, damaged
+        or truncated. Contents are not compared with their checksums; :meth:`verify` does that.
+        """
+        _check_form(form)
+        self.path = pathlib.Path(path)
+        #: Form of batches.
+        self.form = form
+        self._manifest = Manifest.read(self.path)
+        self._shards = Shards(self.path, self._manifest)
+        self._load = load
+        if load:
+            self._shards.load()
+        #: Known CAN IDs, ascending; the one with number ``i`` is ``vocabulary[i - 1]``. Empty for graphs that are no CAN windows.
+        self.vocabulary: np.ndarray = np.array(self._manifest.vocabulary, np.int64)
+        # The number of each standard ID, and of all others, if no other one is known.
+        self._standard: Optional[np.ndarray] = None
+        if not len(self.vocabulary) or self.vocabulary[-1] < _STANDARD_IDS:
+            self._standard = np.zeros(_STANDARD_IDS + 1, np.int64)
+            self._standard[self.vocabulary] = np.arange(1, len(self.vocabulary) + 1)
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r}, {self.name}, {len(self)} graphs)"
+
+    def __len__(self) -> int:
+        return self._manifest.graphs
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return _reopened, (str(self.path), self.form, self._load, self.digest)
+
+    @property
+    def name(self) -> str:
+        """Name of the dataset."""
+        return self._manifest.name
+
+    @property
+    def digest(self) -> str:
+        """Digest of graphs, splits and vocabulary: 64 hexadecimal digits. Caches of targets belong to it."""
+        return self._manifest.digest
+
+    @property
+    def schema(self) -> Optional[dict]:
+        """Task, targets, and features of nodes and edges, as ``store.json`` has them; ``None`` for CAN windows."""
+        return self._manifest.schema
+
+    @property
+    def features(self) -> str:
+        """The set of features: ``window``, ``rich`` or ``profile`` of CAN windows, or ``columns``."""
+        return self._manifest.features.name
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all graphs."""
+        return sum(shard.nodes for shard in self._manifest.shards)
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all graphs, as stored."""
+        return sum(shard.edges for shard in self._manifest.shards)
+
+    def node_counts(self, graphs: Optional[Graphs] = None) -> np.ndarray:
+        """Number of nodes of these graphs, by default of all, i64 ``[graphs]``."""
+        return self._shards.counts("node_ptr", self._positions(graphs))
+
+    def edge_counts(self, graphs: Optional[Graphs] = None) -> np.ndarray:
+        """Number of edges of these graphs, by default of all, i64 ``[graphs]``."""
+        return self._shards.counts("edge_ptr", self._positions(graphs))
+
+    def labels(self, graphs: Optional[Graphs] = None) -> np.ndarray:
+        """1 for a CAN window with an attack, else 0, i64 ``[graphs]``."""
+        return self._shards.column("label", self._positions(graphs)).astype(np.int64)
+
+    def select(self, split: str, attack: Optional[bool] = None, folder: Optional[str] = None) -> np.ndarray:
+        """Positions of the graphs of a set, i64, ascending: ``"train"``, ``"validation"`` or ``"test"``.
+
+        Of CAN windows these are the program's sets, without training windows that are also in another set; with ``attack`` only those with this
+        label, with ``folder`` only those of a folder of the dataset. Graphs of other kinds are divided by a run, unless the dataset does it.
+        Raises ValueError if it does not.
+        """
+        graphs = self._manifest.select(split, folder)
+        return graphs if attack is None else graphs[self.labels(graphs) == int(attack)]
+
+    def __getitem__(self, graphs: Any) -> Any:
+        """A graph, or a batch of the graphs at several positions, in their order. Raises IndexError for a graph that the store does not have."""
+        if isinstance(graphs, slice) or np.ndim(graphs):
+            return self.batch(graphs)
+        number = operator.index(graphs)
+        batch = self.batch([number + len(self) if number < 0 else number])
+        return batch.get_example(0) if self.form == "pyg" else batch
+
+    def batch(self, graphs: Graphs, form: Optional[str] = None) -> Any:
+        """A batch of the graphs at these positions, in this order. ``form``: instead of the store's own."""
+        return self._in_form(self._positions(graphs), form)
+
+    def plan(
+        self,
+        size: int,
+        shuffle: bool = False,
+        seed: int = 0,
+        epoch: int = 0,
+        graphs: Optional[Graphs] = None,
+        nodes: Optional[int] = None,
+        edges: Optional[int] = None,
+        block: int = 0,
+        buffer: int = 16_384,
+    ) -> List[np.ndarray]:
+        """Positions of the graphs of each batch of an epoch, i64: those that the program makes of the same graphs, settings, seed and epoch.
+
+        Arguments are those of :meth:`batches`. A plan is a sampler for ``torch.utils.data.DataLoader(store, sampler=plan, batch_size=None)``.
+        """
+        for name, value in (("size", size), ("nodes", nodes), ("edges", edges)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: expected a whole number from 1")
+        order = self._positions(graphs)
+        if shuffle:
+            order = epoch_order(order, seed, epoch, block, buffer)
+        limits = [(np.arange(len(order) + 1), size)]
+        for counts, most in ((self.node_counts, nodes), (self.edge_counts, edges)):
+            if most is not None:
+                limits.append((np.concatenate([[0], np.cumsum(counts(order))]), most))
+        batches, begin = [], 0
+        while begin < len(order):
+            ends = [int(np.searchsorted(sums, sums[begin] + most, "right")) - 1 for sums, most in limits]
+            # A graph that is larger than a limit is a batch of its own.
+            end = max(begin + 1, min(ends))
+            batches.append(order[begin:end])
+            begin = end
+        return batches
+
+    def batches(
+        self,
+        size: int,
+        shuffle: bool = False,
+        seed: int = 0,
+        epoch: int = 0,
+        graphs: Optional[Graphs] = None,
+        nodes: Optional[int] = None,
+        edges: Optional[int] = None,
+        block: int = 0,
+        buffer: int = 16_384,
+        workers: int = 0,
+        form: Optional[str] = None,
+    ) -> Iterator[Any]:
+        """Yields the batches of an epoch: at most ``size`` graphs, ``nodes`` nodes and ``edges`` edges each; a larger graph is alone.
+
+        ``shuffle`` puts the graphs into the program's order for this seed and epoch; ``block`` and ``buffer`` are its ``--shuffle-block`` and
+        ``--shuffle-buffer``. ``graphs``: positions, by default all. ``workers``: threads that make batches ahead. ``form``: instead of the
+        store's own.
+        """
+        plan = self.plan(size, shuffle, seed, epoch, graphs, nodes, edges, block, buffer)
+        _check_form(form or self.form)
+        if workers < 0:
+            raise ValueError(f"workers={workers}: expected a whole number from 0")
+        return self._made(plan, workers, form)
+
+    def _made(self, plan: List[np.ndarray], workers: int, form: Optional[str]) -> Iterator[Any]:
+        if not workers:
+            for graphs in plan:
+                yield self._in_form(graphs, form)
+            return
+        pool = concurrent.futures.ThreadPoolExecutor(workers, "kdgat-batches")
+        waiting: collections.deque = collections.deque()
+        try:
+            for graphs in plan:
+                waiting.append(pool.submit(self._in_form, graphs, form))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def verify(self) -> None:
+        """Reads every byte of the shards and compares their checksums. Raises StoreError with the first shard that differs."""
+        for number, entry in enumerate(self._manifest.shards):
+            found = blake3_hex(self._shards.content(number))
+            if found != entry.blake3:
+                raise self._shards.damaged(number, f"its checksum is {found}, the manifest says {entry.blake3}")
+
+    def _positions(self, graphs: Optional[Graphs]) -> np.ndarray:
+        """Checked positions, i64 ``[graphs]``."""
+        if graphs is None or isinstance(graphs, slice):
+            return np.arange(len(self), dtype=np.int64)[slice(None) if graphs is None else graphs]
+        positions = np.asarray(graphs)
+        if positions.dtype == bool and positions.shape == (len(self),):
+            return np.flatnonzero(positions)
+        if positions.size == 0:
+            return np.zeros(0, np.int64)
+        if positions.ndim != 1 or positions.dtype.kind not in "iu":
+            raise TypeError(f"graphs of type {positions.dtype} and shape {list(positions.shape)}: expected positions [graphs]")
+        outside = positions[(positions < 0) | (positions >= len(self))]
+        if len(outside):
+            raise IndexError(f"graph {outside[0]} does not exist: {self.path} has {len(self)} graphs (0 to {len(self) - 1})")
+        return positions.astype(np.int64)
+
+    def _in_form(self, graphs: np.ndarray, form: Optional[str] = None) -> Any:
+        form = form or self.form
+        _check_form(form)
+        return self._assembled(graphs).in_form(form, self._manifest.features.node_targets > 0)
+
+    def _assembled(self, graphs: np.ndarray) -> GraphBatch:
+        """A batch of graphs by whole columns."""
+        features = self._manifest.features
+        if not features.nodes:
+            raise StoreError(
+                f"{self.path} has frames instead of features, which the program computes with the profile of a car; build a store with "
+                "--features window or --features rich"
+            )
+        rows = self._shards.rows(graphs)
+        batch = GraphBatch(
+            graph=graphs.copy(),
+            x=rows.of_nodes("node_features"),
+            edge_index=rows.edge_index(),
+            batch=np.repeat(np.arange(len(graphs)), rows.node_counts),
+            ptr=rows.node_ptr,
+            edge_ptr=rows.edge_ptr,
+            edge_attr=rows.of_edges("edge_features") if features.edges else None,
+        )
+        self._add_targets(batch, rows)
+        if features.is_can:
+            batch.can_id = rows.of_nodes("can_id").astype(np.int64)
+            batch.id_number = self._numbers(batch.can_id)
+        if features.positions:
+            batch.pos = rows.of_nodes("position")
+            batch.z = rows.of_nodes("kind").astype(np.int64)
+            batch.force = rows.of_nodes("force") if features.forces else None
+            batch.cell = rows.of_graphs("cell").reshape(-1, 3, 3) if features.cells else None
+        return batch
+
+    def _add_targets(self, batch: GraphBatch, rows: Any) -> None:
+        features = self._manifest.features
+        is_class = features.task == "classification"
+        if features.is_can:
+            batch.y = rows.of_graphs("label").astype(np.int64)
+        elif features.targets:
+            values = rows.of_graphs("graph_targets")
+            if is_class:
+                batch.y = values.astype(np.int64)
+            elif features.exact:
+                batch.y = (values.astype(np.float64) + rows.of_graphs("target_rests")).reshape(-1, features.targets)
+            else:
+                batch.y = values.reshape(-1, features.targets)
+        elif features.node_targets:
+            values = rows.of_nodes("node_targets").reshape(-1, features.node_targets)
+            if is_class:
+                values = np.where(np.isnan(values[:, 0]), -1, values[:, 0]).astype(np.int64)
+            batch.y = values
+
+    def _numbers(self, can_ids: np.ndarray) -> np.ndarray:
+        """Numbers of CAN IDs in the vocabulary, 0 for an unknown one."""
+        if self._standard is not None:
+            return self._standard.take(can_ids, mode="clip")
+        at = np.minimum(np.searchsorted(self.vocabulary, can_ids), len(self.vocabulary) - 1)
+        return np.where(self.vocabulary[at] == can_ids, at + 1, 0)
+
+
+def _check_form(form: str) -> None:
+    if form not in FORMS:
+        raise ValueError(f"form={form!r}: expected {', '.join(map(repr, FORMS))}")
+
+
+def _reopened(path: str, form: str, load: bool, digest: str) -> Store:
+    """The store that another process had open. Raises StoreError if it is another one by now."""
+    store = Store(path, form, load)
+    if store.digest != digest:
+        raise StoreError(f"{path} is another store than before, with the digest {store.digest} instead of {digest}; open it again")
+    return store
