@@ -121,7 +121,7 @@ class Targets:
         if not found.all():
             raise StoreError(
                 f"{self.path} has no targets of {self._unit} {int(np.asarray(graphs)[~found][0])}, but of {int(found.sum())} of the {len(found)} that are "
-                "read; `kdgat teachers cache` computes those that a training needs"
+                "read; a training with `--teacher-cache disk`, or `kdgat teachers cache`, adds those that it needs"
             )
         nodes = self._nodes_before(numbers + 1) - self._nodes_before(numbers)
         sizes = (nodes * self._widths["nodes"] + self._widths["graphs"]) * self._dtype.itemsize + _CHECKSUM_BYTES
@@ -164,8 +164,8 @@ class Targets:
             end -= _CHECKSUM_BYTES
             if crc32(view[begin:end], crc32(pack(number))) != int.from_bytes(view[end : end + _CHECKSUM_BYTES], "little"):
                 raise StoreError(
-                    f"the record of {self._unit} {number % max(1, len(self))} in {self.path} is damaged (its checksum is wrong); `kdgat teachers cache`, or the "
-                    "training, computes it again"
+                    f"the record of {self._unit} {number % max(1, len(self))} in {self.path} is damaged (its checksum is wrong); a training with this "
+                    "cache, or `kdgat teachers cache`, computes it again"
                 )
 
     @property

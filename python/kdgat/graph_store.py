@@ -246,12 +246,12 @@ class Store:
         rows = self._shards.rows(graphs)
         batch = GraphBatch(
             graph=graphs.copy(),
-            x=rows.of_nodes("node_features"),
+            x=rows.of_nodes("node_features").reshape(-1, features.nodes),
             edge_index=rows.edge_index(),
             batch=np.repeat(np.arange(len(graphs)), rows.node_counts),
             ptr=rows.node_ptr,
             edge_ptr=rows.edge_ptr,
-            edge_attr=rows.of_edges("edge_features") if features.edges else None,
+            edge_attr=rows.of_edges("edge_features").reshape(-1, features.edges) if features.edges else None,
         )
         self._add_targets(batch, rows)
         if features.is_can:

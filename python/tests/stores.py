@@ -29,12 +29,14 @@ class SmallGraphs:
         """``sizes``: nodes and edges of each graph. ``kind``: ``window``, or ``classes``, ``numbers``, ``node-classes`` or ``space`` of other graphs."""
         random = np.random.default_rng(seed)
         self.kind, self.graphs = kind, []
+        # Features of nodes and of edges, of graphs that are no windows.
+        self.features = (1, 1) if kind == "node-classes" else (3, 2)
         for nodes, edges in sizes:
             ends = np.sort(random.integers(0, max(1, nodes * nodes), edges)) if nodes else np.zeros(0, np.int64)
             graph = {
                 "can_id": np.sort(random.choice(3000, nodes, replace=False)).astype("<u4"),
-                "node_features": random.random((nodes, 10 if kind == "window" else 3)).astype("<f4"),
-                "edge_features": random.random((edges, 11 if kind == "window" else 2)).astype("<f4"),
+                "node_features": _columns(random.random((nodes, 10 if kind == "window" else self.features[0])).astype("<f4")),
+                "edge_features": _columns(random.random((edges, 11 if kind == "window" else self.features[1])).astype("<f4")),
                 "edge_source": (ends % max(1, nodes)).astype("<u2"),
                 "edge_target": (ends // max(1, nodes)).astype("<u2"),
                 "label": np.array([random.integers(2)], "u1"),
@@ -43,7 +45,7 @@ class SmallGraphs:
                 graph["graph_targets"] = np.array([random.integers(3)], "<f4")
             if kind in ("numbers", "space"):
                 columns = 2 if kind == "numbers" else 1
-                graph["graph_targets"] = random.random((1, columns)).astype("<f4").reshape((1, columns) if columns > 1 else 1)
+                graph["graph_targets"] = _columns(random.random((1, columns)).astype("<f4"))
                 graph["target_rests"] = (random.random(graph["graph_targets"].shape) * 1e-9).astype("<f4")
             if kind == "node-classes":
                 graph["node_targets"] = np.where(random.random(nodes) < 0.3, np.nan, random.integers(0, 4, nodes)).astype("<f4")
@@ -87,7 +89,7 @@ class SmallGraphs:
     def _columns(self) -> dict:
         is_space = self.kind == "space"
         targets = {"classes": 1, "numbers": 2, "space": 1}.get(self.kind, 0)
-        columns = {"nodes": 3, "edges": 2, "targets": targets, "node_targets": int(self.kind == "node-classes")}
+        columns = {"nodes": self.features[0], "edges": self.features[1], "targets": targets, "node_targets": int(self.kind == "node-classes")}
         if is_space:
             columns["space"] = {"positions": True, "cells": True, "forces": True}
         return {**columns, "exact_targets": True} if self.kind in ("numbers", "space") else columns
@@ -102,6 +104,11 @@ class SmallGraphs:
         nodes, edges = (int(count.sum()) for count in counts)
         sizes = {"graphs": len(graphs), "nodes": nodes, "edges": edges, "bytes": len(content)}
         return {"name": path.name, "first_graph": first, **sizes, "blake3": blake3_hex(content)}
+
+
+def _columns(values: np.ndarray) -> np.ndarray:
+    """Values of one column have one dimension in a file."""
+    return values[:, 0] if values.shape[1] == 1 else values
 
 
 def _width(name: str) -> int:

@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import pathlib
 import pickle
+import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -135,7 +137,8 @@ class Batches(Files):
                 pairs += [(batch.pos[nodes], "position"), (batch.force[nodes], "force"), (batch.z[nodes], "kind")]
                 pairs.append((batch.cell[place].reshape(1, 9), "cell"))
             for found, name in pairs:
-                self.assertTrue(np.array_equal(found, graph[name]), name)
+                self.assertTrue(np.array_equal(found, graph[name].reshape(found.shape)), name)
+            self.assertEqual((batch.x.ndim, batch.edge_attr.ndim), (2, 2))
 
     def test_batches_have_the_graphs_of_the_store_whatever_shards_they_are_in(self):
         orders = [range(30), range(5, 9), [29, 0, 11, 11, 17], range(29, -1, -1), [11], []]
@@ -188,6 +191,18 @@ class Batches(Files):
         manifest = json.loads((path / "store.json").read_text())
         (path / "store.json").write_text(json.dumps({**manifest, "given_splits": "tvx" * 10}))
         self.assertEqual(kdgat.Store(path).select("validation").tolist(), list(range(1, 30, 3)))
+
+    def test_readers_import_no_pytorch(self):
+        path = SmallGraphs(sizes()).write(self.folder / "store")
+        targets_file(self.folder / "t", [("logits", "graphs", 2)], np.ones(30, int), "other")
+        code = (
+            "import sys, kdgat; path, targets = sys.argv[1:]\n"
+            "[batch.x.sum() for batch in kdgat.Store(path).batches(7, shuffle=True)]\n"
+            "kdgat.Targets(targets).rows([1]), kdgat.NodeStore, kdgat.StoreError\n"
+            "sys.exit('torch' in sys.modules)"
+        )
+        done = subprocess.run([sys.executable, "-c", code, path, self.folder / "t"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_tensors_share_the_arrays_and_never_the_file(self):
         store = kdgat.Store(SmallGraphs(sizes(), kind="classes").write(self.folder / "store"))

@@ -1,6 +1,9 @@
 """Snippets of docs/python.md and of the README, and the examples."""
 
+import contextlib
 import importlib.util
+import io
+import json
 import os
 import pathlib
 import re
@@ -9,11 +12,13 @@ import sys
 import types
 import unittest
 
+import numpy as np
 import torch
 from torch import nn
 
 import kdgat
 from kdgat.rows import Encoding
+from stores import SmallGraphs, node_file, targets_file
 
 torch.set_num_threads(1)
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -66,6 +71,27 @@ class Snippets(unittest.TestCase):
                 exec(compile(code, page, "exec"), space)
             self.assertTrue(torch.isfinite(space["loss"]), page)
 
+    def test_snippets_on_stores_run(self):
+        """On small stores with the names that the page has for larger ones."""
+        stores = pathlib.Path("stores")
+        path = SmallGraphs([(graph % 5 + 1, graph % 7) for graph in range(40)], kind="classes").write(stores / "PROTEINS-4fd037250b0e")
+        store = kdgat.Store(path)
+        (stores / "targets").mkdir()
+        cache = stores / "targets" / "PROTEINS-acf131617bcc-e41f066d8cb9-f32.targets"
+        targets_file(cache, [("logits", "graphs", 3)], store.node_counts(), store.digest, missing=[4])
+        ring = {"indptr": np.arange(0, 41, 2).astype("<u8"), "indices": np.zeros(40, "<u4"), "features": np.ones((20, 3), "<f4")}
+        ring["indices"] = np.sort((np.arange(20)[:, None] + [1, 19]) % 20, axis=1).astype("<u4").reshape(-1)
+        node_file(stores / "cora-d4d49a3a4da4.kdgat-nodes", {**ring, "labels": np.zeros(20, "<i4")}, "dense", 3)
+        found = snippets("docs/python-data.md")
+        self.assertEqual(len(found), 4)
+        space: dict = {}
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            for code in found:
+                exec(compile(code, "docs/python-data.md", "exec"), space)
+        self.assertIn("40 classification", printed.getvalue())
+        self.assertEqual(space["logits"].shape, (7, 3))
+        self.assertEqual(space["sample"].layers[-1].num_targets, 3)
+
     def test_the_bytes_of_a_token_are_those_of_the_page(self):
         encoding = Encoding("logits", (32_000,), True, "f32", 64, (1.0, 2.0, 4.0))
         self.assertIn(f"{encoding.row_bytes} bytes a token with up to 65,536 classes", (REPOSITORY / "docs/python.md").read_text())
@@ -91,6 +117,16 @@ class Examples(unittest.TestCase):
     def test_graphs(self):
         said = self.run_example("torch_geometric", "graphs.py", "--graphs", "64", "--epochs", "2")
         self.assertIn("64 of 128 items from the cache (50.0 %)", said)
+
+    def test_gat_on_a_store(self):
+        path = SmallGraphs([(graph % 5 + 1, graph % 7) for graph in range(40)], kind="classes").write(pathlib.Path("gat-store"))
+        manifest = json.loads((path / "store.json").read_text())
+        manifest["schema"]["targets"] = [{"name": "class", "classes": ["a", "b", "c"]}]
+        (path / "store.json").write_text(json.dumps(manifest))
+        store = kdgat.Store(path)
+        targets_file(pathlib.Path("gat.targets"), [("logits", "graphs", 3)], store.node_counts(), store.digest, missing=range(30, 40))
+        said = self.run_example("torch_geometric", "gat.py", "gat-store", "gat.targets", "--epochs", "2")
+        self.assertIn("30 graphs with targets, 10 held out", said)
 
     def test_image_classifier(self):
         said = self.run_example("", "image_classifier.py", "--images", "128", "--epochs", "2", "--workers", "1")

@@ -109,6 +109,11 @@ fn weights_come_and_go_in_order() {
 }
 
 #[test]
+fn stores_and_cached_targets_are_read() {
+    run("test_data", &[]);
+}
+
+#[test]
 fn snippets_of_the_page_and_examples_run() {
     run("test_documents", &[]);
 }
@@ -120,6 +125,7 @@ fn the_program_answers_in_python() {
     let program = Path::new(env!("CARGO_BIN_EXE_kdgat")).parent().unwrap();
     let others = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths([program.to_owned()].into_iter().chain(std::env::split_paths(&others))).unwrap();
+    run("test_program_data", &[("PATH", Path::new(&path))]);
     let attacked = std::fs::read_dir(dataset().join("test_01_known_attack")).unwrap();
     let log = attacked.map(|log| log.unwrap().path()).min().unwrap();
     let folder = place.path("");
