@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import struct
+import weakref
 import zlib
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -57,10 +58,13 @@ class Targets:
         """
         self.path = pathlib.Path(path)
         self._store = store
+        if self.path.is_dir():
+            raise StoreError(f"{self.path} is a folder, expected a file *.targets in it; what kdgat.Teacher has cached in a folder is read by its `targets`")
         try:
-            self._file = open(self.path, "rb", buffering=0)
+            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise StoreError(f"cannot open the cache of targets {self.path}: {error.strerror}") from error
+        weakref.finalize(self, os.close, self._file)
         #: What the targets depend on: digests of weights, architecture, dataset and numbers of nodes, and the precision.
         self.key: Dict[str, str] = {}
         header_end = self._read_header()
@@ -70,7 +74,7 @@ class Targets:
         #: Numbers of a record by node and by graph.
         self._widths = {per: sum(output.columns for output in self.outputs if output.per == per) for per in ("nodes", "graphs")}
         self._table = _whole_pages(header_end)
-        self._size = os.fstat(self._file.fileno()).st_size
+        self._size = os.fstat(self._file).st_size
         #: First node of each record, and their number, i64 ``[records + 1]``; ``None`` if no output has rows of nodes.
         self._node_starts: Optional[np.ndarray] = None
         self._graphs, self.views = self._checked_size()
@@ -150,7 +154,7 @@ class Targets:
         try:
             while len(part):
                 # At most 2 GiB a call.
-                read = os.preadv(self._file.fileno(), [part], offset)
+                read = os.preadv(self._file, [part], offset)
                 if read == 0:
                     break
                 part, offset = part[read:], offset + read
@@ -199,7 +203,7 @@ class Targets:
 
     def _read_header(self) -> int:
         """Reads the key. Returns the end of the header in bytes."""
-        prefix = os.pread(self._file.fileno(), _PREFIX.size, 0)
+        prefix = os.pread(self._file, _PREFIX.size, 0)
         if len(prefix) < _PREFIX.size:
             raise self._damaged("it is shorter than a header")
         magic, version, length, checksum, _ = _PREFIX.unpack(prefix)
@@ -209,7 +213,7 @@ class Targets:
             raise self._damaged(f"it has format version {version}, this kdgat reads {_VERSION}")
         if length > _LONGEST_HEADER_BYTES:
             raise self._damaged(f"its header claims {length} bytes")
-        header = os.pread(self._file.fileno(), length, _PREFIX.size)
+        header = os.pread(self._file, length, _PREFIX.size)
         if len(header) < length:
             raise self._damaged("its header is cut off")
         if zlib.crc32(header) != checksum:
@@ -269,7 +273,7 @@ class Targets:
 
     def _read_filled(self) -> np.ndarray:
         """True for each record that is written."""
-        table = os.pread(self._file.fileno(), len(self) * self.views, self._table)
+        table = os.pread(self._file, len(self) * self.views, self._table)
         if len(table) < len(self) * self.views:
             raise self._damaged("it is cut off")
         return np.frombuffer(table, np.uint8) == 1

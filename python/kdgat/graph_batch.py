@@ -99,9 +99,9 @@ class GraphBatch:
         if y_of_nodes is None:
             y_of_nodes = self.y is not None and len(self.y) != self.num_graphs
         of_graphs = {"graph", "cell"} if y_of_nodes else {"graph", "cell", "y"}
-        batch_type = _batch_type()
-        # `Batch(...)` makes a class for each batch, which takes longer than the rest.
-        batch = type.__call__(batch_type, **tensors)
+        # `Batch(...)` makes a class for each batch and checks each tensor, which takes longer than the rest.
+        batch = type.__call__(_batch_type())
+        batch._store._mapping.update(tensors)
         rows = {name: edges if name.startswith("edge_") else graphs if name in of_graphs else nodes for name in tensors}
         # What `Batch.from_data_list` keeps for `to_data_list`.
         unchanged = torch.zeros(self.num_graphs, dtype=torch.int64)

@@ -114,21 +114,20 @@ class Shards:
         """The parts of graphs that are in these shards, ascending."""
         begins = [0, *(np.flatnonzero(of[1:] != of[:-1]) + 1).tolist()] if len(of) else []
         numbers = of[begins].tolist() if begins else []
-        return [_Part(*part) for part in zip(numbers, map(self._part, numbers), begins, [*begins[1:], len(of)])]
+        return [_Part(*part) for part in zip(numbers, map(self._shard, numbers), begins, [*begins[1:], len(of)])]
+
+    def only(self) -> Union[_Shard, _Loaded, None]:
+        """The shard that has all graphs, if there is one."""
+        return self._loaded or (self._shard(0) if len(self._ends) == 1 else None)
 
     def find(self, graphs: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
         """Shard of each graph, and its position there."""
-        if self._loaded is not None:
-            return np.zeros(len(graphs), np.int64), graphs
         of = np.searchsorted(self._ends, graphs, "right")
         return of, graphs - self._first[of] if len(graphs) else graphs
 
     def number_of(self, graph: int) -> int:
         """Number of the shard of a graph."""
         return int(np.searchsorted(self._ends, graph, "right"))
-
-    def _part(self, number: int) -> Union[_Shard, _Loaded]:
-        return self._loaded or self._shard(number)
 
     def _shard(self, number: int) -> _Shard:
         if self._process != os.getpid():
@@ -195,13 +194,21 @@ class _Sorted:
 
     def __init__(self, shards: Shards, graphs: np.ndarray) -> None:
         self.shards = shards
-        of, self.graphs = shards.find(graphs)
         #: Position in the batch of each sorted graph; ``None`` if the batch is sorted.
         self.order: Optional[np.ndarray] = None
-        if bool((of[1:] < of[:-1]).any()):
-            self.order = np.argsort(of, kind="stable")
-            of, self.graphs = of[self.order], self.graphs[self.order]
-        self.parts = shards.parts(of)
+        only = shards.only() if len(graphs) else None
+        if only is not None:
+            self.graphs, self.parts = graphs, [_Part(0, only, 0, len(graphs))]
+        else:
+            of, self.graphs = shards.find(graphs)
+            if bool((of[1:] < of[:-1]).any()):
+                self.order = np.argsort(of, kind="stable")
+                of, self.graphs = of[self.order], self.graphs[self.order]
+            self.parts = shards.parts(of)
+        # The places of the ends of each graph in a column of pointers.
+        self._pairs = self.graphs[:, None] + np.arange(2)
+        #: True for adjacent graphs of one shard, whose rows are ranges.
+        self.is_range = len(self.parts) == 1 and bool((self.graphs[1:] - self.graphs[:-1] == 1).all())
 
     def in_order(self, values: np.ndarray) -> np.ndarray:
         """Values of sorted graphs in the order of the batch."""
@@ -218,14 +225,11 @@ class _Sorted:
 
     def spans_of(self, pointers: str) -> Tuple[np.ndarray, np.ndarray]:
         """First item in the shard, and number of items, of each sorted graph."""
-        starts, ends = np.empty((2, len(self.graphs)), np.uint64)
-        after = self.graphs + 1
+        ends = np.empty((len(self.graphs), 2), np.uint64)
         for part in self.parts:
-            column = part.shard.columns[pointers]
-            column.take(self.graphs[part.begin : part.end], 0, starts[part.begin : part.end], "clip")
-            column.take(after[part.begin : part.end], 0, ends[part.begin : part.end], "clip")
-        starts = starts.view(np.int64)
-        return starts, ends.view(np.int64) - starts
+            part.shard.columns[pointers].take(self._pairs[part.begin : part.end], 0, ends[part.begin : part.end], "clip")
+        ends = ends.view(np.int64)
+        return ends[:, 0], ends[:, 1] - ends[:, 0]
 
     def gathered(self, name: str, rows: Rows, borders: List[int]) -> np.ndarray:
         """Rows of a column; those of a part's graphs are ``rows[borders[i]:borders[i + 1]]``, numbers in its shard."""
@@ -252,9 +256,8 @@ class _Items:
         # Items of the sorted graphs, and where those of each graph of the batch are among them.
         ends = self.ptr if graphs.order is None else _ends(counts)
         self._borders = [int(ends[part.begin]) for part in graphs.parts] + [int(ends[-1])]
-        is_range = len(graphs.parts) == 1 and bool((starts[1:] - starts[:-1] == counts[:-1]).all())
-        first = int(starts[0]) if is_range else 0
-        self._rows: Rows = slice(first, first + self._borders[-1]) if is_range else spelled_out(starts, counts, ends)
+        first = int(starts[0]) if graphs.is_range else 0
+        self._rows: Rows = slice(first, first + self._borders[-1]) if graphs.is_range else spelled_out(starts, counts, ends)
         self._order = None if graphs.order is None else spelled_out(graphs.in_order(ends[:-1]), self.counts, self.ptr)
 
     def gathered(self, name: str) -> np.ndarray:

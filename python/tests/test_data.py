@@ -373,6 +373,7 @@ class CachedTargets(Files):
         targets_file(self.path, [("logits", "graphs", 2)], self.counts + 1, self.store.digest)
         self.refuses("other numbers of nodes", open_)
         self.refuses("cannot open the cache of targets", lambda: kdgat.Targets(self.folder / "none"))
+        self.refuses("is a folder, expected a file", lambda: kdgat.Targets(self.folder))
 
     def test_records_that_are_written_later_are_found(self):
         targets_file(self.path, [("logits", "graphs", 2)], self.counts, self.store.digest, missing=range(30))
