@@ -134,9 +134,9 @@ class NodeStore:
         ends, columns, values = self.sparse_features
         counts = ends[positions + 1] - ends[positions]
         places = spelled_out(ends[positions], counts, np.concatenate([[0], np.cumsum(counts)]))
-        rows = np.zeros((len(positions), self.num_features), np.float32)
-        rows[np.repeat(np.arange(len(positions)), counts), columns[places]] = values[places]
-        return rows
+        rows = np.zeros(len(positions) * self.num_features, np.float32)
+        rows[np.repeat(np.arange(len(positions)) * self.num_features, counts) + columns[places]] = values[places]
+        return rows.reshape(len(positions), self.num_features)
 
     def edge_index(self) -> np.ndarray:
         """Source and target of all edges, i64 ``[2, edges]``, as PyTorch Geometric has them: a copy."""
