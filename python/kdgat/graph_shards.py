@@ -27,20 +27,12 @@ class _Shard:
         self.file = file
         self.columns = {name: file.array(place.dtype, place.shape, place.offset) for name, place in places.items()}
 
-    def is_cut_off(self) -> bool:
-        """True if the file has become shorter."""
-        return self.file.is_cut_off()
-
 
 class _Loaded:
     """The columns of all shards in memory, as those of one shard."""
 
     def __init__(self, columns: Dict[str, np.ndarray]) -> None:
         self.columns = columns
-
-    def is_cut_off(self) -> bool:
-        """False: no file is read any more."""
-        return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +57,7 @@ class Shards:
         self._mapped: Dict[int, _Shard] = {}
         self._lock, self._process = threading.Lock(), os.getpid()
         self._layout = _layout(manifest)
+        self._opened = _identity(folder)
         self._places = [self._checked(number, entry) for number, entry in enumerate(manifest.shards)]
         self._loaded: Optional[_Loaded] = None
 
@@ -73,7 +66,7 @@ class Shards:
         if self._loaded is not None or not self._manifest.shards:
             return
         columns = {}
-        for name, (dtype, width, kind) in self._layout.items():
+        for name, (_, _, kind) in self._layout.items():
             parts = [self._shard(number).columns[name] for number in range(len(self._manifest.shards))]
             if kind == "ends":
                 before = np.cumsum([0] + [int(part[-1]) for part in parts[:-1]]).astype(np.uint64)
@@ -136,21 +129,30 @@ class Shards:
         with self._lock:
             shard = self._mapped.pop(number, None)
             if shard is None:
-                entry = self._manifest.shards[number]
-                try:
-                    file = MappedFile(self._folder / entry.name)
-                except OSError as error:
-                    raise self.damaged(number, f"it cannot be opened any more: {error.strerror}") from error
-                if file.size != entry.bytes:
-                    raise self.damaged(number, f"it has {file.size} bytes, the manifest says {entry.bytes}")
-                shard = _Shard(file, self._places[number])
+                shard = _Shard(self._file(number), self._places[number])
             # The last one of the dictionary is the one used last.
             self._mapped[number] = shard
             while len(self._mapped) > _MOST_MAPPED:
                 del self._mapped[next(iter(self._mapped))]
-        if shard.is_cut_off():
+        if shard.file.is_cut_off():
             raise self.damaged(number, f"it has fewer bytes than the {self._manifest.shards[number].bytes} of the manifest")
         return shard
+
+    def _file(self, number: int) -> MappedFile:
+        """Maps a shard of the folder that was opened, not of a store that has been built in its place since."""
+        entry = self._manifest.shards[number]
+        path = self._folder / entry.name
+        try:
+            if _identity(self._folder) != self._opened:
+                raise StoreError(f"{self._folder} has been replaced since it was opened; open it again")
+            file = MappedFile(path)
+        except FileNotFoundError:
+            raise self.damaged(number, "the file is missing") from None
+        except OSError as error:
+            raise StoreError(f"cannot map {path}: {error.strerror}") from error
+        if file.size != entry.bytes:
+            raise self.damaged(number, f"it has {file.size} bytes, the manifest says {entry.bytes}")
+        return file
 
     def _checked(self, number: int, entry: ShardEntry) -> Dict[str, Place]:
         """Places of the columns of a shard. Raises StoreError if they are not those of the manifest."""
@@ -317,6 +319,12 @@ def spelled_out(starts: np.ndarray, counts: np.ndarray, ends: np.ndarray) -> np.
     numbers = (starts - ends[:-1]).repeat(counts)
     numbers += np.arange(len(numbers))
     return numbers
+
+
+def _identity(folder: pathlib.Path) -> Tuple[int, int]:
+    """Device and number of a folder."""
+    status = folder.stat()
+    return status.st_dev, status.st_ino
 
 
 def _layout(manifest: Manifest) -> Dict[str, Tuple[np.dtype, int, str]]:

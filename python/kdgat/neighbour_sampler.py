@@ -7,7 +7,7 @@ Floyd 1987), long ones independently, and again if two positions coincide. Here 
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 import numpy as np
 

@@ -279,12 +279,17 @@ class Batches(Files):
         (self.folder / "store" / shard).write_bytes(content[:-1] + b"\x07")
         self.refuses("its checksum is", store.verify)
 
-    def test_a_store_that_is_cut_off_while_it_is_in_use_is_an_error(self):
+    def test_a_store_that_is_cut_off_or_replaced_while_it_is_in_use_is_an_error(self):
         path = SmallGraphs(sizes()).write(self.folder / "store", 1)
         store = kdgat.Store(path)
         store[[3]]
         os.truncate(path / "shard-00000.safetensors", 4096)
         self.refuses("it has fewer bytes than the [0-9]+ of the manifest", lambda: store[[3]])
+        path = SmallGraphs(sizes()).write(self.folder / "replaced")
+        store = kdgat.Store(path)
+        os.rename(path, self.folder / "old")
+        SmallGraphs(sizes(), seed=4).write(path)
+        self.refuses("has been replaced since it was opened; open it again", lambda: store[[3]])
 
     def test_a_store_works_in_loaders_of_forked_and_of_spawned_processes(self):
         path = SmallGraphs(sizes()).write(self.folder / "store")
