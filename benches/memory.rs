@@ -16,7 +16,6 @@ use kdgat::graph::{AssembleOptions, Loader, LoaderOptions, Store, shuffled_batch
 use kdgat::memory::Meter;
 use kdgat::memory::budget::{MemoryBudget, Shape, WorstBatches};
 use kdgat::memory::probe::Probe;
-use kdgat::memory_plan::estimate::{Circumstances, ComparedLayers, estimate};
 use kdgat::torch::allocator::Phase;
 use tch::Device;
 
@@ -124,6 +123,7 @@ fn measure(
         graphs: &all,
         size_of: &|graph| size_of(store, graph),
         cap: graphs,
+        burst,
         waiting_batches: WAITING,
         adam: ADAM,
         precision: None,
@@ -131,20 +131,6 @@ fn measure(
     }
     .measure()?;
     let whole = shape_of(store, &all);
-    let circumstances = Circumstances {
-        cuda: false,
-        fused: true,
-        checkpointing: false,
-        offload_optimizer: false,
-        burst,
-        waiting_batches: WAITING,
-        nodes_per_graph: whole.nodes / whole.graphs,
-        resident_teacher: true,
-        teacher_counted: false,
-        compared: ComparedLayers { latents: true, hints: false },
-    };
-    let closed = estimate(&student, distills.then_some(teacher).as_slice(), &circumstances)?;
-
     let meter = Meter::new(device);
     meter.release_kept();
     meter.reset_peak();
@@ -157,16 +143,14 @@ fn measure(
     if options.tables {
         let worst = WorstBatches::uniform(whole.nodes / whole.graphs, whole.edges / whole.graphs, graphs);
         eprintln!("{name}: {:.1} MiB", actual / MIB);
-        eprintln!("measured\n{}static\n{}", measured.table(graphs, &worst), closed.table(graphs, &worst));
+        eprintln!("measured\n{}", measured.table("graphs", graphs, &worst));
         let host = meter.read().host;
         let at_peak =
             Phase::ALL.map(|phase| format!("{} {:.1}", phase.name(), phase.of(&host.phases_at_peak) as f64 / MIB));
         eprintln!("actual, MiB: {}\n", at_peak.join(", "));
     }
-    for (metric, budget) in [("measured / actual", &measured), ("static / actual", &closed)] {
-        let ratio = predicted(budget) / actual;
-        rows.add(&name, (metric, "ratio"), ratio, Some(("actual MiB", actual / MIB, ratio)));
-    }
+    let ratio = predicted(&measured) / actual;
+    rows.add(&name, ("measured / actual", "ratio"), ratio, Some(("actual MiB", actual / MIB, ratio)));
     Ok(())
 }
 

@@ -33,5 +33,4 @@ pub use kdgat_train::{interrupt, memory, notices};
 
 pub mod cli;
 pub mod doctor;
-pub mod memory_plan;
 pub mod stage;

@@ -9,14 +9,13 @@ use clap::{Args, Subcommand};
 use super::output;
 use super::settings::Settings;
 use crate::config::Reader;
-use crate::memory_plan::plan;
-use crate::stage::{PlannedGraph, PlannedSize, StageError, plan_memory, plan_nodes};
+use crate::stage::{PlannedGraph, PlannedSize, StageError, memory_table, overlays, plan_memory, plan_nodes};
 
 #[derive(Debug, Subcommand)]
 pub enum MemoryCommand {
-    /// Print the memory that each component needs, recommended settings, and, if it does not fit, ways to make it fit
+    /// Print the memory that each component needs, the batch that fits, and settings that need less, from measured steps
     Plan(PlanArgs),
-    /// Print recommended settings for GPUs with 4 to 141 GB
+    /// Print settings for memory of 4 to 141 GB: CAN windows, and networks that read positions
     Table {
         /// Print the overlays presets/gpu-*.toml instead of the table
         #[arg(long)]
@@ -87,16 +86,11 @@ pub fn run(command: MemoryCommand) -> Result<ExitCode> {
             });
             plan_memory(&args.settings.load_reading(Reader::Plan)?.config, size)?
         }
-        MemoryCommand::Table { overlays } => {
-            let rows = plan::table()?;
-            match overlays {
-                true => rows
-                    .iter()
-                    .map(|row| format!("# presets/gpu-{}gb.toml\n{}\n", row.gigabytes, row.overlay()))
-                    .collect(),
-                false => plan::describe_table(&rows),
-            }
-        }
+        MemoryCommand::Table { overlays: true } => overlays()?
+            .iter()
+            .map(|row| format!("# presets/gpu-{}gb.toml\n{}\n", row.gigabytes, row.overlay()))
+            .collect(),
+        MemoryCommand::Table { overlays: false } => memory_table()?,
     };
     output::write(&text)?;
     Ok(ExitCode::SUCCESS)

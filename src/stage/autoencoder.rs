@@ -1,5 +1,7 @@
 //! Trains a VGAE on attack-free CAN windows: a teacher alone, or a student that learns from a teacher.
 
+use tch::Device;
+
 use super::epochs::{Epochs, Graphs};
 use super::outcome::Outcome;
 use super::run::{Prepared, Run};
@@ -17,7 +19,7 @@ use crate::train::trainable::Trainable;
 /// A VGAE of CAN windows.
 pub struct WindowAutoencoder<'a> {
     config: &'a Config,
-    data: Data,
+    pub(super) data: Data,
     graphs: Graphs,
     architecture: VgaeConfig,
 }
@@ -49,6 +51,10 @@ impl<'a> Workload<'a> for WindowAutoencoder<'a> {
         Opened { config: self.config, stage: Stage::Autoencoder, origin: self.data.origin() }
     }
 
+    fn architecture(&self) -> Architecture {
+        Architecture::Vgae(self.architecture.clone())
+    }
+
     fn find_teacher(&mut self) -> Result<TeacherSource, StageError> {
         Ok(TeacherSource::network(teacher::find(self.config, Stage::Autoencoder, &self.data)?))
     }
@@ -57,17 +63,8 @@ impl<'a> Workload<'a> for WindowAutoencoder<'a> {
         Ok(Epochs::of_all(self.config, self.graphs.clone()))
     }
 
-    fn new_student(&self, teacher: &TeacherSource) -> Result<NewStudent<VgaeObjective>, StageError> {
-        let (config, architecture) = (self.config, &self.architecture);
-        let mut parameters = FreshParameters::new(config.training.seed, self.data.device);
-        let mut model = Vgae::new(Scope::root(&mut parameters), architecture, training::attention_kernel(config))?;
-        let teacher = teacher.architecture();
-        let distillation = teacher.map(|teacher| distillation(config, teacher, &mut parameters, architecture));
-        let distillation = distillation.transpose()?;
-        if distillation.as_ref().is_some_and(|distillation| distillation.hints.is_some()) {
-            model.keep_hidden();
-        }
-        Ok(NewStudent { parameters, student: VgaeObjective { model, teacher: TeacherLink::none(), distillation } })
+    fn new_student(&self, teacher: Option<&Architecture>) -> Result<NewStudent<VgaeObjective>, StageError> {
+        new_student(self.config, self.data.device, &self.architecture, teacher)
     }
 
     fn start_teacher(&self, teacher: TeacherSource, plan: &Epochs) -> Result<TeacherLink, StageError> {
@@ -81,13 +78,32 @@ impl<'a> Workload<'a> for WindowAutoencoder<'a> {
         trainable: &mut Trainable,
         plan: &mut Epochs,
     ) -> Result<Prepared, StageError> {
-        let architecture = Architecture::Vgae(self.architecture.clone());
-        graph_batches::prepare(run, &self.data, architecture, student, trainable, plan)
+        graph_batches::prepare(run, &self.data, self.architecture(), student, trainable, plan)
     }
 
     fn finish(&self, outcome: &Outcome) -> Result<(), StageError> {
         validation::record_threshold(self.config, &self.data, outcome)
     }
+}
+
+/// Makes a student, of a teacher with this architecture if there is one.
+///
+/// # Errors
+/// A teacher of another kind, or too little memory.
+pub(super) fn new_student(
+    config: &Config,
+    device: Device,
+    architecture: &VgaeConfig,
+    teacher: Option<&Architecture>,
+) -> Result<NewStudent<VgaeObjective>, StageError> {
+    let mut parameters = FreshParameters::new(config.training.seed, device);
+    let mut model = Vgae::new(Scope::root(&mut parameters), architecture, training::attention_kernel(config))?;
+    let distillation = teacher.map(|teacher| distillation(config, teacher, &mut parameters, architecture));
+    let distillation = distillation.transpose()?;
+    if distillation.as_ref().is_some_and(|distillation| distillation.hints.is_some()) {
+        model.keep_hidden();
+    }
+    Ok(NewStudent { parameters, student: VgaeObjective { model, teacher: TeacherLink::none(), distillation } })
 }
 
 fn no_training_graph(data: &Data) -> StageError {

@@ -3,6 +3,7 @@
 //! `kdgat classifier` trains on every graph in every epoch, `kdgat curriculum` on all attacks and a selection of normal graphs.
 
 use serde_json::{Map, Value};
+use tch::Device;
 
 use super::difficulty::{self, load_scorer, score_windows};
 use super::epochs::{Epochs, Graphs};
@@ -24,7 +25,7 @@ use crate::train::trainable::Trainable;
 pub struct WindowClassifier<'a> {
     config: &'a Config,
     stage: Stage,
-    data: Data,
+    pub(super) data: Data,
     graphs: Graphs,
     architecture: GatConfig,
     /// Scores the difficulty of normal windows, if the curriculum needs it.
@@ -61,8 +62,8 @@ impl<'a> Workload<'a> for WindowClassifier<'a> {
     type Student = GatObjective;
     type Plan = Epochs;
 
-    fn is_of_head(&self, name: &str) -> bool {
-        name.starts_with("fc_layers.")
+    fn architecture(&self) -> Architecture {
+        Architecture::Gat(self.architecture.clone())
     }
 
     fn opened(&self) -> Opened<'a> {
@@ -92,16 +93,9 @@ impl<'a> Workload<'a> for WindowClassifier<'a> {
         Ok(Epochs::of_normals(config, graphs, &attacks, &normals))
     }
 
-    fn new_student(&self, teacher: &TeacherSource) -> Result<NewStudent<GatObjective>, StageError> {
-        let (config, data, architecture) = (self.config, &self.data, &self.architecture);
-        let mut parameters = FreshParameters::new(config.training.seed, data.device);
-        let model = Gat::new(Scope::root(&mut parameters), architecture, training::attention_kernel(config))?;
-        let teacher = teacher.architecture();
-        let distillation = teacher.map(|teacher| distillation(config, teacher, &mut parameters, architecture));
-        let (distillation, task) = (distillation.transpose()?, task_loss(config, data)?);
-        let (teacher, labels, mean_label_weight) = (TeacherLink::none(), None, None);
-        let student = GatObjective { model, task, teacher, distillation, labels, mean_label_weight };
-        Ok(NewStudent { parameters, student })
+    fn new_student(&self, teacher: Option<&Architecture>) -> Result<NewStudent<GatObjective>, StageError> {
+        let task = task_loss(self.config, &self.data)?;
+        new_student(self.config, self.data.device, (&self.architecture, task), teacher)
     }
 
     fn start_teacher(&self, teacher: TeacherSource, plan: &Epochs) -> Result<TeacherLink, StageError> {
@@ -129,13 +123,30 @@ impl<'a> Workload<'a> for WindowClassifier<'a> {
         trainable: &mut Trainable,
         plan: &mut Epochs,
     ) -> Result<Prepared, StageError> {
-        let architecture = Architecture::Gat(self.architecture.clone());
-        graph_batches::prepare(run, &self.data, architecture, student, trainable, plan)
+        graph_batches::prepare(run, &self.data, self.architecture(), student, trainable, plan)
     }
 
     fn finish(&self, outcome: &Outcome) -> Result<(), StageError> {
         validation::record_threshold(self.config, &self.data, outcome)
     }
+}
+
+/// Makes a student with this loss, of a teacher with this architecture if there is one.
+///
+/// # Errors
+/// A teacher of another kind, or too little memory.
+pub(super) fn new_student(
+    config: &Config,
+    device: Device,
+    (architecture, task): (&GatConfig, ClassLoss),
+    teacher: Option<&Architecture>,
+) -> Result<NewStudent<GatObjective>, StageError> {
+    let mut parameters = FreshParameters::new(config.training.seed, device);
+    let model = Gat::new(Scope::root(&mut parameters), architecture, training::attention_kernel(config))?;
+    let distillation = teacher.map(|teacher| distillation(config, teacher, &mut parameters, architecture));
+    let (distillation, teacher) = (distillation.transpose()?, TeacherLink::none());
+    let student = GatObjective { model, task, teacher, distillation, labels: None, mean_label_weight: None };
+    Ok(NewStudent { parameters, student })
 }
 
 /// The configured GAT for this dataset.

@@ -1,6 +1,7 @@
 //! Trains a VGAE on a dataset of graphs: a teacher alone, or a student that learns from a teacher.
 
 use serde_json::{Map, Value};
+use tch::Device;
 
 use super::autoencoder::distillation_of;
 use super::epochs::Epochs;
@@ -23,7 +24,7 @@ use crate::train::trainable::Trainable;
 /// A VGAE of a dataset of graphs that are no CAN windows.
 pub struct GraphAutoencoder<'a> {
     config: &'a Config,
-    data: Data,
+    pub(super) data: Data,
     /// The division of all graphs.
     split: GraphSplit,
     /// The division, with those training and validation graphs alone that are trained and validated on.
@@ -54,6 +55,10 @@ impl<'a> Workload<'a> for GraphAutoencoder<'a> {
         Opened { config: self.config, stage: Stage::Autoencoder, origin: self.data.origin() }
     }
 
+    fn architecture(&self) -> Architecture {
+        Architecture::GraphVgae(self.architecture.clone())
+    }
+
     fn find_teacher(&mut self) -> Result<TeacherSource, StageError> {
         let found = find_teacher(self.config, &self.data, &self.architecture, &self.split)?;
         Ok(TeacherSource::network(found))
@@ -67,25 +72,8 @@ impl<'a> Workload<'a> for GraphAutoencoder<'a> {
         Ok(Epochs::of_all(self.config, packed(self.config, &self.data, &self.chosen)?))
     }
 
-    fn new_student(&self, teacher: &TeacherSource) -> Result<NewStudent<GraphVgaeObjective>, StageError> {
-        let (config, own) = (self.config, &self.architecture);
-        let mut parameters = FreshParameters::new(config.training.seed, self.data.device);
-        let model = GraphVgae::new(Scope::root(&mut parameters), own, training::attention_kernel(config))?;
-        let distillation = match teacher.architecture() {
-            None => None,
-            Some(Architecture::GraphVgae(teacher)) => {
-                let (latents, hidden) =
-                    ([own.latent(), teacher.latent()], [own.encoder.width(), teacher.encoder.width()]);
-                let translation = teacher.scaling.translation(&own.scaling);
-                Some(distillation_of(config, &mut parameters, latents, hidden, translation)?)
-            }
-            Some(other) => {
-                return Err(teacher::of_another_kind(other, "the teacher of an autoencoder of graphs is one, too"));
-            }
-        };
-        let seed = config.training.seed;
-        let student = GraphVgaeObjective::new(model, TeacherLink::none(), distillation, seed);
-        Ok(NewStudent { parameters, student })
+    fn new_student(&self, teacher: Option<&Architecture>) -> Result<NewStudent<GraphVgaeObjective>, StageError> {
+        new_student(self.config, self.data.device, &self.architecture, teacher)
     }
 
     fn start_teacher(&self, teacher: TeacherSource, plan: &Epochs) -> Result<TeacherLink, StageError> {
@@ -99,9 +87,35 @@ impl<'a> Workload<'a> for GraphAutoencoder<'a> {
         trainable: &mut Trainable,
         plan: &mut Epochs,
     ) -> Result<Prepared, StageError> {
-        let architecture = Architecture::GraphVgae(self.architecture.clone());
-        graph_batches::prepare(run, &self.data, architecture, student, trainable, plan)
+        graph_batches::prepare(run, &self.data, self.architecture(), student, trainable, plan)
     }
+}
+
+/// Makes a student, of a teacher with this architecture if there is one.
+///
+/// # Errors
+/// A teacher of another kind, or too little memory.
+pub(super) fn new_student(
+    config: &Config,
+    device: Device,
+    own: &GraphVgaeConfig,
+    teacher: Option<&Architecture>,
+) -> Result<NewStudent<GraphVgaeObjective>, StageError> {
+    let mut parameters = FreshParameters::new(config.training.seed, device);
+    let model = GraphVgae::new(Scope::root(&mut parameters), own, training::attention_kernel(config))?;
+    let distillation = match teacher {
+        None => None,
+        Some(Architecture::GraphVgae(teacher)) => {
+            let (latents, hidden) = ([own.latent(), teacher.latent()], [own.encoder.width(), teacher.encoder.width()]);
+            let translation = teacher.scaling.translation(&own.scaling);
+            Some(distillation_of(config, &mut parameters, latents, hidden, translation)?)
+        }
+        Some(other) => {
+            return Err(teacher::of_another_kind(other, "the teacher of an autoencoder of graphs is one, too"));
+        }
+    };
+    let student = GraphVgaeObjective::new(model, TeacherLink::none(), distillation, config.training.seed);
+    Ok(NewStudent { parameters, student })
 }
 
 /// The division, with the training and validation graphs of these classes alone; with all, if none are named.

@@ -4,19 +4,20 @@ use std::sync::Arc;
 
 use super::StageError;
 use super::epochs::{Epochs, Graphs};
-use super::graph_peak::{Forecaster, Question};
+use super::expected_peak::{CachedTargets, Forecaster, Settings};
+use super::measured::{Measured, Queues};
 use super::run::{Prepared, Run};
 use super::setup::Data;
-use super::sizing::Sizing;
+use super::sizes::{Counted, Sizes};
+use super::sizing::{Sizing, waiting_batches};
 use super::together::{self, ShareSizes};
 use super::training;
-use crate::config;
+use crate::config::{self, Config};
 use crate::distill::objective::Student;
-use crate::graph::{ForeignCounts, Level};
+use crate::graph::ForeignCounts;
 use crate::memory;
 use crate::memory::limits::host_limit;
-use crate::nn::{Architecture, BatchNeeds, GnnConfig};
-use crate::train::fit::FitOptions;
+use crate::nn::{Architecture, BatchNeeds};
 use crate::train::panel::MemoryPlan;
 use crate::train::trainable::Trainable;
 
@@ -48,31 +49,34 @@ pub fn prepare(
     if run.decided.is_none() {
         plan.graphs.batch_graphs = whole.div_ceil(size);
     }
+    let counted = counted_by(config, run.teachers.iter().chain([&architecture]), data.device.is_cuda());
+    let sizes = Sizes::of(&data.store, counted)?;
     let sizing = Sizing {
         config,
-        data,
-        architecture: &architecture,
-        teachers: &run.teachers,
+        has_teacher: !run.teachers.is_empty(),
+        can_checkpoint: matches!(architecture, Architecture::Vgae(_) | Architecture::Gat(_)),
         directory: &run.directory,
         decided: run.decided,
-        loader: &training_loader,
         console: &mut run.console,
     };
-    let mut recomputes = sizing.settle(student, trainable, plan, &mut options)?;
+    let loaders = [&training_loader, &validation_loader];
+    let before = options.clone();
+    let mut recomputes =
+        sizing.settle(Measured::of(student, trainable, loaders, &sizes, &before), plan, &mut options)?;
     if let Some(processes) = processes.as_ref().filter(|_| run.decided.is_none()) {
         let agreed = together::agree(processes, ShareSizes { graphs: plan.graphs.batch_graphs, recomputes })?;
         plan.graphs.batch_graphs = (agreed.graphs * size).min(whole);
         recomputes = agreed.recomputes;
         student.set_checkpointing(recomputes);
     }
-    let expected_peak_bytes = match &architecture {
-        // A curriculum chooses the graphs of an epoch while it trains; targets of nodes are cached by node.
-        Architecture::Graph(architecture)
-            if architecture.level == Level::Graph && !config::has_graph_curriculum(config) && processes.is_none() =>
-        {
-            expected_peak(run, data, architecture, student, &plan.graphs, &options)?
+    // A curriculum chooses the graphs of an epoch while it trains.
+    let is_known = config::trains_on_graphs(config, run.stage) && !config::has_graph_curriculum(config);
+    let expected_peak_bytes = match is_known && processes.is_none() && !data.device.is_cuda() {
+        true => {
+            let training = Measured::of(student, trainable, loaders, &sizes, &options);
+            expected_peak(run, training, &plan.graphs, counted.name())?
         }
-        _ => None,
+        false => None,
     };
     let training_loader = if options.records_steps { training_loader.padding() } else { training_loader };
     // Deviations from a profile include unknown IDs.
@@ -96,22 +100,27 @@ pub fn prepare(
     })
 }
 
-/// Predicts the peak of a training on graphs, and prints it. `None` on a GPU, or if there is no memory to measure steps.
-fn expected_peak(
+/// The quantity that the memory of these networks is counted by besides nodes.
+pub fn counted_by<'a>(
+    config: &Config,
+    networks: impl IntoIterator<Item = &'a Architecture> + Clone,
+    on_gpu: bool,
+) -> Counted {
+    Counted::by(networks, training::computes_fused(config, on_gpu))
+}
+
+/// Predicts the peak of a training on graphs, and prints it. `None` if there is no memory to measure steps.
+fn expected_peak<'a>(
     run: &mut Run,
-    data: &Data,
-    architecture: &GnnConfig,
-    student: &impl Student,
-    graphs: &Graphs,
-    options: &FitOptions,
+    training: Measured<'a>,
+    graphs: &'a Graphs,
+    counted: &str,
 ) -> Result<Option<u64>, StageError> {
-    if data.device.is_cuda() {
-        return Ok(None);
-    }
-    let (teacher, link) = (run.teachers.first(), student.teacher());
-    let question = Question::of_training(run.config, data, architecture, teacher, link, graphs, options);
-    let expected = match Forecaster::measure(question) {
-        Ok(forecaster) => forecaster.expected(&forecaster.settings()),
+    let (config, max_epochs) = (run.config, training.options.max_epochs);
+    let queues = Queues { burst: config.distillation.teacher_burst, waiting: waiting_batches(config, false) };
+    let settings = Settings { queues, targets: CachedTargets::of(training.student.teacher()) };
+    let expected = match Forecaster::measure(config, training, graphs, settings) {
+        Ok(forecaster) => forecaster.expected(&settings),
         Err(error) if memory::is_out_of_memory(&error) => {
             run.console.note(&format!("memory: the peak cannot be predicted: {error}"));
             None
@@ -119,8 +128,8 @@ fn expected_peak(
         Err(error) => return Err(error),
     };
     let Some(expected) = expected else { return Ok(None) };
-    run.console.line(&expected.line(options.max_epochs));
-    let limit = host_limit(run.config.memory.memory_limit.map(|size| size.0));
+    run.console.line(&expected.line(max_epochs, counted));
+    let limit = host_limit(config.memory.memory_limit.map(|size| size.0));
     run.console.plan_memory(MemoryPlan { limit_bytes: limit.bytes, expected_bytes: expected.bytes() });
     Ok(Some(expected.bytes()))
 }

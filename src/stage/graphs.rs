@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use tch::Device;
 
 use super::difficulty::{self, DifficultyModel, score_graphs};
 use super::epochs::{Epochs, Graphs};
@@ -69,12 +70,6 @@ pub(super) fn divided(config: &Config) -> Result<(Data, GraphSplit), StageError>
     Ok((data, split))
 }
 
-/// True for a tensor of a graph network's head.
-pub(super) fn is_of_head(name: &str) -> bool {
-    // Of networks in space, as schnetpack calls it.
-    name.starts_with("head.") || name.starts_with("output_modules.")
-}
-
 /// The training and validation graphs of a division in batches.
 ///
 /// # Errors
@@ -90,8 +85,8 @@ impl<'a> Workload<'a> for GraphNetwork<'a> {
     type Student = GraphObjective;
     type Plan = Epochs;
 
-    fn is_of_head(&self, name: &str) -> bool {
-        is_of_head(name)
+    fn architecture(&self) -> Architecture {
+        Architecture::Graph(self.architecture.clone())
     }
 
     fn opened(&self) -> Opened<'a> {
@@ -128,9 +123,9 @@ impl<'a> Workload<'a> for GraphNetwork<'a> {
         Ok(Epochs::of_share(self.config, graphs, &classes))
     }
 
-    fn new_student(&self, teacher: &TeacherSource) -> Result<NewStudent<GraphObjective>, StageError> {
-        let foreign = self.foreign.as_deref();
-        new_student(self.config, &self.data, &self.architecture, teacher.architecture(), foreign)
+    fn new_student(&self, teacher: Option<&Architecture>) -> Result<NewStudent<GraphObjective>, StageError> {
+        let task = schema(&self.data.store)?.task;
+        new_student(self.config, self.data.device, (&self.architecture, task), teacher, self.foreign.as_deref())
     }
 
     fn start_teacher(&self, teacher: TeacherSource, plan: &Epochs) -> Result<TeacherLink, StageError> {
@@ -160,30 +155,28 @@ impl<'a> Workload<'a> for GraphNetwork<'a> {
         trainable: &mut Trainable,
         plan: &mut Epochs,
     ) -> Result<Prepared, StageError> {
-        let architecture = Architecture::Graph(self.architecture.clone());
-        graph_batches::prepare(run, &self.data, architecture, student, trainable, plan)
+        graph_batches::prepare(run, &self.data, self.architecture(), student, trainable, plan)
     }
 }
 
-/// Makes a student of a teacher with this architecture, of a file with a teacher's outputs, or of neither.
+/// Makes a student for a task, of a teacher with this architecture, of a file with a teacher's outputs, or of neither.
 ///
 /// # Errors
 /// A teacher of another kind, or too little memory.
 pub(super) fn new_student(
     config: &Config,
-    data: &Data,
-    architecture: &GnnConfig,
+    device: Device,
+    (architecture, task): (&GnnConfig, Task),
     teacher: Option<&Architecture>,
     foreign: Option<&ForeignTargets>,
 ) -> Result<NewStudent<GraphObjective>, StageError> {
-    let mut parameters = FreshParameters::new(config.training.seed, data.device);
+    let mut parameters = FreshParameters::new(config.training.seed, device);
     let model = Gnn::new(Scope::root(&mut parameters), architecture, training::attention_kernel(config))?;
     let distillation = match (teacher, foreign) {
         (Some(teacher), _) => Some(distillation(config, teacher, &mut parameters, architecture)?),
         (None, Some(targets)) => Some(foreign_distillation(config, targets, architecture)),
         (None, None) => None,
     };
-    let task = schema(&data.store)?.task;
     let weights = ForceWeights { energies: config.graphs.energy_weight, forces: config.graphs.force_weight };
     let student = GraphObjective::new(model, task, TeacherLink::none(), distillation).with_force_weights(weights);
     Ok(NewStudent { parameters, student })
@@ -420,7 +413,6 @@ fn irreps_config(config: &Config, data: &Data, split: &GraphSplit) -> Result<Irr
     /// Enough for a mean.
     const GRAPHS: usize = 1000;
     let options = &config.graphs;
-    let irreps = options.irreps.0.parse().map_err(|reason| StageError::Input(format!("--irreps {reason}")))?;
     let mut counter = PairCounter::default();
     let [mut nodes, mut pairs] = [0, 0];
     for &graph in split.training.iter().take(GRAPHS) {
@@ -428,10 +420,20 @@ fn irreps_config(config: &Config, data: &Data, split: &GraphSplit) -> Result<Irr
         nodes += view.num_nodes() as u64;
         pairs += counter.count(graph, &view, options.cutoff)?.pairs;
     }
+    configured_irreps(config, (pairs as f64 / nodes.max(1) as f64).max(1.0))
+}
+
+/// The configured representations, for nodes with this mean number of neighbours.
+///
+/// # Errors
+/// Representations that cannot be read.
+pub(super) fn configured_irreps(config: &Config, neighbours: f64) -> Result<IrrepsConfig, StageError> {
+    let options = &config.graphs;
+    let irreps = options.irreps.0.parse().map_err(|reason| StageError::Input(format!("--irreps {reason}")))?;
     Ok(IrrepsConfig {
         irreps,
         radial_hidden: options.radial_hidden as i64,
-        neighbours: (pairs as f64 / nodes.max(1) as f64).max(1.0),
+        neighbours,
         gate: options.gate,
         layer_norm: options.layer_norm,
     })

@@ -55,15 +55,11 @@ impl InitialWeights {
     ///
     /// # Errors
     /// A model that has none of the tensors, or those of libtorch.
-    pub fn fill(
-        &self,
-        parameters: &mut FreshParameters,
-        is_of_head: impl Fn(&str) -> bool,
-    ) -> Result<String, StageError> {
+    pub fn fill(&self, parameters: &mut FreshParameters, architecture: &Architecture) -> Result<String, StageError> {
         let (mut filled, mut new) = (0, Vec::new());
         for named in parameters.tensors_mut() {
             let found = self.model.weights.get(&named.name).filter(|found| found.size() == named.tensor.size());
-            let Some(found) = found.filter(|_| !is_of_head(&named.name)) else {
+            let Some(found) = found.filter(|_| !is_of_head(architecture, &named.name)) else {
                 new.push(named.name.clone());
                 continue;
             };
@@ -90,6 +86,23 @@ impl InitialWeights {
         let frozen = if self.freezes { ", which stay as they are" } else { "" };
         let rest = if new.is_empty() { String::new() } else { format!("; new: {names}") };
         Ok(format!("initial weights: {filled} tensors of {path}{frozen}{rest}"))
+    }
+}
+
+/// True for a tensor of the network's head, which initial weights do not fill: it answers another question.
+fn is_of_head(architecture: &Architecture, name: &str) -> bool {
+    match architecture {
+        Architecture::Gat(_) => name.starts_with("fc_layers."),
+        // Of networks in space, as schnetpack calls it.
+        Architecture::Graph(_) | Architecture::Pretraining(_) => {
+            name.starts_with("head.") || name.starts_with("output_modules.")
+        }
+        // The last layer with weights gives the outputs.
+        Architecture::Nodes(config) => {
+            let last = config.layers - 1;
+            ["convs", "lins"].iter().any(|layers| name.starts_with(&format!("{layers}.{last}.")))
+        }
+        Architecture::Vgae(_) | Architecture::GraphVgae(_) => name.starts_with("head."),
     }
 }
 

@@ -1,25 +1,42 @@
-//! `kdgat memory plan`: predicts the memory that a configuration's training needs.
+//! `kdgat memory plan` for many graphs: the memory of a training, from steps on batches of a dataset or on made ones of given sizes.
+
+use std::path::Path;
+use std::sync::Arc;
 
 use tch::Device;
 
-use super::autoencoder::vgae_config;
-use super::classifier::gat_config;
+use super::autoencoder::WindowAutoencoder;
+use super::classifier::WindowClassifier;
+use super::epochs::{Epochs, Graphs};
+use super::expected_peak::{CachedTargets, Forecaster, Settings};
+use super::graph_autoencoder::GraphAutoencoder;
+use super::graph_batches::counted_by;
+use super::graphs::{GraphNetwork, schema};
+use super::levers::{Lever, Variant};
+use super::measured::{FreshTraining, Measured, Networks, Queues, teacher_model, weight_bytes};
+use super::plan_text::{Expected, GraphPlan, Row};
+use super::planned_batches::PlannedGraphs;
 use super::setup::{self, Data};
-use super::sizing::waiting_batches;
-use super::{StageError, teacher, training};
-use crate::config::{self, Config, Convolution, DataKind, DeviceChoice, ModelKind, Sources, Stage};
-use crate::graph::{CarProfile, EdgeScaling, FeatureSet, Level, NodeScaling, Split};
-use crate::memory::budget::WorstBatches;
+use super::sizes::{Counted, Sizes};
+use super::sizing::{CACHED_TARGETS, limit_flag, planned_bytes, waiting_batches};
+use super::workload::{TeacherSource, Workload};
+use super::{StageError, assumed, training};
+use crate::config::{self, AttentionChoice, Config, DataKind, DeviceChoice, ModelKind, Residency, Stage};
+use crate::distill::RegistryError;
+use crate::files;
+use crate::graph::{Loader, Shuffle, Store, Task};
+use crate::memory::budget::{LOADER_QUEUE, MemoryBudget, Moment, TEACHER_WEIGHTS, WorstBatches};
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
-use crate::memory_plan::plan::{Question, recommend};
-use crate::nn::{Architecture, GatConfig, GnnConfig, GnnKind, InputConfig, NodeGnnConfig, NodeGnnKind, VgaeConfig};
-use crate::torch::device;
+use crate::nn::{Architecture, BatchNeeds, PretrainingConfig};
+use crate::torch::{allocator, device};
+use crate::train::fit::FitOptions;
 
-/// Number of CAN IDs assumed without a dataset.
-const ASSUMED_IDS: i64 = 256;
-/// Node features and outputs of graph networks assumed without a dataset.
-const ASSUMED_FEATURES: i64 = 16;
-const ASSUMED_OUTPUTS: i64 = 2;
+/// Memory of the CUDA driver and libtorch's kernels, in bytes.
+const CUDA_CONTEXT_BYTES: f64 = 450e6;
+/// Nodes and edges of the largest measured batch of made graphs: larger batches follow in proportion.
+const MEASURED_SIZE: usize = 4096;
+/// Made graphs that can be in a batch.
+const MADE_GRAPHS: usize = 256;
 
 /// The size of a dataset that need not exist.
 #[derive(Debug, Clone, Copy)]
@@ -29,264 +46,447 @@ pub struct PlannedSize {
     pub edges_per_graph: usize,
 }
 
-/// Describes the memory that training with this configuration needs, and recommended settings, for the configured dataset or
+/// Describes the memory that training with this configuration needs, and settings that need less, for the configured dataset or
 /// for `size`.
+///
+/// # Errors
+/// Data or a teacher that cannot be read, a model that has no such graphs, or no memory for a small batch.
 pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String, StageError> {
-    let stage = match config.model.model {
-        _ if size.is_none() && config.data_kind == DataKind::OneGraph => return super::plan_nodes(config, None),
-        _ if size.is_none() && config.data_kind == DataKind::Graphs => return super::plan_graphs(config),
-        ModelKind::Vgae => Stage::Autoencoder,
-        ModelKind::Gat => Stage::Classifier,
-        ModelKind::Dqn => return Err(no_plan()),
-        // The error names what --data must be.
-        ModelKind::Gin
-        | ModelKind::Gcn
-        | ModelKind::Sage
-        | ModelKind::Mlp
-        | ModelKind::SchNet
-        | ModelKind::PaiNN
-        | ModelKind::Irreps
-        | ModelKind::Sgmp
-            if size.is_none() =>
-        {
-            return super::plan_graphs(config);
-        }
-        ModelKind::SchNet | ModelKind::PaiNN | ModelKind::Irreps | ModelKind::Sgmp => return Err(no_plan_of_graphs()),
-        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp => Stage::Train,
-        ModelKind::Appnp => return Err(no_plan_of_graphs()),
+    let planned = match (size, config.data_kind) {
+        (Some(size), _) => Planned::of_size(config, size)?,
+        (None, DataKind::OneGraph) => return super::plan_nodes(config, None),
+        (None, _) => Planned::of_data(config)?,
     };
-    let Planned { student, teachers, graphs, validation_nodes, on_gpu } = match size {
-        Some(size) => Planned {
-            student: assumed(config)?,
-            teachers: assumed_teachers(config)?,
-            graphs: TrainingGraphs::alike(size),
-            validation_nodes: 0.0,
-            on_gpu: matches!(config.training.device, DeviceChoice::Cuda(_)) || config.memory.gpu_memory_limit.is_some(),
-        },
-        None => of_dataset(config, stage)?,
-    };
-    let wanted = super::training::batch_graphs(config, graphs.count).min(graphs.count).max(1);
-    let limit = device_limit(config, on_gpu);
-    let precision = config.training.precision.to_string();
-    let question = Question {
-        student: &student,
-        teachers: &teachers,
-        worst: &graphs.worst,
-        compared: teacher::compared_layers(config),
-        // By default steps are not captured where that would make batches smaller.
-        records_steps: config.training.cuda_graphs == Some(true),
-        total_nodes: graphs.nodes * config::views(config, stage).max(1) as f64 + validation_nodes,
-        wanted,
-        target_bytes: config.memory.safety_factor * limit.bytes as f64,
-        cuda: on_gpu,
-        fused: super::training::computes_fused(config, on_gpu),
-        precision: &precision,
-        burst: config.distillation.teacher_burst,
-        waiting_batches: waiting_batches(config, on_gpu),
-        nodes_per_graph: graphs.nodes / graphs.count.max(1) as f64,
-    };
-    Ok(recommend(&question)?.describe(&question))
+    planned.describe()
 }
 
-/// The memory limit of the training device.
-pub(super) fn device_limit(config: &Config, on_gpu: bool) -> Limit {
-    if !on_gpu {
-        return host_limit(config.memory.memory_limit.map(|size| size.0));
-    }
-    let gpu = match config.training.device {
-        DeviceChoice::Cuda(index) => Device::Cuda(index),
-        DeviceChoice::Auto | DeviceChoice::Cpu => Device::Cuda(0),
-    };
-    let free = device::device_memory(gpu).ok().map(|memory| memory.free_bytes);
-    gpu_limit(config.memory.gpu_memory_limit.map(|size| size.0), free)
-}
-
-/// The inputs of a plan.
-struct Planned {
-    student: Architecture,
-    /// The networks of the teacher.
-    teachers: Vec<Architecture>,
-    graphs: TrainingGraphs,
-    /// Nodes of all validation graphs.
-    validation_nodes: f64,
-    on_gpu: bool,
-}
-
-/// The sizes of the training graphs.
-struct TrainingGraphs {
+/// A training to plan.
+pub(super) struct Planned {
+    pub config: Config,
+    pub device: Device,
+    /// True if the device is a GPU that is not here: steps are measured on the CPU, with the operations of a GPU.
+    for_absent_gpu: bool,
+    pub networks: Networks,
+    source: Source,
+    /// The training and validation graphs; of made graphs as many as are measured.
+    graphs: Graphs,
+    /// Training graphs.
     count: usize,
-    /// Nodes of all training graphs.
-    nodes: f64,
-    worst: WorstBatches,
+    sizes: Sizes,
+    counted: Counted,
+    pub worst: WorstBatches,
+    targets: CachedTargets,
+    /// Lines about model, data and teacher.
+    what: Vec<String>,
+    /// True if the batches of all epochs are known.
+    knows_batches: bool,
 }
 
-impl TrainingGraphs {
-    fn new(sizes: &[(u64, u64)]) -> Self {
-        let nodes = sizes.iter().map(|(nodes, _)| *nodes as f64).sum();
-        Self { count: sizes.len(), nodes, worst: WorstBatches::new(sizes.iter().copied()) }
-    }
-
-    /// Graphs of one size. Their number may exceed memory, because no list of them is made.
-    fn alike(size: PlannedSize) -> Self {
-        let PlannedSize { graphs, nodes_per_graph, edges_per_graph } = size;
-        let (nodes, edges) = (nodes_per_graph as f64, edges_per_graph as f64);
-        // Attention adds a self-loop to each node.
-        let worst = WorstBatches::uniform(nodes, edges + nodes, graphs);
-        Self { count: graphs, nodes: graphs as f64 * nodes, worst }
-    }
+/// The graphs of batches.
+enum Source {
+    Store(Arc<Store>),
+    /// Made graphs, with their nodes and edges.
+    Made([usize; 2]),
 }
 
-fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
-    let data: Data = setup::open(config)?;
-    let student = match stage {
-        Stage::Autoencoder => Architecture::Vgae(vgae_config(config, &data)?),
-        Stage::Classifier | Stage::Curriculum => Architecture::Gat(gat_config(config, &data)?),
-        Stage::Fusion => return Err(no_plan()),
-        // Its datasets have a plan of their own.
-        Stage::Train | Stage::Pretrain => return Err(no_plan_of_graphs()),
-    };
-    // The error for a missing teacher names the command that trains it.
-    let teachers = teacher::find(config, stage, &data)?.map(|found| found.architectures()).unwrap_or_default();
-    let attack = (stage == Stage::Autoencoder).then_some(false);
-    let size_of = |graph: &u64| {
-        let view = data.store.graph(*graph);
-        (view.num_nodes() as u64, (view.num_edges() + view.num_nodes()) as u64)
-    };
-    let sizes = |split| data.store.select(split, attack).iter().map(size_of).collect::<Vec<_>>();
-    let validation_nodes = sizes(Split::Validation).iter().map(|(nodes, _)| *nodes as f64).sum();
-    let graphs = TrainingGraphs::new(&sizes(Split::Train));
-    Ok(Planned { student, teachers, graphs, validation_nodes, on_gpu: data.device.is_cuda() })
+/// The data of a workload on a store of graphs, and what the plan says about them.
+struct FromData {
+    data: Data,
+    stage: Stage,
+    task: Task,
 }
 
-/// The teacher given by path, else the one of the presets, and the further ones.
-fn assumed_teachers(config: &Config) -> Result<Vec<Architecture>, StageError> {
-    if !config.distillation.use_kd {
-        return Ok(Vec::new());
-    }
-    let first = match &config.distillation.teacher_path {
-        Some(path) => teacher::open(path)?.architecture,
-        None => preset_teacher(config)?,
-    };
-    let further = config.distillation.more_teachers.iter().flat_map(|paths| &paths.0);
-    let further = further.map(|path| Ok(teacher::open(path)?.architecture));
-    std::iter::once(Ok(first)).chain(further).collect()
-}
-
-/// The teacher of the presets.
-fn preset_teacher(config: &Config) -> Result<Architecture, StageError> {
-    let presets = vec![config.model.model.as_str().to_owned(), "teacher".to_owned()];
-    let preset = config::load(&Sources { presets, ..Sources::default() });
-    let preset = preset.map_err(|error| StageError::Input(error.to_string()))?.config;
-    let mut teacher = config.clone();
-    teacher.model = preset.model;
-    assumed(&teacher)
-}
-
-/// The teacher of a network for nodes: the one given by path, else that of the presets for one large graph.
-pub(super) fn assumed_node_teacher(config: &Config, student: &NodeGnnConfig) -> Result<NodeGnnConfig, StageError> {
-    if let Some(path) = &config.distillation.teacher_path
-        && let Architecture::Nodes(found) = teacher::open(path)?.architecture
-    {
-        return Ok(found);
-    }
-    let presets = vec!["sage".to_owned(), "teacher".to_owned()];
-    let preset = config::load(&Sources { presets, one_graph: true, ..Sources::default() });
-    let model = preset.map_err(|error| StageError::Input(error.to_string()))?.config.model;
-    let hidden = model.hidden.first().copied().unwrap_or(0) as i64;
-    Ok(NodeGnnConfig::new(NodeGnnKind::Sage, [student.node_features, hidden, model.layers as i64, student.outputs]))
-}
-
-/// The teacher of a graph network that the presets have, for the student's data with so many features of an edge.
-pub(super) fn assumed_graph_teacher(student: &GnnConfig, edge_features: i64) -> Result<GnnConfig, StageError> {
-    let presets = vec!["gin".to_owned(), "teacher".to_owned()];
-    let preset = config::load(&Sources { presets, ..Sources::default() });
-    let model = preset.map_err(|error| StageError::Input(error.to_string()))?.config.model;
-    Ok(GnnConfig {
-        kind: GnnKind::Gin,
-        edge_features,
-        hidden: model.hidden.first().copied().unwrap_or(0) as i64,
-        layers: model.layers as i64,
-        heads: 1,
-        dropout: model.dropout,
-        embedding_columns: 0,
-        ..student.clone()
-    })
-}
-
-/// The node input of the configured model, with an identity scaling: the scaling does not affect memory.
-fn assumed_input(config: &Config) -> InputConfig {
-    let features = setup::feature_set(config);
-    let node_scaling = (features == FeatureSet::Rich).then(|| NodeScaling::identity(features));
-    let profile = features.needs_history().then(CarProfile::default);
-    InputConfig { node_scaling, profile, id_hash: training::id_hash(config) }
-}
-
-fn no_plan() -> StageError {
-    let text = "cannot plan for the agent of `kdgat fusion`, which trains on states, not graphs; use --preset vgae,student or gat,student";
-    StageError::Input(text.into())
-}
-
-fn no_plan_of_graphs() -> StageError {
-    let text = "appnp is for the nodes of one large graph (--data, or --nodes with --columns), and schnet, painn, irreps and sgmp are for graphs with \
-                positions, whose pairs are counted in the data (--data); for many graphs use --preset gin,student or another model";
-    StageError::Input(text.into())
-}
-
-/// The configured model with an assumed number of CAN IDs.
-fn assumed(config: &Config) -> Result<Architecture, StageError> {
-    let model = &config.model;
-    let edge_scaling = (model.conv == Convolution::GatV2).then(EdgeScaling::identity);
-    Ok(match model.model {
-        ModelKind::Vgae => Architecture::Vgae(VgaeConfig {
-            hidden: model.hidden.iter().map(|&width| width as i64).collect(),
-            latent: model.latent as i64,
-            heads: model.heads as i64,
-            embedding: model.embedding as i64,
-            vocabulary_size: ASSUMED_IDS,
-            dropout: model.dropout,
-            edge_scaling,
-            input: assumed_input(config),
-        }),
-        ModelKind::Gat => Architecture::Gat(GatConfig {
-            hidden: model.hidden.first().copied().unwrap_or(0) as i64,
-            layers: model.layers as i64,
-            heads: model.heads as i64,
-            embedding: model.embedding as i64,
-            fc_layers: model.fc_layers as i64,
-            vocabulary_size: ASSUMED_IDS,
-            dropout: model.dropout,
-            edge_scaling,
-            input: assumed_input(config),
-        }),
-        ModelKind::Gin => assumed_graph_network(config, GnnKind::Gin),
-        ModelKind::Gcn => assumed_graph_network(config, GnnKind::Gcn),
-        ModelKind::Sage => assumed_graph_network(config, GnnKind::Sage),
-        ModelKind::Mlp => assumed_graph_network(config, GnnKind::Mlp),
-        ModelKind::Dqn => return Err(no_plan()),
-        ModelKind::Appnp | ModelKind::SchNet | ModelKind::PaiNN | ModelKind::Irreps | ModelKind::Sgmp => {
-            return Err(no_plan_of_graphs());
+impl Planned {
+    /// A training on the configured dataset.
+    fn of_data(config: &Config) -> Result<Self, StageError> {
+        let is_vgae = config.model.model == ModelKind::Vgae;
+        match config.data_kind {
+            DataKind::Graphs if is_vgae => {
+                let workload = GraphAutoencoder::open(config)?;
+                let from = FromData { data: workload.data.clone(), stage: Stage::Autoencoder, task: Task::Regression };
+                Self::of_workload(config, workload, from)
+            }
+            DataKind::Windows if is_vgae => {
+                let workload = WindowAutoencoder::open(config)?;
+                let from = FromData { data: workload.data.clone(), stage: Stage::Autoencoder, task: Task::Regression };
+                Self::of_workload(config, workload, from)
+            }
+            DataKind::Windows if config.model.model == ModelKind::Gat => {
+                let workload = WindowClassifier::open(config, Stage::Classifier)?;
+                let from =
+                    FromData { data: workload.data.clone(), stage: Stage::Classifier, task: Task::Classification };
+                Self::of_workload(config, workload, from)
+            }
+            DataKind::Windows if config.model.model == ModelKind::Dqn => Err(assumed::no_plan_of_agents()),
+            _ => {
+                let workload = GraphNetwork::open(config)?;
+                let task = schema(&workload.data.store)?.task;
+                let from = FromData { data: workload.data.clone(), stage: Stage::Train, task };
+                Self::of_workload(config, workload, from)
+            }
         }
-    })
+    }
+
+    fn of_workload<'a, W: Workload<'a, Plan = Epochs>>(
+        config: &Config,
+        mut workload: W,
+        FromData { data, stage, task }: FromData,
+    ) -> Result<Self, StageError> {
+        let (device, student) = (data.device, workload.architecture());
+        let mut origin = "";
+        let mut networks = Networks { student, teachers: Vec::new(), foreign: None, task };
+        match workload.find_teacher() {
+            Ok(TeacherSource::None) => {}
+            Ok(TeacherSource::Network(found)) => networks.teachers = found.architectures(),
+            Ok(TeacherSource::File(targets)) => networks.foreign = Some(targets),
+            Err(StageError::Registry(RegistryError::NoTeacher { .. })) => {
+                origin = " (that of the presets: none is registered for this dataset)";
+                let edge_features = data.store.features().edge_features() as i64;
+                networks.teachers = vec![assumed::teacher_of(config, &networks.student, edge_features)?];
+            }
+            Err(error) => return Err(error),
+        }
+        let graphs = workload.plan()?.graphs;
+        let mut planned = Self::new(config, device, networks, Source::Store(Arc::clone(&data.store)), graphs)?;
+        planned.count = planned.graphs.training.len();
+        planned.sizes = Sizes::of(&data.store, planned.counted)?;
+        planned.worst = planned.sizes.worst(&planned.graphs.training);
+        let all = planned.sizes.shape(&planned.graphs.training);
+        let views = config::views(config, stage);
+        planned.knows_batches = views == 0 && stage != Stage::Classifier && !config::has_graph_curriculum(config);
+        planned.set_targets(views, planned.graphs.validation.len(), all.nodes / all.graphs.max(1.0))?;
+        let per_graph = |amount: f64| amount / all.graphs.max(1.0);
+        planned.what.push(format!(
+            "{} on {}: {} training and {} validation graphs of {:.1} nodes and {:.1} {} on average",
+            described(&planned.networks.student),
+            data.dataset.name,
+            planned.count,
+            planned.graphs.validation.len(),
+            per_graph(all.nodes),
+            per_graph(all.edges - if planned.counted == Counted::Edges { all.nodes } else { 0.0 }),
+            planned.counted.name(),
+        ));
+        for teacher in &planned.networks.teachers {
+            planned.what.push(format!("teacher: {}{origin}", described(teacher)));
+        }
+        if let Some(targets) = &planned.networks.foreign {
+            planned.what.push(format!("the teacher's outputs come from {}", targets.path().display()));
+        }
+        planned.say_where_measured();
+        Ok(planned)
+    }
+
+    /// A training on graphs of these sizes, which are made where steps are measured.
+    pub fn of_size(config: &Config, size: PlannedSize) -> Result<Self, StageError> {
+        let PlannedSize { graphs: count, nodes_per_graph: nodes, edges_per_graph: edges } = size;
+        setup::use_threads(config.training.threads);
+        let device = match (setup::device(config.training.device), config.training.device) {
+            // A GPU that is not here.
+            (Err(_), DeviceChoice::Cuda(_)) => Device::Cpu,
+            (device, _) => device?,
+        };
+        let stage = match config.model.model {
+            ModelKind::Vgae => Stage::Autoencoder,
+            ModelKind::Gat => Stage::Classifier,
+            _ => Stage::Train,
+        };
+        let student = assumed::network(config)?;
+        let is_regression = matches!(&student, Architecture::Graph(config) if !config.target_scales.is_empty());
+        let task = if is_regression { Task::Regression } else { Task::Classification };
+        let networks = Networks { student, teachers: assumed::teachers(config)?, foreign: None, task };
+        let wanted = training::batch_graphs(config, count).min(count).max(1);
+        let measured = (MEASURED_SIZE / (nodes + edges).max(1)).clamp(4, MADE_GRAPHS).min(wanted);
+        let graphs = Graphs {
+            training: (0..measured as u64).collect(),
+            validation: Vec::new(),
+            batch_graphs: wanted,
+            budget: None,
+            packed: false,
+            seed: config.training.seed,
+            shuffle: Shuffle::FULL,
+        };
+        let mut planned = Self::new(config, device, networks, Source::Made([nodes, edges]), graphs)?;
+        planned.count = count;
+        // All made graphs have the same number of paths.
+        planned.counted = if planned.counted == Counted::Paths { Counted::Edges } else { planned.counted };
+        planned.sizes = Sizes::Alike([nodes as u64, edges as u64 + planned.loops(nodes)]);
+        let (nodes, edges) = (nodes as f64, (edges as u64 + planned.loops(nodes)) as f64);
+        planned.worst = WorstBatches::uniform(nodes, edges, count);
+        planned.set_targets(config::views(config, stage), 0, nodes)?;
+        planned.what.push(format!(
+            "{} on {count} made graphs of {nodes:.0} nodes and {} {}",
+            described(&planned.networks.student),
+            size.edges_per_graph,
+            planned.counted.name()
+        ));
+        for teacher in &planned.networks.teachers {
+            planned.what.push(format!("teacher: {}", described(teacher)));
+        }
+        planned.say_where_measured();
+        Ok(planned)
+    }
+
+    /// Self-loops of a graph, which layers add where edges are counted.
+    fn loops(&self, nodes: usize) -> u64 {
+        if self.counted == Counted::Edges { nodes as u64 } else { 0 }
+    }
+
+    fn new(
+        config: &Config,
+        device: Device,
+        networks: Networks,
+        source: Source,
+        graphs: Graphs,
+    ) -> Result<Self, StageError> {
+        let asks_for_gpu =
+            matches!(config.training.device, DeviceChoice::Cuda(_)) || config.memory.gpu_memory_limit.is_some();
+        let for_absent_gpu = asks_for_gpu && !device.is_cuda();
+        let mut config = config.clone();
+        if for_absent_gpu {
+            config.model.attention = AttentionChoice::Composed;
+        }
+        // The limit is one to plan for, and does not stop the measurement.
+        allocator::set_limit(Some(host_limit(None).bytes));
+        let counted = counted_by(&config, networks.teachers.iter().chain([&networks.student]), device.is_cuda());
+        Ok(Self {
+            config,
+            device,
+            for_absent_gpu,
+            networks,
+            source,
+            graphs,
+            count: 0,
+            sizes: Sizes::Alike([0, 0]),
+            counted,
+            worst: WorstBatches::uniform(0.0, 0.0, 0),
+            targets: CachedTargets::NONE,
+            what: Vec::new(),
+            knows_batches: false,
+        })
+    }
+
+    fn say_where_measured(&mut self) {
+        if self.for_absent_gpu {
+            self.what.push(
+                "measured on the CPU with the operations of a GPU, because that GPU is not here; its own kernels differ by some percent".into(),
+            );
+        }
+    }
+
+    /// Plans the place of the targets of training graphs, in each of their views, and of validation graphs.
+    fn set_targets(&mut self, views: u64, validation: usize, mean_nodes: f64) -> Result<(), StageError> {
+        if self.networks.teachers.is_empty() {
+            return Ok(());
+        }
+        let model = teacher_model(&self.config, &self.networks.teachers)?;
+        let graphs = (self.count as u64).saturating_mul(views.max(1)).saturating_add(validation as u64);
+        self.targets = CachedTargets::planned(&self.config, &*model, graphs, mean_nodes)?;
+        Ok(())
+    }
+
+    pub fn is_on_gpu(&self) -> bool {
+        self.device.is_cuda() || self.for_absent_gpu
+    }
+
+    /// True if targets will be cached in memory.
+    pub fn caches_in_memory(&self) -> bool {
+        !self.is_on_gpu() && self.targets.memory_bytes() > 0.0
+    }
+
+    fn queues(&self, config: &Config) -> Queues {
+        let burst = if self.networks.teachers.is_empty() { 1 } else { config.distillation.teacher_burst };
+        Queues { burst, waiting: waiting_batches(config, self.is_on_gpu()) }
+    }
+
+    fn loaders(&self, config: &Config) -> [Loader; 2] {
+        let networks = self.networks.teachers.iter().chain([&self.networks.student]);
+        let needs = BatchNeeds::of_all(networks.map(Architecture::needs));
+        match &self.source {
+            Source::Store(store) => {
+                let vocabulary = Arc::new(store.vocabulary().clone());
+                let (training, validation) = training::loaders(config, store, &vocabulary, needs, self.device, 0);
+                [training, validation]
+            }
+            Source::Made([nodes, edges]) => {
+                let student = self.networks.student.clone();
+                let made = Arc::new(PlannedGraphs { nodes: *nodes, edges: *edges, student, needs });
+                let loader = Loader::over(made, 1, 1);
+                [loader.clone(), loader]
+            }
+        }
+    }
+
+    /// Measures the budget of a variant of the training.
+    pub fn budget(&self, variant: &Variant) -> Result<MemoryBudget, StageError> {
+        let (config, networks) = variant.of(&self.config, &self.networks);
+        let FreshTraining { mut student, mut trainable } = FreshTraining::new(&config, self.device, &networks)?;
+        student.set_checkpointing(variant.recomputes);
+        let options = self.fit_options(&config);
+        let [training, validation] = self.loaders(&config);
+        let queues = self.queues(&config);
+        let mut measured = Measured::of(&mut *student, &mut trainable, [&training, &validation], &self.sizes, &options);
+        let mut budget = measured.budget(&self.graphs.training, self.graphs.batch_graphs, None, queues)?;
+        if self.for_absent_gpu {
+            as_on_gpu(&mut budget, &config);
+        }
+        // By default steps are not captured where that would make batches smaller.
+        if self.is_on_gpu() && config.training.cuda_graphs == Some(true) {
+            budget.record_steps();
+        }
+        let targets = CachedTargets { place: variant.place(self.targets.place), ..self.targets };
+        if targets.memory_bytes() > 0.0 && !self.is_on_gpu() {
+            budget.add(CACHED_TARGETS, Moment::Always, targets.memory_bytes());
+        }
+        Ok(budget)
+    }
+
+    fn fit_options(&self, config: &Config) -> FitOptions {
+        training::fit_options(config, self.device)
+    }
+
+    /// The memory limit of the training device.
+    fn limit(&self) -> Limit {
+        let memory = &self.config.memory;
+        if !self.is_on_gpu() {
+            return host_limit(memory.memory_limit.map(|size| size.0));
+        }
+        let gpu = match self.device {
+            Device::Cpu => Device::Cuda(0),
+            device => device,
+        };
+        let free = device::device_memory(gpu).ok().map(|memory| memory.free_bytes);
+        gpu_limit(memory.gpu_memory_limit.map(|size| size.0), free)
+    }
+
+    fn describe(self) -> Result<String, StageError> {
+        let (config, limit) = (&self.config, self.limit());
+        let planned_bytes = match self.for_absent_gpu {
+            true => config.memory.safety_factor * limit.bytes as f64,
+            false => planned_bytes(config, self.device, &limit),
+        };
+        let wanted = self.graphs.batch_graphs.min(self.count).max(1);
+        let can_recompute = matches!(self.networks.student, Architecture::Vgae(_) | Architecture::Gat(_));
+        let mut budget = self.budget(&Variant::default())?;
+        let mut fitting = budget.largest_batch(&self.worst, planned_bytes, wanted);
+        let at = Row::new(format!("batches of {wanted} graphs"), budget.peak_bytes(self.worst.shape(wanted)));
+        let levers = Lever::all(&self, &budget, wanted)?;
+        let mut recomputes = false;
+        if can_recompute && config.memory.gradient_checkpointing && fitting.is_none_or(|graphs| graphs < wanted) {
+            // As in a training: activations are recomputed if that allows more graphs.
+            let recomputing = self.budget(&Variant::RECOMPUTING)?;
+            let graphs = recomputing.largest_batch(&self.worst, planned_bytes, wanted);
+            if graphs > fitting {
+                (budget, fitting, recomputes) = (recomputing, graphs, true);
+            }
+        }
+        let expected = match fitting {
+            Some(fitting) if !self.is_on_gpu() && self.knows_batches => self.expected(fitting)?,
+            _ => None,
+        };
+        let plan = GraphPlan {
+            files: self.files()?,
+            what: self.what,
+            expected,
+            budget,
+            worst: self.worst,
+            graphs: self.count,
+            wanted,
+            fitting,
+            recomputes,
+            is_fixed: !config.training.optimize_batch_size,
+            safety_factor: config.memory.safety_factor,
+            planned_bytes,
+            limit_flag: limit_flag(self.device.is_cuda() || self.for_absent_gpu),
+            limit,
+            at,
+            levers,
+        };
+        Ok(plan.describe())
+    }
+
+    /// The expected peak of the run with so many graphs at a time.
+    fn expected(&self, fitting: usize) -> Result<Option<Expected>, StageError> {
+        let (config, mut graphs, mut options) = (&self.config, self.graphs.clone(), self.fit_options(&self.config));
+        // As in a training: the batch is smaller, or it goes through the model in parts.
+        if config.training.optimize_batch_size {
+            graphs.batch_graphs = fitting;
+        } else if fitting < graphs.batch_graphs.min(graphs.training.len()) {
+            options.micro_batch_graphs = Some(fitting);
+        }
+        let FreshTraining { mut student, mut trainable } = FreshTraining::new(config, self.device, &self.networks)?;
+        let [training, validation] = self.loaders(config);
+        let measured = Measured::of(&mut *student, &mut trainable, [&training, &validation], &self.sizes, &options);
+        let settings = Settings { queues: self.queues(config), targets: self.targets };
+        let forecaster = Forecaster::measure(config, measured, &graphs, settings)?;
+        let found = forecaster.expected(&settings);
+        Ok(found.map(|found| Expected::of(&found, options.max_epochs, self.counted.name())))
+    }
+
+    /// Files of the training, with their bytes.
+    fn files(&self) -> Result<Vec<Row>, StageError> {
+        let mut files = Vec::new();
+        if let Source::Store(store) = &self.source {
+            files.push(Row::new("store of the graphs, mapped", folder_bytes(store.path())?));
+        }
+        let mut of_teachers = 0.0;
+        for teacher in &self.networks.teachers {
+            of_teachers += weight_bytes(teacher)?;
+        }
+        if of_teachers > 0.0 {
+            files.push(Row::new("teacher", of_teachers));
+            let name = match self.targets.memory_bytes() > 0.0 || self.targets == CachedTargets::NONE {
+                true => "cached targets, with --teacher-cache disk",
+                false => "cached targets",
+            };
+            files.push(Row::new(name, self.targets.bytes()));
+        }
+        // The state has the weights and the optimiser's two values for each parameter.
+        files.push(Row::new("best model and last state of a run", 4.0 * weight_bytes(&self.networks.student)?));
+        Ok(files)
+    }
 }
 
-/// The configured graph network, with assumed numbers of features and outputs.
-fn assumed_graph_network(config: &Config, kind: GnnKind) -> Architecture {
-    Architecture::Graph(GnnConfig {
-        kind,
-        node_features: ASSUMED_FEATURES,
-        edge_features: 0,
-        hidden: config.model.hidden.first().copied().unwrap_or(0) as i64,
-        layers: config.model.layers as i64,
-        heads: 1,
-        outputs: ASSUMED_OUTPUTS,
-        embedding_columns: 0,
-        level: Level::Graph,
-        pooling: training::pooling(config),
-        virtual_node: config.graphs.virtual_node,
-        dropout: config.model.dropout,
-        target_scales: Vec::new(),
-        space: None,
-        paths: None,
-        input: InputConfig::default(),
-    })
+/// Turns a budget that was measured on the CPU into one of a GPU.
+fn as_on_gpu(budget: &mut MemoryBudget, config: &Config) {
+    let resident = config.distillation.residency() == Residency::Resident;
+    budget.components.retain(|component| match component.name {
+        // Batches wait in host memory, and so do weights between visits.
+        LOADER_QUEUE => false,
+        TEACHER_WEIGHTS => resident,
+        "optimiser states" => !config.memory.offload_optimizer,
+        _ => true,
+    });
+    budget.add("CUDA context", Moment::Always, CUDA_CONTEXT_BYTES);
+}
+
+/// A network in a few words.
+pub(super) fn described(architecture: &Architecture) -> String {
+    let layers = |kind: &str, layers: i64, columns: i64| format!("{kind} of {layers} layers, {columns} columns each");
+    match architecture {
+        Architecture::Vgae(config) => {
+            let widths: Vec<String> = config.hidden.iter().map(i64::to_string).collect();
+            format!("vgae of {} columns, {} in the latent", widths.join(", "), config.latent)
+        }
+        Architecture::Gat(config) => layers("gat", config.layers, config.hidden * config.heads),
+        Architecture::Graph(config) | Architecture::Pretraining(PretrainingConfig { network: config, .. }) => {
+            layers(config.kind.as_str(), config.layers, config.width())
+        }
+        Architecture::Nodes(config) => layers(config.kind.as_str(), config.layers, config.width()),
+        Architecture::GraphVgae(config) => {
+            let encoder = &config.encoder;
+            format!("vgae with an encoder {}", layers(encoder.kind.as_str(), encoder.layers, encoder.width()))
+        }
+    }
+}
+
+/// Bytes of the files in a folder.
+fn folder_bytes(folder: &Path) -> Result<f64, StageError> {
+    let failed = files::failed("read", folder);
+    let mut bytes = 0.0;
+    for entry in std::fs::read_dir(folder).map_err(&failed)? {
+        let entry = entry.map_err(&failed)?;
+        let metadata = entry.metadata().map_err(&failed)?;
+        bytes += if metadata.is_dir() { folder_bytes(&entry.path())? } else { metadata.len() as f64 };
+    }
+    Ok(bytes)
 }

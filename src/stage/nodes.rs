@@ -4,15 +4,17 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use tch::Device;
 
 use super::graphs::split_inputs;
+use super::measured::Measured;
 use super::node_data::{self, NodeData};
 use super::node_features::{self, ChosenRows, SampledBatches};
-use super::node_plan::whole_forward_bytes;
-use super::node_sizing::{Fitted, NodeSizing, planned_bytes};
 use super::node_targets::NodeTargets;
 use super::node_teacher;
 use super::run::{Prepared, Run};
+use super::sizes::Sizes;
+use super::sizing::{Fitted, NodeSizing, planned_bytes};
 use super::teacher::{FoundTeacher, TeacherUse};
 use super::together::{self, ShareSizes};
 use super::workload::{NewStudent, Opened, TeacherSource, Workload};
@@ -100,9 +102,7 @@ impl<'a> NodeClassifier<'a> {
         let num_nodes = self.visible.num_nodes();
         let sizing = NodeSizing {
             config: self.config,
-            device: self.data.device,
             directory: run.directory(),
-            loader: &self.loader(measured),
             seeds: &self.seeds.nodes,
             array_bytes: array_bytes(num_nodes, self.seeds.nodes.len()) + position_bytes(self.config, &self.read),
             validation_bytes: match plan.samples_validation {
@@ -113,7 +113,8 @@ impl<'a> NodeClassifier<'a> {
             wanted: plan.batch_nodes,
             decided: run.decided.map(|decided| decided.batch_graphs),
         };
-        let fitted = sizing.fit(student, trainable, options)?;
+        let (loader, sizes) = (self.loader(measured), Sizes::Alike([1, 0]));
+        let fitted = sizing.fit(Measured::of(student, trainable, [&loader, &loader], &sizes, options))?;
         node_features::prepare_passes(&self.read)?;
         plan.batch_nodes = fitted.batch_nodes;
         Ok(fitted)
@@ -135,7 +136,7 @@ impl<'a> NodeClassifier<'a> {
 
     /// Host memory to plan for, in bytes.
     fn free_bytes(&self) -> f64 {
-        planned_bytes(self.config, &host_limit(self.config.memory.memory_limit.map(|size| size.0)))
+        planned_bytes(self.config, Device::Cpu, &host_limit(self.config.memory.memory_limit.map(|size| size.0)))
     }
 }
 
@@ -147,10 +148,8 @@ impl<'a> Workload<'a> for NodeClassifier<'a> {
     type Student = NodeObjective;
     type Plan = NodePlan;
 
-    fn is_of_head(&self, name: &str) -> bool {
-        // The last layer with weights gives the outputs.
-        let last = self.architecture.layers - 1;
-        ["convs", "lins"].iter().any(|layers| name.starts_with(&format!("{layers}.{last}.")))
+    fn architecture(&self) -> Architecture {
+        Architecture::Nodes(self.architecture.clone())
     }
 
     fn opened(&self) -> Opened<'a> {
@@ -184,19 +183,10 @@ impl<'a> Workload<'a> for NodeClassifier<'a> {
         Ok(plan)
     }
 
-    fn new_student(&self, teacher: &TeacherSource) -> Result<NewStudent<NodeObjective>, StageError> {
-        let config = self.config;
-        let mut parameters = FreshParameters::new(config.training.seed, self.data.device);
-        let kernel = training::attention_kernel(config);
-        let model = NodeGnn::new(Scope::root(&mut parameters), &self.architecture, kernel)?;
-        let student = NodeObjective {
-            model,
-            teacher: TeacherLink::none(),
-            distillation: teacher.is_some().then(|| training::logit_loss(config)),
-            consistency: consistency(config),
-            labelled_share: self.seeds.labelled_share,
-        };
-        Ok(NewStudent { parameters, student })
+    fn new_student(&self, teacher: Option<&Architecture>) -> Result<NewStudent<NodeObjective>, StageError> {
+        let mut new = new_student(self.config, self.data.device, &self.architecture, teacher.is_some())?;
+        new.student.labelled_share = self.seeds.labelled_share;
+        Ok(new)
     }
 
     fn start_teacher(&self, teacher: TeacherSource, plan: &NodePlan) -> Result<TeacherLink, StageError> {
@@ -246,7 +236,7 @@ impl<'a> Workload<'a> for NodeClassifier<'a> {
             validation_loader: self.loader(validation).with_buffers(of_validation),
             options,
             recomputes: false,
-            description: run.description(Architecture::Nodes(self.architecture.clone()), Vocabulary::from_ids([])),
+            description: run.description(self.architecture(), Vocabulary::from_ids([])),
             batch_graphs: plan.batch_nodes,
             amounts: amounts(&self.seeds, &self.split),
             notes,
@@ -254,6 +244,24 @@ impl<'a> Workload<'a> for NodeClassifier<'a> {
             closing: Box::new(move || read_rows.iter().filter_map(|rows| node_features::summary(rows)).collect()),
         })
     }
+}
+
+/// Makes a network with its loss, that of a teacher's outputs included if there is one. All seeds count as labelled.
+///
+/// # Errors
+/// Too little memory.
+pub(super) fn new_student(
+    config: &Config,
+    device: Device,
+    architecture: &NodeGnnConfig,
+    has_teacher: bool,
+) -> Result<NewStudent<NodeObjective>, StageError> {
+    let mut parameters = FreshParameters::new(config.training.seed, device);
+    let model = NodeGnn::new(Scope::root(&mut parameters), architecture, training::attention_kernel(config))?;
+    let distillation = has_teacher.then(|| training::logit_loss(config));
+    let (teacher, consistency) = (TeacherLink::none(), consistency(config));
+    let student = NodeObjective { model, teacher, distillation, consistency, labelled_share: 1.0 };
+    Ok(NewStudent { parameters, student })
 }
 
 /// Buffers for the batches of sampled neighbours, each with room for tensors of this many bytes. `None` if there is less memory than when
@@ -466,6 +474,22 @@ pub(super) fn samples_validation(config: &Config, num_nodes: usize, num_edges: u
             NodeValidation::Sampled => true,
             NodeValidation::Auto => whole > WHOLE_VALIDATION_BYTES,
         }
+}
+
+/// Peak bytes of a forward over all nodes, beside their features: a layer's input, the narrower of input and output between its sum over
+/// neighbours and its linear map, whichever is first, and its output; attention has its values instead. A node's own map is one more
+/// output.
+pub(super) fn whole_forward_bytes(architecture: &NodeGnnConfig, nodes: f64) -> f64 {
+    let columns = (0..architecture.num_layers()).map(|layer| {
+        let (input, output) = (architecture.input_columns(layer), architecture.output_columns(layer));
+        let between = if architecture.kind.has_attention() { output } else { input.min(output) };
+        let own = match (architecture.kind, architecture.aggregator) {
+            (NodeGnnKind::Sage, Aggregator::Mean) => output,
+            _ => 0,
+        };
+        if layer == 0 { between + output + own } else { input + between + output + own }
+    });
+    4.0 * nodes * columns.max().unwrap_or(0) as f64
 }
 
 /// Bytes of arrays that are no tensors: labels of all nodes for training and for validation, the seeds, and the batches of an epoch.

@@ -1,12 +1,17 @@
-//! Batches of the sizes that a plan expects, with arbitrary features and edges, so that their memory can be measured without a graph.
+//! Batches of the sizes that a plan expects, with arbitrary features and edges, so that their memory can be measured without data:
+//! [`PlannedBatches`] of sampled neighbours, [`PlannedGraphs`] of many graphs.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use tch::{Device, Kind, TchError, Tensor};
 
-use crate::graph::{Adjacency, Batch, BatchMaker, BatchSource, Neighbourhood, NodeFeatures, StoreError};
-use crate::memory_plan::node_sizes::LayerSize;
+use crate::graph::{
+    Adjacency, Batch, BatchMaker, BatchSource, EDGE_FEATURES, Level, Neighbourhood, NodeFeatures, NodeTargets, Space,
+    StoreError,
+};
+use crate::nn::{Architecture, BatchNeeds};
+use crate::nodes::LayerSize;
 
 /// Batches whose size is proportional to their number of seeds.
 pub struct PlannedBatches {
@@ -80,26 +85,177 @@ fn adjacency(sources: usize, targets: usize, edges: usize) -> Result<Adjacency, 
     let edges = edges.max(targets);
     let target_of = |edge: usize| (edge as u64 * targets as u64 / edges as u64) as usize;
     let source_of = |edge: usize| (edge as u64 * 2_654_435_761 % sources as u64) as usize;
+    let list: Vec<[usize; 2]> = (0..edges).map(|edge| [target_of(edge), source_of(edge)]).collect();
+    adjacency_of(sources, targets, &list)
+}
+
+/// The tensors of edges, given as target and source in order of target.
+fn adjacency_of(sources: usize, targets: usize, edges: &[[usize; 2]]) -> Result<Adjacency, TchError> {
     let (mut rows, mut columns) = (vec![0i32; targets + 1], vec![0i32; sources + 1]);
-    for edge in 0..edges {
-        rows[target_of(edge) + 1] += 1;
-        columns[source_of(edge) + 1] += 1;
+    for &[target, source] in edges {
+        rows[target + 1] += 1;
+        columns[source + 1] += 1;
     }
     (0..targets).for_each(|target| rows[target + 1] += rows[target]);
     (0..sources).for_each(|source| columns[source + 1] += columns[source]);
-    let (mut next, mut transposed) = (columns.clone(), vec![0i32; edges]);
-    for edge in 0..edges {
-        let place = &mut next[source_of(edge)];
-        transposed[*place as usize] = edge as i32;
-        *place += 1;
+    let (mut next, mut transposed) = (columns.clone(), vec![0i32; edges.len()]);
+    for (edge, &[_, source]) in edges.iter().enumerate() {
+        transposed[next[source] as usize] = edge as i32;
+        next[source] += 1;
     }
-    let of_edges = |of: &dyn Fn(usize) -> usize| (0..edges).map(|edge| of(edge) as i32).collect::<Vec<_>>();
+    let ends = |end: usize| edges.iter().map(|edge| edge[end] as i32).collect::<Vec<_>>();
     Ok(Adjacency {
         row_pointers: Tensor::f_from_slice(&rows)?,
-        sources: Tensor::f_from_slice(&of_edges(&source_of))?,
-        targets: Tensor::f_from_slice(&of_edges(&target_of))?,
+        sources: Tensor::f_from_slice(&ends(1))?,
+        targets: Tensor::f_from_slice(&ends(0))?,
         column_pointers: Tensor::f_from_slice(&columns)?,
         transposed: Tensor::f_from_slice(&transposed)?,
         components: Arc::default(),
     })
+}
+
+/// Graphs of one size, as a student reads them.
+pub struct PlannedGraphs {
+    pub nodes: usize,
+    /// Edges without self-loops; for a network in space, pairs of near nodes.
+    pub edges: usize,
+    /// The network whose features, targets and positions the batches have.
+    pub student: Architecture,
+    pub needs: BatchNeeds,
+}
+
+impl BatchSource for PlannedGraphs {
+    fn path(&self) -> &Path {
+        Path::new("the planned batches")
+    }
+
+    fn maker(&self, _: u64) -> Box<dyn BatchMaker + '_> {
+        Box::new(GraphMaker(self))
+    }
+}
+
+struct GraphMaker<'a>(&'a PlannedGraphs);
+
+impl BatchMaker for GraphMaker<'_> {
+    fn make(&mut self, graphs: &[u64]) -> Result<Batch, StoreError> {
+        self.0.batch(graphs).map_err(|source| StoreError::Tensor { tensor: "a planned batch", source })
+    }
+}
+
+impl PlannedGraphs {
+    /// Columns of a node's features, and of an edge's.
+    fn columns(&self) -> [i64; 2] {
+        match &self.student {
+            Architecture::Graph(config) => [config.node_features, config.edge_features],
+            Architecture::GraphVgae(config) => [config.encoder.node_features, config.encoder.edge_features],
+            other => [other.input().node_features(), EDGE_FEATURES as i64],
+        }
+    }
+
+    /// Edges of so many graphs, as target and source in order of target, with one self-loop for each node if `loops` is set.
+    fn edges(&self, graphs: usize, loops: bool) -> Vec<[usize; 2]> {
+        let nodes = self.nodes;
+        let mut edges = Vec::with_capacity(graphs * (self.edges + nodes));
+        for graph in 0..graphs {
+            for target in 0..nodes {
+                let count = self.edges * (target + 1) / nodes - self.edges * target / nodes;
+                // A node is its own neighbour only if it is alone.
+                let step = |edge: usize| 1 + edge % (nodes - 1).max(1);
+                let mut sources: Vec<usize> = (0..count).map(|edge| (target + step(edge)) % nodes).collect();
+                sources.extend(loops.then_some(target));
+                sources.sort_unstable();
+                edges.extend(sources.into_iter().map(|source| [graph * nodes + target, graph * nodes + source]));
+            }
+        }
+        edges
+    }
+
+    fn batch(&self, graphs: &[u64]) -> Result<Batch, TchError> {
+        let (count, nodes, vocabulary) = (graphs.len(), graphs.len() * self.nodes, self.student.vocabulary_size());
+        let [node_columns, edge_columns] = self.columns();
+        let edges = self.edges(count, true);
+        let adjacency = adjacency_of(nodes, nodes, &edges)?;
+        let numbers = |of: &dyn Fn(usize) -> usize, end: usize| {
+            Tensor::f_from_slice(&(0..end).map(|index| of(index) as i64).collect::<Vec<_>>())
+        };
+        let float = |shape: [i64; 2]| Tensor::f_full(shape, 0.5, (Kind::Float, Device::Cpu));
+        let id = |node: usize| node % self.nodes % (vocabulary as usize).max(1);
+        let successor = |&[target, source]: &[usize; 2]| source as i64 * vocabulary + id(target) as i64;
+        let mut successors: Vec<i64> = edges.iter().map(successor).collect();
+        successors.sort_unstable();
+        successors.dedup();
+        let id_index = numbers(&id, nodes)?;
+        let (targets, node_targets) = self.targets(count, nodes)?;
+        Ok(Batch {
+            graph_index: Arc::new(graphs.to_vec()),
+            can_ids: Arc::new((0..nodes).map(|node| id(node) as u32).collect()),
+            id_input: match self.student.hashes_ids() {
+                true => id_index.f_detach_copy()?,
+                false => id_index.shallow_clone(),
+            },
+            id_index,
+            continuous: float([nodes as i64, node_columns])?,
+            edge_attributes: match self.needs.edge_features {
+                true => Some(float([edges.len() as i64, edge_columns])?),
+                false => None,
+            },
+            adjacency,
+            successors: Tensor::f_from_slice(&successors)?,
+            vocabulary_size: vocabulary,
+            node_pointers: numbers(&|graph| graph * self.nodes, count + 1)?,
+            graph_of_node: numbers(&|node| node / self.nodes, nodes)?,
+            labels: numbers(&|_| 0, count)?,
+            targets,
+            node_targets,
+            neighbourhood: None,
+            space: match self.needs.space {
+                Some(options) => Some(Box::new(self.space(count, options.cutoff.is_some())?)),
+                None => None,
+            },
+            real: None,
+            padded_form: None,
+        })
+    }
+
+    /// Targets of graphs and of nodes.
+    fn targets(&self, graphs: usize, nodes: usize) -> Result<(Option<Tensor>, Option<Box<NodeTargets>>), TchError> {
+        let Architecture::Graph(config) = &self.student else { return Ok((None, None)) };
+        let values = |rows: usize| Tensor::f_zeros([rows as i64, config.outputs], (Kind::Float, Device::Cpu));
+        Ok(match config.level {
+            Level::Graph => (Some(values(graphs)?), None),
+            Level::Node => {
+                let pointers = Arc::new((0..=graphs).map(|graph| (graph * self.nodes) as u64).collect());
+                let all = Tensor::f_arange(nodes as i64, (Kind::Int64, Device::Cpu))?;
+                (None, Some(Box::new(NodeTargets { nodes: all, values: values(nodes)?, pointers })))
+            }
+        })
+    }
+
+    /// Positions, and pairs unless the network reads none.
+    fn space(&self, graphs: usize, has_pairs: bool) -> Result<Space, TchError> {
+        let nodes = graphs * self.nodes;
+        let pairs = if has_pairs { self.edges(graphs, false) } else { Vec::new() };
+        let ends = |end: usize| Tensor::f_from_slice(&pairs.iter().map(|pair| pair[end] as i64).collect::<Vec<_>>());
+        let mut rows = vec![0i32; nodes + 1];
+        pairs.iter().for_each(|&[target, _]| rows[target + 1] += 1);
+        (0..nodes).for_each(|node| rows[node + 1] += rows[node]);
+        // Each node in a place of its own, some of them within reach of each other.
+        let place = |value: usize| [37, 101, 59][value % 3] * (value / 3 % self.nodes) % 113;
+        let positions: Vec<f32> =
+            (0..3 * nodes).map(|value| place(value) as f32 / 30.0 + value as f32 * 1e-5).collect();
+        let forces = matches!(&self.student, Architecture::Graph(config) if config.gives_forces());
+        let rows_of_three = [nodes as i64, 3];
+        Ok(Space {
+            positions: Tensor::f_from_slice(&positions)?.f_view(rows_of_three)?,
+            kinds: Tensor::f_ones([nodes as i64], (Kind::Int64, Device::Cpu))?,
+            targets: ends(0)?,
+            sources: ends(1)?,
+            row_pointers: Tensor::f_from_slice(&rows)?,
+            shifts: None,
+            forces: match forces {
+                true => Some(Tensor::f_zeros(rows_of_three, (Kind::Float, Device::Cpu))?),
+                false => None,
+            },
+        })
+    }
 }

@@ -2,6 +2,7 @@
 //! initial weights of a training.
 
 use serde_json::{Map, Value, json};
+use tch::Device;
 
 use super::epochs::Epochs;
 use super::graphs::{Head, divided, gnn_config, inputs_of_split, packed, schema};
@@ -58,8 +59,8 @@ impl<'a> Workload<'a> for PretrainedNetwork<'a> {
         Opened { config: self.config, stage: Stage::Pretrain, origin: self.data.origin() }
     }
 
-    fn is_of_head(&self, name: &str) -> bool {
-        super::graphs::is_of_head(name)
+    fn architecture(&self) -> Architecture {
+        Architecture::Pretraining(self.architecture.clone())
     }
 
     fn find_teacher(&mut self) -> Result<TeacherSource, StageError> {
@@ -78,12 +79,8 @@ impl<'a> Workload<'a> for PretrainedNetwork<'a> {
         Ok(Epochs::of_all(self.config, packed(self.config, &self.data, &self.chosen)?))
     }
 
-    fn new_student(&self, _: &TeacherSource) -> Result<NewStudent<PretrainingObjective>, StageError> {
-        let seed = self.config.training.seed;
-        let mut parameters = FreshParameters::new(seed, self.data.device);
-        let kernel = training::attention_kernel(self.config);
-        let model = Pretraining::new(Scope::root(&mut parameters), &self.architecture, kernel)?;
-        Ok(NewStudent { parameters, student: PretrainingObjective::new(model, seed) })
+    fn new_student(&self, _: Option<&Architecture>) -> Result<NewStudent<PretrainingObjective>, StageError> {
+        new_student(self.config, self.data.device, &self.architecture)
     }
 
     fn start_teacher(&self, _: TeacherSource, _: &Epochs) -> Result<TeacherLink, StageError> {
@@ -97,9 +94,23 @@ impl<'a> Workload<'a> for PretrainedNetwork<'a> {
         trainable: &mut Trainable,
         plan: &mut Epochs,
     ) -> Result<Prepared, StageError> {
-        let architecture = Architecture::Pretraining(self.architecture.clone());
-        graph_batches::prepare(run, &self.data, architecture, student, trainable, plan)
+        graph_batches::prepare(run, &self.data, self.architecture(), student, trainable, plan)
     }
+}
+
+/// Makes a network with its loss.
+///
+/// # Errors
+/// Too little memory.
+pub(super) fn new_student(
+    config: &Config,
+    device: Device,
+    architecture: &PretrainingConfig,
+) -> Result<NewStudent<PretrainingObjective>, StageError> {
+    let seed = config.training.seed;
+    let mut parameters = FreshParameters::new(seed, device);
+    let model = Pretraining::new(Scope::root(&mut parameters), architecture, training::attention_kernel(config))?;
+    Ok(NewStudent { parameters, student: PretrainingObjective::new(model, seed) })
 }
 
 /// The configured network with the head that the objective needs. `chosen`: the division with the graphs that are learned from.

@@ -24,7 +24,7 @@ use crate::train::processes::place::{self, default_threads};
 pub use crate::can::catalogue::SIMULATED;
 
 /// The device, the store and the dataset of a stage.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Data {
     pub device: Device,
     pub store: Arc<Store>,

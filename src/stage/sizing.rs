@@ -1,64 +1,61 @@
-//! Decides the batch size within the memory limits, before the first epoch.
+//! Fits a training into the memory limits before its first epoch: how many graphs, or nodes of one large graph, a batch has and how many of
+//! them go through the model at a time, from measured steps.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tch::Device;
 
 use super::StageError;
 use super::epochs::{Epochs, Graphs};
-use super::graph_peak::{self, Question};
-use super::setup::Data;
-use super::teacher;
+use super::measured::{Measured, Queues};
 use super::training;
-use crate::config::{Config, MemoryEstimation, Residency};
+use crate::config::{Config, Residency};
 use crate::distill::objective::Student;
-use crate::graph::Loader;
-use crate::memory::budget::{MemoryBudget, Method, Moment, Shape, WholeBatches, WorstBatches, gibibytes};
+use crate::memory::budget::{
+    BATCH_DATA, BatchBuffers, Component, LOADER_QUEUE, MemoryBudget, Moment, Shape, TARGETS, WholeBatches,
+    WorstBatches, gibibytes, largest_fitting,
+};
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
-use crate::memory::probe::Probe;
 use crate::memory::{self, Meter};
-use crate::memory_plan::estimate::{Circumstances, ComparedLayers, estimate};
-use crate::nn::Architecture;
 use crate::torch::allocator::{self, Phase};
 use crate::torch::device;
 use crate::train::console::Console;
 use crate::train::fit::{BatchPlan, FitError, FitOptions};
 use crate::train::panel::MemoryPlan;
 use crate::train::run_directory::RunDirectory;
-use crate::train::trainable::Trainable;
 
 /// The file with a run's memory budget, by component.
-pub(super) const BUDGET: &str = "memory_budget.json";
+const BUDGET: &str = "memory_budget.json";
 /// Largest share of the available host memory to plan for: other programs may need more memory later.
 const SHARE_OF_AVAILABLE: f64 = 0.9;
 /// Graphs at a time below which steps are slow and batch norm has few samples, so another setting is better.
 const FEW_GRAPHS: usize = 32;
+/// Share by which the activations of a part of a batch may exceed the line through what was measured, where all else is known exactly.
+const SPARE: f64 = 0.05;
+/// Share by which complete batches may exceed the line through smaller ones.
+const SPARE_OF_BATCHES: f64 = 0.01;
+/// Name of the component for targets that are cached in memory.
+pub(super) const CACHED_TARGETS: &str = "cache of targets";
 
 /// The content of [`BUDGET`]: the budget, and the limit that it must respect.
 #[derive(Serialize)]
-pub(super) struct WrittenBudget<'a> {
+struct WrittenBudget<'a> {
     #[serde(flatten)]
-    pub budget: &'a MemoryBudget,
+    budget: &'a MemoryBudget,
     /// Limit for tensors on the training device, in bytes.
-    pub limit_bytes: u64,
-    pub limit_source: String,
+    limit_bytes: u64,
+    limit_source: String,
     /// The part of the limit that was planned for, in bytes.
-    pub planned_bytes: u64,
-    /// Graphs that go through the model at a time.
-    pub batch_graphs: usize,
+    planned_bytes: u64,
+    /// The most that a batch can need, in bytes.
+    expected_bytes: u64,
+    /// Graphs, or nodes, that go through the model at a time.
+    batch_graphs: usize,
 }
 
-/// The inputs for sizing batches.
-pub struct Sizing<'a> {
-    pub config: &'a Config,
-    pub data: &'a Data,
-    pub architecture: &'a Architecture,
-    /// The architectures of the teacher's networks; none without a teacher.
-    pub teachers: &'a [Architecture],
-    pub directory: &'a RunDirectory,
-    /// For a resumed run: the sizes that it decided when it started.
-    pub decided: Option<Decided>,
-    pub loader: &'a Loader,
-    pub console: &'a mut Console,
+/// The part of [`BUDGET`] that a resumed run reads.
+#[derive(Deserialize)]
+struct ReadBudget {
+    expected_bytes: u64,
 }
 
 /// The sizes that a run decided when it started, saved in its `config.json`.
@@ -88,6 +85,57 @@ pub(super) fn planned_bytes(config: &Config, device: Device, limit: &Limit) -> f
     target.min(SHARE_OF_AVAILABLE * (memory::available_bytes() + in_use) as f64)
 }
 
+/// A memory limit, the part of it to plan for, and batches to fit into that.
+pub(super) struct Room<'a> {
+    pub limit: &'a Limit,
+    /// Memory to plan for, in bytes.
+    pub target: f64,
+    pub worst: &'a WorstBatches,
+    /// Plural of what batches consist of.
+    pub unit: &'static str,
+}
+
+impl Room<'_> {
+    /// Writes the budget of batches of which `at_once` go through the model at a time.
+    fn write(&self, budget: &MemoryBudget, at_once: usize, directory: &RunDirectory) -> Result<(), StageError> {
+        let written = WrittenBudget {
+            budget,
+            limit_bytes: self.limit.bytes,
+            limit_source: self.limit.source.to_string(),
+            planned_bytes: self.target as u64,
+            expected_bytes: budget.peak_bytes(self.worst.shape(at_once)) as u64,
+            batch_graphs: at_once,
+        };
+        Ok(directory.write_json(BUDGET, &written)?)
+    }
+
+    fn line(&self, budget: &MemoryBudget, batch: usize, at_once: usize) -> String {
+        budget.line(self.unit, (batch, at_once), self.worst, self.limit, self.target)
+    }
+
+    fn table(&self, budget: &MemoryBudget, at_once: usize) -> String {
+        budget.table(self.unit, at_once, self.worst)
+    }
+
+    /// The flags that make batches of the same size elsewhere or later.
+    fn pinned(batch: usize) -> String {
+        format!("to get the same batches elsewhere or later, use --optimize-batch-size false --batch-size {batch}")
+    }
+}
+
+/// The inputs for sizing batches of graphs.
+pub struct Sizing<'a> {
+    pub config: &'a Config,
+    /// True if a teacher computes targets.
+    pub has_teacher: bool,
+    /// True if the student can recompute activations in the backward pass.
+    pub can_checkpoint: bool,
+    pub directory: &'a RunDirectory,
+    /// For a resumed run: the sizes that it decided when it started.
+    pub decided: Option<Decided>,
+    pub console: &'a mut Console,
+}
+
 /// A budget, and the number of graphs that it allows.
 struct Settled {
     /// The budget. If the batch size is given, it includes complete batches.
@@ -96,8 +144,8 @@ struct Settled {
     target: f64,
     /// Graphs that go through the model at a time; `None` if not even one fits.
     graphs: Option<usize>,
-    /// Peak memory with one graph per batch, in bytes.
-    smallest_bytes: f64,
+    /// The budget as measured.
+    measured: MemoryBudget,
 }
 
 impl Sizing<'_> {
@@ -108,27 +156,33 @@ impl Sizing<'_> {
     /// If not even one graph fits; the message has a table of memory by component.
     pub fn settle(
         mut self,
-        student: &mut impl Student,
-        trainable: &mut Trainable,
+        mut training: Measured,
         plan: &mut Epochs,
         options: &mut FitOptions,
     ) -> Result<bool, StageError> {
-        let limit = self.limit()?;
+        let limit = self.limit(options.device)?;
         if let Some(decided) = self.decided {
             options.records_steps &= decided.captures_steps;
-            self.go_on(decided, &limit, student, plan, options)?;
+            plan.graphs.batch_graphs = decided.batch_graphs;
+            training.student.set_checkpointing(decided.recomputes);
+            show_written(self.directory, &limit, self.console);
             return Ok(decided.recomputes);
         }
         let cap = plan.graphs.batch_graphs.min(plan.graphs.training.len()).max(1);
-        let finds_size = self.config.training.optimize_batch_size;
-        let worst = self.worst(&plan.graphs.training);
+        let worst = training.sizes.worst(&plan.graphs.training);
+        let room = Room {
+            limit: &limit,
+            target: planned_bytes(self.config, options.device, &limit),
+            worst: &worst,
+            unit: "graphs",
+        };
 
-        let (mut settled, mut recomputes) = self.find(student, trainable, plan, options, (&limit, &worst), cap)?;
+        let (mut settled, mut recomputes) = self.find(&mut training, plan, options.records_steps, &room, cap)?;
         let is_short = recomputes || settled.graphs.is_none_or(|graphs| graphs < cap);
         if options.records_steps && self.config.training.cuda_graphs.is_none() && is_short {
             // A CUDA graph holds the memory of a step; larger batches are worth more.
             options.records_steps = false;
-            (settled, recomputes) = self.find(student, trainable, plan, options, (&limit, &worst), cap)?;
+            (settled, recomputes) = self.find(&mut training, plan, false, &room, cap)?;
             self.console.line("memory: steps are not captured as CUDA graphs, so that more graphs fit");
         }
         if recomputes {
@@ -136,27 +190,21 @@ impl Sizing<'_> {
                 "memory: the backward pass recomputes activations (gradient checkpointing), so that more graphs fit",
             );
         }
-        if settled.smallest_bytes > limit.bytes as f64 {
-            return Err(self.does_not_fit(&limit, &worst));
+        let smallest_bytes = settled.measured.peak_bytes(worst.shape(1));
+        if smallest_bytes > limit.bytes as f64 {
+            return Err(self.does_not_fit(Some(&settled.measured), &room, options.device));
+        }
+        if settled.budget.peak_bytes(worst.shape(1)) > limit.bytes as f64 {
+            return Err(self.whole_batches_do_not_fit(&training, &settled, plan, &room));
         }
         let Settled { budget, target, graphs, .. } = settled;
-        if budget.peak_bytes(worst.shape(1)) > limit.bytes as f64 {
-            return Err(self.whole_batches_do_not_fit(
-                student,
-                &budget,
-                plan,
-                (&limit, &worst),
-                options,
-                recomputes,
-            )?);
-        }
-        let graphs = graphs.unwrap_or(1);
-        if finds_size {
+        let (graphs, room) = (graphs.unwrap_or(1), Room { target, ..room });
+        if self.config.training.optimize_batch_size {
             plan.graphs.batch_graphs = graphs;
-            self.console.line(&budget.line((graphs, graphs), &worst, &limit, target));
+            self.console.line(&room.line(&budget, graphs, graphs));
             self.console.line(&format!(
-                "memory: the batch size was chosen for this machine's free memory; to get the same batches elsewhere or later, use \
-                 --optimize-batch-size false --batch-size {graphs}"
+                "memory: the batch size was chosen for this machine's free memory; {}",
+                Room::pinned(graphs)
             ));
         } else {
             if graphs < cap {
@@ -164,19 +212,11 @@ impl Sizing<'_> {
                 let line = format!("memory: batches of {cap} graphs go through the model {graphs} graphs at a time");
                 self.console.line(&line);
             }
-            self.console.line(&budget.line((cap, graphs), &worst, &limit, target));
+            self.console.line(&room.line(&budget, cap, graphs));
         }
-        self.console.note(&budget.table(graphs, &worst));
-        let expected_bytes = budget.peak_bytes(worst.shape(graphs)) as u64;
-        self.console.plan_memory(MemoryPlan { limit_bytes: limit.bytes, expected_bytes });
-        let written = WrittenBudget {
-            budget: &budget,
-            limit_bytes: limit.bytes,
-            limit_source: limit.source.to_string(),
-            planned_bytes: target as u64,
-            batch_graphs: graphs,
-        };
-        self.directory.write_json(BUDGET, &written)?;
+        self.console.note(&room.table(&budget, graphs));
+        room.write(&budget, graphs, self.directory)?;
+        show_written(self.directory, &limit, self.console);
         Ok(recomputes)
     }
 
@@ -184,298 +224,162 @@ impl Sizing<'_> {
     /// which the student is set to.
     fn find(
         &mut self,
-        student: &mut impl Student,
-        trainable: &mut Trainable,
+        training: &mut Measured,
         plan: &Epochs,
-        options: &FitOptions,
-        (limit, worst): (&Limit, &WorstBatches),
+        records_steps: bool,
+        room: &Room,
         cap: usize,
     ) -> Result<(Settled, bool), StageError> {
-        student.set_checkpointing(false);
-        let measures = self.config.training.optimize_batch_size;
-        let budget = self.budget(student, trainable, plan, options, measures, false)?;
-        let settled = self.settled(budget, plan, limit, worst, self.burst(student, &plan.graphs));
-        if !self.config.memory.gradient_checkpointing || settled.graphs.is_some_and(|graphs| graphs >= cap) {
-            return Ok((settled, false));
+        training.student.set_checkpointing(false);
+        let settled = self.settled(training, plan, records_steps, room);
+        let may_recompute = self.config.memory.gradient_checkpointing && self.can_checkpoint;
+        let fits = settled.as_ref().is_ok_and(|settled| settled.graphs.is_some_and(|graphs| graphs >= cap));
+        let is_scarce = settled.as_ref().err().is_none_or(|error| memory::is_out_of_memory(error));
+        if fits || !may_recompute || !is_scarce {
+            return self.expect_measured(settled, room, training.options.device).map(|settled| (settled, false));
         }
         // Recomputing activations costs time, so it is used only if it allows more graphs.
-        student.set_checkpointing(true);
-        // If measuring failed before, it would fail again, after the same wait.
-        let measures = settled.budget.method == Method::Measured;
-        let recomputing = self.budget(student, trainable, plan, options, measures, true)?;
-        let recomputing = self.settled(recomputing, plan, limit, worst, self.burst(student, &plan.graphs));
-        if recomputing.graphs > settled.graphs {
-            return Ok((recomputing, true));
+        training.student.set_checkpointing(true);
+        let recomputing = self.settled(training, plan, records_steps, room);
+        match (settled, recomputing) {
+            (Ok(settled), Ok(recomputing)) if recomputing.graphs <= settled.graphs => {
+                training.student.set_checkpointing(false);
+                Ok((settled, false))
+            }
+            (_, recomputing) => {
+                self.expect_measured(recomputing, room, training.options.device).map(|settled| (settled, true))
+            }
         }
-        student.set_checkpointing(false);
-        Ok((settled, false))
     }
 
-    /// Applies the sizes of a resumed run: only the same batches, split in the same places, continue the same losses. If they no longer
-    /// fit, the steps handle it as they do when memory becomes scarce during training.
-    fn go_on(
-        &mut self,
-        decided: Decided,
-        limit: &Limit,
-        student: &mut impl Student,
-        plan: &mut Epochs,
-        options: &FitOptions,
-    ) -> Result<(), StageError> {
-        plan.graphs.batch_graphs = decided.batch_graphs;
-        student.set_checkpointing(decided.recomputes);
-        let graphs = &plan.graphs;
-        let batch_graphs = graphs.batch_graphs.min(graphs.training.len()).max(1);
-        let burst = self.burst(student, graphs);
-        let budget = self.closed_form(student, plan, options, decided.recomputes, burst)?;
-        let expected_bytes = budget.peak_bytes(self.worst(&graphs.training).shape(batch_graphs)) as u64;
-        self.console.plan_memory(MemoryPlan { limit_bytes: limit.bytes, expected_bytes });
-        Ok(())
+    /// A step of one graph that runs out of memory is an error that names what to do.
+    fn expect_measured(
+        &self,
+        settled: Result<Settled, StageError>,
+        room: &Room,
+        device: Device,
+    ) -> Result<Settled, StageError> {
+        settled.map_err(|error| match memory::is_out_of_memory(&error) {
+            true => self.does_not_fit(None, room, device),
+            false => error,
+        })
     }
 
-    /// Computes the number of graphs that go through the model at a time under this budget, at most the configured batch size.
+    /// Measures the budget, and computes the number of graphs that go through the model at a time under it, at most the configured batch size.
     fn settled(
         &self,
+        training: &mut Measured,
+        plan: &Epochs,
+        records_steps: bool,
+        room: &Room,
+    ) -> Result<Settled, StageError> {
+        let (graphs, on_gpu) = (&plan.graphs, training.options.device.is_cuda());
+        let queues = self.queues(training.student, graphs, on_gpu);
+        let mut budget = training.budget(&graphs.training, graphs.batch_graphs, None, queues)?;
+        if records_steps {
+            budget.record_steps();
+        }
+        let cache = training.student.teacher().cache();
+        if cache.is_some_and(|cache| cache.filled_graphs > 0 && cache.filled_graphs < cache.used_graphs) {
+            // Of batches that are cached in part, a visit copies the others, a whole burst at a time.
+            let data = budget.components.iter().find(|component| component.name == BATCH_DATA);
+            let copied =
+                data.map(|data| Component { name: "batches cached in part", moment: Moment::Visit, ..data.clone() });
+            budget.components.extend(copied);
+        }
+        // Targets that are cached already are among what is in use.
+        let kept = Meter::new(Device::Cpu).read().phase_bytes(Phase::Cache);
+        let to_come = training.student.teacher().memory_cache_bytes().saturating_sub(kept);
+        if to_come > 0 && !on_gpu {
+            budget.add(CACHED_TARGETS, Moment::Always, to_come as f64);
+        }
+        Ok(self.settled_with(training, budget, plan, room, queues.burst))
+    }
+
+    /// The same, of this budget of bursts of so many batches.
+    fn settled_with(
+        &self,
+        training: &Measured,
         budget: MemoryBudget,
         plan: &Epochs,
-        limit: &Limit,
-        worst: &WorstBatches,
+        room: &Room,
         burst: usize,
     ) -> Settled {
         let graphs = &plan.graphs;
         let cap = graphs.batch_graphs.min(graphs.training.len()).max(1);
-        let smallest_bytes = budget.peak_bytes(worst.shape(1));
-        let target = self.target_bytes(limit);
+        let (worst, target) = (room.worst, room.target);
         if self.config.training.optimize_batch_size {
             let graphs = budget.largest_batch(worst, target, cap);
-            return Settled { budget, target, graphs, smallest_bytes };
+            return Settled { measured: budget.clone(), budget, target, graphs };
         }
-        let whole = self.whole_batches(plan, burst);
-        // The size of complete batches is known exactly: the safety factor applies to the rest.
+        let (measured, whole) = (budget, whole_batches(training, plan, burst));
+        // The size of complete batches is known almost exactly: the safety factor applies to the rest.
         let unsafe_share = 1.0 - self.config.memory.safety_factor;
         let with = |in_parts| {
-            let budget = budget.with_whole_batches(&whole, in_parts);
+            let mut budget = measured.with_whole_batches(&whole, in_parts);
+            for Component { name, moment, bytes } in &mut budget.components {
+                let spare = match *name {
+                    BATCH_DATA | LOADER_QUEUE | TARGETS => SPARE_OF_BATCHES,
+                    _ if *moment == Moment::Step => SPARE,
+                    _ => 0.0,
+                };
+                *bytes = bytes.times(1.0 + spare);
+            }
             let target = target + unsafe_share * budget.peak_bytes(Shape::default());
             let graphs = budget.largest_batch(worst, target, cap);
-            Settled { budget, target, graphs, smallest_bytes }
+            Settled { budget, target, graphs, measured: measured.clone() }
         };
         let together = with(false);
         if together.graphs == Some(cap) { together } else { with(true) }
     }
 
-    /// The batches of a burst for a given batch size: the largest burst of the first epoch, or a full burst of graphs of mean size,
-    /// whichever is larger.
-    fn whole_batches(&self, plan: &Epochs, burst: usize) -> WholeBatches {
-        let (graphs, burst) = (&plan.graphs, burst.max(1));
-        let sum = |batches: &[Vec<u64>]| {
-            let sizes = batches.iter().flatten().map(|&graph| self.size_of(graph));
-            sizes.fold(Shape::default(), |sum, (nodes, edges)| Shape {
-                graphs: sum.graphs + 1.0,
-                nodes: sum.nodes + nodes as f64,
-                edges: sum.edges + edges as f64,
-            })
-        };
-        let times = |shape: Shape, factor: f64| Shape {
-            graphs: shape.graphs * factor,
-            nodes: shape.nodes * factor,
-            edges: shape.edges * factor,
-        };
-        let larger = |one: Shape, other: Shape| if other.nodes > one.nodes { other } else { one };
-        let batches = plan.training(0);
-        let bursts = batches.chunks(burst).map(sum).fold(Shape::default(), larger);
-        let all = sum(std::slice::from_ref(&graphs.training));
-        let share = (burst * graphs.batch_graphs) as f64 / graphs.training.len().max(1) as f64;
-        // A curriculum's first epoch is its smallest. With a node limit, batches are smaller than this estimate.
-        let share = if graphs.budget.is_some() { 0.0 } else { share.min(1.0) };
-        let mean = times(larger(bursts, times(all, share)), 1.0 / burst as f64);
-        let validation = graphs.validation_batches();
-        let each = batches.iter().chain(&validation).map(|batch| sum(std::slice::from_ref(batch)));
-        WholeBatches { burst, mean, largest: each.fold(mean, larger) }
-    }
-
     /// The memory limit of the training device. Also sets the limit for host tensors, which the allocator enforces.
-    fn limit(&self) -> Result<Limit, StageError> {
+    fn limit(&self, device: Device) -> Result<Limit, StageError> {
         let memory = &self.config.memory;
         let host = host_limit(memory.memory_limit.map(|size| size.0));
         allocator::set_limit(Some(host.bytes));
-        if self.data.device == Device::Cpu {
+        if device == Device::Cpu {
             return Ok(host);
         }
-        let used = device::device_memory(self.data.device).map_err(FitError::from)?;
+        let used = device::device_memory(device).map_err(FitError::from)?;
         let free = Some(used.usable_bytes());
         Ok(gpu_limit(memory.gpu_memory_limit.map(|size| size.0), free))
     }
 
-    fn target_bytes(&self, limit: &Limit) -> f64 {
-        planned_bytes(self.config, self.data.device, limit)
-    }
-
-    fn worst(&self, graphs: &[u64]) -> WorstBatches {
-        WorstBatches::new(graphs.iter().map(|&graph| self.size_of(graph)))
-    }
-
-    /// Number of nodes, and of edges including the self-loops that attention adds.
-    fn size_of(&self, graph: u64) -> (u64, u64) {
-        let view = self.data.store.graph(graph);
-        (view.num_nodes() as u64, (view.num_edges() + view.num_nodes()) as u64)
-    }
-
-    /// The budget: measured if `measures` is set and measuring is configured, else computed from the architecture.
-    fn budget(
-        &mut self,
-        student: &mut impl Student,
-        trainable: &mut Trainable,
-        plan: &Epochs,
-        options: &FitOptions,
-        measures: bool,
-        checkpointing: bool,
-    ) -> Result<MemoryBudget, StageError> {
-        if !measures || self.config.memory.memory_estimation == MemoryEstimation::Static {
-            return self.closed_form(student, plan, options, checkpointing, self.burst(student, &plan.graphs));
-        }
-        let measured = match self.architecture {
-            // Not by the teacher itself, whose cache would be filled in part.
-            Architecture::Graph(architecture) if self.data.device == Device::Cpu && !student.teacher().keeps_all() => {
-                let (teacher, link, graphs) = (self.teachers.first(), student.teacher(), &plan.graphs);
-                let question =
-                    Question::of_training(self.config, self.data, architecture, teacher, link, graphs, options);
-                graph_peak::budget(&question)
-            }
-            _ => self.probe(student, trainable, plan, options),
-        };
-        match measured {
-            Ok(mut budget) => {
-                if options.records_steps {
-                    budget.record_steps();
-                }
-                self.add_targets_to_come(student, &mut budget);
-                Ok(budget)
-            }
-            // Another program may have used the memory for a moment; the estimate shows if the training can fit at all.
-            Err(error) if memory::is_out_of_memory(&error) => {
-                tracing::warn!("no batch could be measured ({error}); estimating the budget from the architecture");
-                self.closed_form(student, plan, options, checkpointing, self.burst(student, &plan.graphs))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Measures the budget in steps of the student itself.
-    fn probe(
-        &self,
-        student: &mut impl Student,
-        trainable: &mut Trainable,
-        plan: &Epochs,
-        options: &FitOptions,
-    ) -> Result<MemoryBudget, StageError> {
-        let size_of = |graph| self.size_of(graph);
-        let probe = Probe {
-            objective: student,
-            trainable,
-            loader: self.loader,
-            graphs: &plan.graphs.training,
-            size_of: &size_of,
-            cap: plan.graphs.batch_graphs,
-            waiting_batches: waiting_batches(self.config, self.data.device.is_cuda()),
-            adam: options.adam,
-            precision: options.precision,
-            device: self.data.device,
-        };
-        Ok(probe.measure()?)
-    }
-
-    /// Adds the memory of targets that will be cached later; those cached so far are already counted.
-    fn add_targets_to_come(&self, student: &impl Student, budget: &mut MemoryBudget) {
-        let kept = Meter::new(Device::Cpu).read().phase_bytes(Phase::Cache);
-        let to_come = student.teacher().memory_cache_bytes().saturating_sub(kept);
-        if to_come > 0 && self.data.device == Device::Cpu {
-            budget.add("targets yet to be cached", Moment::Always, to_come as f64);
-        }
-    }
-
-    /// The budget computed from the architecture, including the teacher. On the host the teacher has already started, and its weights
-    /// are counted.
-    fn closed_form(
-        &self,
-        student: &impl Student,
-        plan: &Epochs,
-        options: &FitOptions,
-        checkpointing: bool,
-        burst: usize,
-    ) -> Result<MemoryBudget, StageError> {
-        let graphs = &plan.graphs.training;
-        let circumstances = Circumstances {
-            cuda: self.data.device.is_cuda(),
-            fused: training::computes_fused(self.config, self.data.device.is_cuda()),
-            checkpointing,
-            offload_optimizer: options.adam.offload,
-            burst,
-            waiting_batches: self.waiting_batches(&plan.graphs, burst),
-            nodes_per_graph: self.worst(graphs).shape(graphs.len()).nodes / graphs.len().max(1) as f64,
-            resident_teacher: self.residency() != Residency::Layer,
-            teacher_counted: !self.data.device.is_cuda(),
-            compared: teacher::compared_layers(self.config),
-        };
-        let on_gpu = self.data.device.is_cuda();
-        let mut budget = estimate(self.architecture, self.teachers, &circumstances)?;
-        if options.records_steps {
-            budget.record_steps();
-        }
-        if !on_gpu {
-            let reading = Meter::new(Device::Cpu).read();
-            if !self.teachers.is_empty() && self.residency() != Residency::Resident {
-                // A visit copies the weights, even on the host.
-                budget.add("teacher's copy", Moment::Visit, reading.phase_bytes(Phase::Teacher) as f64);
-            }
-            budget.note_teacher(reading);
-        }
-        self.add_targets_to_come(student, &mut budget);
-        Ok(budget)
-    }
-
-    /// Batches announced to the teacher at a time, at most those of an epoch. If the batch size is still to be found, batches may become
-    /// smaller and more numerous, so there is no such bound.
-    fn burst(&self, student: &impl Student, graphs: &Graphs) -> usize {
-        let batches = |of: &[u64]| of.len().div_ceil(graphs.batch_graphs.max(1));
+    /// Batches announced to the teacher and prefetched at a time. If the batch size is known, at most those of an epoch; if it is still to be
+    /// found, batches may become smaller and more numerous, so there is no such bound.
+    fn queues(&self, student: &dyn Student, graphs: &Graphs, on_gpu: bool) -> Queues {
+        let (burst, waiting) = (student.source().burst(), waiting_batches(self.config, on_gpu));
         if self.config.training.optimize_batch_size || graphs.budget.is_some() {
-            return student.source().burst();
-        }
-        student.source().burst().min(batches(&graphs.training).max(batches(&graphs.validation)).max(1))
-    }
-
-    /// Prefetched batches in addition to those of a burst. If the batch size is known, at most those left of an epoch.
-    fn waiting_batches(&self, graphs: &Graphs, burst: usize) -> usize {
-        let waiting = waiting_batches(self.config, self.data.device.is_cuda());
-        if self.config.training.optimize_batch_size || graphs.budget.is_some() {
-            return waiting;
+            return Queues { burst, waiting };
         }
         let batches = |of: &[u64]| of.len().div_ceil(graphs.batch_graphs.max(1));
-        let left = batches(&graphs.training).saturating_sub(burst).max(batches(&graphs.validation).saturating_sub(1));
-        waiting.min(left)
+        let (training, validation) = (batches(&graphs.training), batches(&graphs.validation));
+        let burst = burst.min(training.max(validation).max(1));
+        Queues { burst, waiting: waiting.min(training.saturating_sub(burst).max(validation.saturating_sub(1))) }
     }
 
     /// The error for complete batches that do not fit. A batch can go through the model in parts, but it is in memory as a whole, and so
-    /// are the targets of all batches of a teacher visit; smaller parts do not help.
+    /// are the targets of all batches of a teacher visit; smaller parts do not help. `budget`: of one graph at a time.
     fn whole_batches_do_not_fit(
         &self,
-        student: &impl Student,
-        budget: &MemoryBudget,
+        training: &Measured,
+        settled: &Settled,
         plan: &Epochs,
-        (limit, worst): (&Limit, &WorstBatches),
-        options: &FitOptions,
-        checkpointing: bool,
-    ) -> Result<StageError, StageError> {
-        let burst = self.burst(student, &plan.graphs);
-        let bytes = budget.peak_bytes(worst.shape(1));
-        let targets =
-            if self.teachers.is_empty() { String::new() } else { format!(", {burst} of them with their targets,") };
-        let remedy =
-            match (self.smaller_burst(student, plan, (limit, worst), options, checkpointing)?, self.residency()) {
-                (None, _) => String::new(),
-                // A resident teacher has no burst to set.
-                (Some(smaller), Residency::Resident) => format!(" or add --offload-teacher --teacher-burst {smaller}"),
-                (Some(smaller), _) => format!(" or add --teacher-burst {smaller}"),
-            };
-        Ok(StageError::Memory(format!(
+        room: &Room,
+    ) -> StageError {
+        let (limit, on_gpu) = (room.limit, training.options.device.is_cuda());
+        let burst = self.queues(training.student, &plan.graphs, on_gpu).burst;
+        let bytes = settled.budget.peak_bytes(room.worst.shape(1));
+        let targets = if self.has_teacher { format!(", {burst} of them with their targets,") } else { String::new() };
+        let residency = self.config.distillation.residency();
+        let remedy = match (self.smaller_burst(training, &settled.measured, plan, room, burst), residency) {
+            (None, _) => String::new(),
+            // A resident teacher has no burst to set.
+            (Some(smaller), Residency::Resident) => format!(" or add --offload-teacher --teacher-burst {smaller}"),
+            (Some(smaller), _) => format!(" or add --teacher-burst {smaller}"),
+        };
+        StageError::Memory(format!(
             "batches of {} graphs{targets} need {} however few graphs go through the model at a time, but the limit is {} ({}): \
              {} are missing; lower --batch-size{remedy}, or raise {}\n{}",
             plan.graphs.batch_graphs,
@@ -483,70 +387,220 @@ impl Sizing<'_> {
             gibibytes(limit.bytes as f64),
             limit.source,
             gibibytes(bytes - limit.bytes as f64),
-            self.limit_flag(),
-            budget.table(1, worst).trim_end()
-        )))
+            limit_flag(on_gpu),
+            room.table(&settled.budget, 1).trim_end()
+        ))
     }
 
     /// Finds a smaller burst that fits: the largest that leaves room for enough graphs at a time, else the smallest that fits at all.
     fn smaller_burst(
         &self,
-        student: &impl Student,
+        training: &Measured,
+        measured: &MemoryBudget,
         plan: &Epochs,
-        (limit, worst): (&Limit, &WorstBatches),
-        options: &FitOptions,
-        checkpointing: bool,
-    ) -> Result<Option<usize>, StageError> {
-        let burst = self.burst(student, &plan.graphs);
-        if self.teachers.is_empty() {
-            return Ok(None);
+        room: &Room,
+        burst: usize,
+    ) -> Option<usize> {
+        if !self.has_teacher {
+            return None;
         }
         let halves = std::iter::successors(Some(burst / 2), |burst| Some(burst / 2)).take_while(|burst| *burst > 0);
         let mut fitting = None;
         for smaller in halves {
-            let budget = self.closed_form(student, plan, options, checkpointing, smaller)?;
-            let settled = self.settled(budget, plan, limit, worst, smaller);
+            let settled = self.settled_with(training, measured.with_burst(burst, smaller), plan, room, smaller);
             if settled.graphs.is_some_and(|graphs| graphs >= FEW_GRAPHS.min(plan.graphs.batch_graphs)) {
-                return Ok(Some(smaller));
+                return Some(smaller);
             }
-            if settled.budget.peak_bytes(worst.shape(1)) <= limit.bytes as f64 {
+            if settled.budget.peak_bytes(room.worst.shape(1)) <= room.limit.bytes as f64 {
                 fitting = Some(smaller);
             }
         }
-        Ok(fitting)
+        fitting
     }
 
-    fn residency(&self) -> Residency {
-        self.config.distillation.residency()
-    }
-
-    fn limit_flag(&self) -> &'static str {
-        if self.data.device.is_cuda() { "--gpu-memory-limit" } else { "--memory-limit" }
-    }
-
-    fn does_not_fit(&self, limit: &Limit, worst: &WorstBatches) -> StageError {
-        let circumstances = Circumstances {
-            cuda: self.data.device.is_cuda(),
-            fused: training::computes_fused(self.config, self.data.device.is_cuda()),
-            checkpointing: self.config.memory.gradient_checkpointing,
-            offload_optimizer: self.config.memory.offload_optimizer,
-            burst: 1,
-            waiting_batches: 1,
-            nodes_per_graph: worst.shape(1).nodes,
-            resident_teacher: true,
-            teacher_counted: true,
-            compared: ComparedLayers::default(),
-        };
-        let described = estimate(self.architecture, &[], &circumstances).map(|budget| {
-            let largest = budget.largest_component(worst.shape(1)).map_or("", |component| component.name);
-            format!("{largest} needs most:\n{}", budget.table(1, worst))
+    fn does_not_fit(&self, budget: Option<&MemoryBudget>, room: &Room, device: Device) -> StageError {
+        let described = budget.map_or(String::new(), |budget| {
+            let largest = budget.largest_component(room.worst.shape(1)).map_or("", |component| component.name);
+            format!("; {largest} needs most:\n{}", room.table(budget, 1).trim_end())
         });
         StageError::Memory(format!(
-            "not even one graph at a time fits into the memory of {} ({}); raise {}, or use a smaller model; {}",
-            gibibytes(limit.bytes as f64),
-            limit.source,
-            self.limit_flag(),
-            described.unwrap_or_default()
+            "not even one graph at a time fits into the memory of {} ({}); raise {}, or use a smaller model{described}",
+            gibibytes(room.limit.bytes as f64),
+            room.limit.source,
+            limit_flag(device.is_cuda()),
+        ))
+    }
+}
+
+/// The flag that raises the limit.
+pub(super) fn limit_flag(on_gpu: bool) -> &'static str {
+    if on_gpu { "--gpu-memory-limit" } else { "--memory-limit" }
+}
+
+/// Shows the budget that a run has written, which a resumed run reads again, in the panel.
+fn show_written(directory: &RunDirectory, limit: &Limit, console: &mut Console) {
+    let written = std::fs::read(directory.file(BUDGET)).ok();
+    if let Some(read) = written.and_then(|text| serde_json::from_slice::<ReadBudget>(&text).ok()) {
+        console.plan_memory(MemoryPlan { limit_bytes: limit.bytes, expected_bytes: read.expected_bytes });
+    }
+}
+
+/// The batches of a burst for a given batch size: the largest burst of the first epoch, or a full burst of graphs of mean size,
+/// whichever is larger.
+fn whole_batches(training: &Measured, plan: &Epochs, burst: usize) -> WholeBatches {
+    let (graphs, burst) = (&plan.graphs, burst.max(1));
+    let sum = |batches: &[Vec<u64>]| training.sizes.shape(&batches.concat());
+    let times = |shape: Shape, factor: f64| Shape {
+        graphs: shape.graphs * factor,
+        nodes: shape.nodes * factor,
+        edges: shape.edges * factor,
+    };
+    let larger = |one: Shape, other: Shape| if other.nodes > one.nodes { other } else { one };
+    let batches = plan.training(0);
+    let bursts = batches.chunks(burst).map(sum).fold(Shape::default(), larger);
+    let all = training.sizes.shape(&graphs.training);
+    let share = (burst * graphs.batch_graphs) as f64 / graphs.training.len().max(1) as f64;
+    // A curriculum's first epoch is its smallest. With a node limit, batches are smaller than this estimate.
+    let share = if graphs.budget.is_some() { 0.0 } else { share.min(1.0) };
+    let mean = times(larger(bursts, times(all, share)), 1.0 / burst as f64);
+    let validation = graphs.validation_batches();
+    let each = batches.iter().chain(&validation).map(|batch| training.sizes.shape(batch));
+    WholeBatches { burst, mean, largest: each.fold(mean, larger) }
+}
+
+/// The inputs for fitting batches of sampled neighbours of one large graph.
+pub struct NodeSizing<'a> {
+    pub config: &'a Config,
+    pub directory: &'a RunDirectory,
+    /// The seeds of an epoch.
+    pub seeds: &'a [u64],
+    /// Bytes of arrays by node that are no tensors.
+    pub array_bytes: f64,
+    /// Peak bytes of a validation on the whole graph, beside its features and edges; 0 if it reads samples.
+    pub validation_bytes: f64,
+    /// Seeds of a sampled validation; 0 if it reads the whole graph.
+    pub validation: usize,
+    /// Wanted seeds of a batch.
+    pub wanted: usize,
+    /// Seeds of a batch in a run that is resumed: they stay, because the losses depend on them.
+    pub decided: Option<usize>,
+}
+
+/// The size of batches of sampled neighbours, and the memory that they leave.
+#[derive(Debug)]
+pub struct Fitted {
+    /// Seeds per batch.
+    pub batch_nodes: usize,
+    /// Number of buffers for batches, and the bytes of each.
+    pub buffers: (usize, f64),
+    /// Host memory that the limit leaves for features, in bytes.
+    pub free_bytes: f64,
+    /// Lines for the user.
+    pub notes: Vec<String>,
+}
+
+/// Batches of seeds with their sampled neighbours, in buffers.
+pub(super) struct SeedBatches<'a> {
+    /// Measured with a full queue of the loader.
+    pub budget: &'a MemoryBudget,
+    pub queues: Queues,
+    /// Seeds of an epoch, of training or of validation, whichever has more.
+    pub seeds: usize,
+}
+
+impl SeedBatches<'_> {
+    /// The buffers for batches of so many seeds.
+    pub fn buffers(&self, nodes: usize) -> BatchBuffers {
+        let Queues { burst, waiting } = self.queues;
+        BatchBuffers { burst, waiting, steps: self.seeds.div_ceil(nodes.max(1)) }
+    }
+
+    /// The budget of batches of so many seeds.
+    pub fn budget_of(&self, nodes: usize) -> MemoryBudget {
+        self.budget.with_buffers(self.buffers(nodes), nodes)
+    }
+
+    /// The largest number of seeds, at most `wanted`, that peaks at no more than this.
+    pub fn largest(&self, wanted: usize, worst: &WorstBatches, target: f64) -> Option<usize> {
+        if self.budget_of(wanted).peak_bytes(worst.shape(wanted)) <= target {
+            return Some(wanted);
+        }
+        // Fewer seeds give longer epochs: the search takes a full queue for all.
+        largest_fitting(wanted, |nodes| {
+            let buffers = BatchBuffers { steps: usize::MAX, ..self.buffers(nodes) };
+            self.budget.with_buffers(buffers, nodes).peak_bytes(worst.shape(nodes)) <= target
+        })
+    }
+}
+
+impl NodeSizing<'_> {
+    /// Measures batches, and takes the largest number of seeds, up to the wanted one, that fits.
+    ///
+    /// # Errors
+    /// If not even one seed fits, or if the number is fixed (`optimize_batch_size`) and does not; the message has a table of memory by
+    /// component.
+    pub fn fit(self, mut training: Measured) -> Result<Fitted, StageError> {
+        let limit = host_limit(self.config.memory.memory_limit.map(|size| size.0));
+        let queues = Queues { burst: training.student.source().burst(), waiting: waiting_batches(self.config, false) };
+        let available = self.wanted.min(self.seeds.len()).max(1);
+        let worst = WorstBatches::uniform(1.0, 0.0, self.seeds.len().max(1));
+        let measured = training.budget(self.seeds, available, Some(available), queues);
+        let mut budget = measured.map_err(|error| match memory::is_out_of_memory(&error) {
+            true => StageError::Memory(format!(
+                "not even a small batch fits into the memory of {} ({}): {error}; lower --fanouts or --hidden, or raise --memory-limit",
+                gibibytes(limit.bytes as f64),
+                limit.source
+            )),
+            false => error,
+        })?;
+        budget.add("arrays by node", Moment::Always, self.array_bytes);
+        if self.validation_bytes > 0.0 {
+            budget.add("validation", Moment::Visit, self.validation_bytes);
+        }
+        let target = planned_bytes(self.config, Device::Cpu, &limit);
+        let room = Room { limit: &limit, target, worst: &worst, unit: "nodes" };
+        let fixed = !self.config.training.optimize_batch_size;
+        let batches = SeedBatches { budget: &budget, queues, seeds: self.seeds.len().max(self.validation) };
+        let peak = |nodes: usize| batches.budget_of(nodes).peak_bytes(worst.shape(nodes));
+        let batch_nodes = match (self.decided, batches.largest(available, &worst, target)) {
+            (Some(decided), _) => decided.min(available),
+            (None, _) if fixed && peak(available) <= limit.bytes as f64 => available,
+            (None, Some(nodes)) if !fixed => nodes,
+            (None, None) if !fixed && peak(1) <= limit.bytes as f64 => 1,
+            (None, found) => return Err(self.does_not_fit(&batches.budget_of(available), &room, available, found)),
+        };
+        let mut notes = Vec::new();
+        let of_batch = batches.budget_of(batch_nodes);
+        if self.decided.is_none() {
+            notes.push(room.line(&of_batch, batch_nodes, batch_nodes));
+            if batch_nodes < available {
+                let bytes = gibibytes(peak(available));
+                let pinned = Room::pinned(batch_nodes);
+                notes.push(format!("memory: batches of {available} nodes would take {bytes}; {pinned}"));
+            }
+            room.write(&of_batch, batch_nodes, self.directory)?;
+        }
+        let buffers = batches.buffers(batch_nodes);
+        let buffers = (buffers.count(), of_batch.buffer_bytes(buffers, worst.shape(batch_nodes)));
+        Ok(Fitted { batch_nodes, buffers, free_bytes: (target - peak(batch_nodes)).max(0.0), notes })
+    }
+
+    fn does_not_fit(&self, budget: &MemoryBudget, room: &Room, nodes: usize, fitting: Option<usize>) -> StageError {
+        let remedy = match fitting {
+            Some(fitting) => format!("lower --batch-size to {fitting} or use --optimize-batch-size"),
+            None if self.validation_bytes > 0.0 => {
+                "use --node-validation sampled, lower --fanouts or --hidden".to_owned()
+            }
+            None => "lower --fanouts, --hidden, --num-workers or --prefetch-batches".to_owned(),
+        };
+        StageError::Memory(format!(
+            "batches of {nodes} nodes with their sampled neighbours need {}, of which {} whatever the batch, but the limit is {} ({}): \
+             {remedy}, or raise --memory-limit\n{}",
+            gibibytes(budget.peak_bytes(room.worst.shape(nodes))),
+            gibibytes(budget.peak_bytes(Shape::default())),
+            gibibytes(room.limit.bytes as f64),
+            room.limit.source,
+            room.table(budget, nodes).trim_end()
         ))
     }
 }

@@ -20,7 +20,6 @@ use crate::distill::{
 };
 use crate::graph::{Store, Validation};
 use crate::memory::{Meter, retry_on_oom};
-use crate::memory_plan::estimate::ComparedLayers;
 use crate::nn::attention::Backend;
 use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, DatasetIdentity, ModelDescription, ModelError};
@@ -211,12 +210,6 @@ pub(super) fn asked(config: &Config) -> Asked {
         hidden: distillation.kd_hint_weight > 0.0,
         hidden_ids: HiddenIds::Seen,
     }
-}
-
-/// The layers that the configured distillation compares besides the outputs, for memory plans.
-pub(super) fn compared_layers(config: &Config) -> ComparedLayers {
-    let asked = asked(config);
-    ComparedLayers { latents: asked.latent, hints: asked.hidden }
 }
 
 /// Refuses a teacher that reads other features than the student.

@@ -62,12 +62,10 @@ pub trait Workload<'a> {
     ///
     /// # Errors
     /// A teacher of another kind, or too little memory.
-    fn new_student(&self, teacher: &TeacherSource) -> Result<NewStudent<Self::Student>, StageError>;
+    fn new_student(&self, teacher: Option<&Architecture>) -> Result<NewStudent<Self::Student>, StageError>;
 
-    /// True for a tensor of the network's head, which initial weights do not fill: it answers another question.
-    fn is_of_head(&self, name: &str) -> bool {
-        name.starts_with("head.")
-    }
+    /// The architecture of the network.
+    fn architecture(&self) -> Architecture;
 
     /// Starts the teacher's thread, if there is a teacher.
     ///
@@ -157,11 +155,6 @@ impl TeacherSource {
         }
     }
 
-    /// True if a student learns from it.
-    pub fn is_some(&self) -> bool {
-        !matches!(self, Self::None)
-    }
-
     fn identity(&self) -> Option<TeacherIdentity> {
         match self {
             Self::None => None,
@@ -221,9 +214,10 @@ fn train<'a, W: Workload<'a>>(
 
     let mut plan = workload.plan()?;
     let NewStudent { mut parameters, mut student } =
-        retry_on_oom(Meter::new(device), || workload.new_student(&teacher))?;
-    if let Some(start) = &start {
-        let line = start.fill(&mut parameters, |name| workload.is_of_head(name))?;
+        retry_on_oom(Meter::new(device), || workload.new_student(teacher.architecture()))?;
+    // Its memory is freed before the training.
+    if let Some(start) = start {
+        let line = start.fill(&mut parameters, &workload.architecture())?;
         run.console.line(&line);
     }
     if let Some(obstacle) = student.division_obstacle().filter(|_| run.processes.is_some()) {

@@ -287,6 +287,11 @@ fn the_peak_is_predicted() {
     for (name, model) in [
         ("teacher", &["--preset", "gin,teacher", "--hidden", "96"][..]),
         ("student", &["--preset", "gin,student", "--hidden", "64", "--offload-teacher", "--teacher-burst", "2"]),
+        // Frozen layers have neither gradients nor optimiser states, and nothing is kept for their backward.
+        (
+            "frozen",
+            &["--preset", "gin,teacher", "--hidden", "96", "--size", "other", "--init-from", "teacher", "--freeze"],
+        ),
         ("hints", &["--preset", "sage,student", "--hidden", "64", "--use-kd", "--kd-hint-weight", "0.1"]),
         ("alone", &["--preset", "mlp,student", "--hidden", "64", "--use-kd", "false", "--batch-nodes", "150"]),
     ] {
@@ -299,7 +304,7 @@ fn the_peak_is_predicted() {
         let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
         let bytes = |field: &str| summary[field].as_f64().unwrap();
         let ratio = bytes("expected_peak_memory_bytes") / bytes("peak_memory_bytes");
-        assert!((0.97..1.12).contains(&ratio), "{name}: {ratio}\n{plan}\n{said}");
+        assert!((0.97..1.05).contains(&ratio), "{name}: {ratio}\n{plan}\n{said}");
         let most = mebibytes_after(&plan, "batches of 32 graphs");
         assert!(most >= planned, "{name}: the bound is below the expectation: {plan}");
     }
@@ -313,7 +318,7 @@ fn the_peak_is_predicted() {
     assert!(without.contains("that of the presets: none is registered"), "{without}");
     let size = ["memory", "plan", "--preset", "gin,student", "--graphs", "1000000", "--nodes", "20", "--edges", "60"];
     let said = place.success(&[&size[..], &["--memory-limit", "8GiB"]].concat());
-    assert!(said.contains("recommended: --batch-size 128") && said.contains("teacher's weights"), "{said}");
+    assert!(said.contains("within this memory: --batch-size 128") && said.contains("teacher's weights"), "{said}");
 }
 
 #[test]

@@ -104,6 +104,15 @@ fn energies_and_forces_are_learned_taught_and_evaluated() {
     let hints = column(&place, "painn_student_train_kd/1", "hint_kd");
     assert!(hints.iter().all(|hint| *hint > 0.0), "{hints:?}");
 
+    // Pairs of near nodes count, not listed edges; forces are part of the step.
+    for run in ["painn_teacher_train/1", "schnet_student_train_kd/1", "painn_student_train_kd/1"] {
+        let summary = fs::read(place.path().join("runs/springs").join(run).join("summary.json")).unwrap();
+        let summary: serde_json::Value = serde_json::from_slice(&summary).unwrap();
+        let bytes = |name: &str| summary[name].as_f64().unwrap();
+        let ratio = bytes("expected_peak_memory_bytes") / bytes("peak_memory_bytes");
+        assert!((0.95..1.05).contains(&ratio), "{run}: {ratio}");
+    }
+
     with(&place, &["evaluate", "--resamples", "50"]);
     let metrics = metrics(&place);
     let of = |model: &str, metric: &str| metrics[&(model.to_owned(), metric.to_owned())];

@@ -203,6 +203,7 @@ fn a_card_that_is_full_when_graphs_are_scored_or_measured() {
             (view.num_nodes() as u64, (view.num_edges() + view.num_nodes()) as u64)
         },
         cap: 8,
+        burst: 1,
         waiting_batches: 1,
         adam: ADAM,
         precision: None,

@@ -2,19 +2,29 @@
 
 use std::path::Path;
 
-use kdgat::memory_plan::plan;
+use kdgat::stage::GPU_GIGABYTES;
 use support::cli::Workplace;
 
 #[test]
 fn overlays_hold_what_the_table_recommends() {
-    let rows = plan::table().unwrap();
-    assert_eq!(rows.len(), plan::GPU_GIGABYTES.len());
-    for row in &rows {
-        let name = format!("presets/gpu-{}gb.toml", row.gigabytes);
-        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&name)).unwrap();
-        assert_eq!(text, row.overlay(), "{name} (left) is not what `kdgat memory table --overlays` prints (right)");
+    // In a process of its own: what tests beside it allocate would be measured, too.
+    let printed = Workplace::new().success(&["memory", "table", "--overlays"]);
+    let overlays = printed.split("# presets/").skip(1).map(|overlay| overlay.split_once('\n').unwrap());
+    let overlays: Vec<(&str, &str)> = overlays.map(|(name, text)| (name, text.trim_end())).collect();
+    assert_eq!(overlays.len(), GPU_GIGABYTES.len(), "{printed}");
+    let mut sizes = Vec::new();
+    for (name, printed) in overlays {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("presets").join(name);
+        let text = std::fs::read_to_string(path).unwrap();
+        assert_eq!(
+            text.trim_end(),
+            printed,
+            "{name} (left) is not what `kdgat memory table --overlays` prints (right)"
+        );
+        let size = text.lines().find_map(|line| line.strip_prefix("batch_size = ")).unwrap();
+        sizes.push(size.parse::<usize>().unwrap());
     }
-    assert!(rows.is_sorted_by_key(|row| row.batch_size), "more memory never means smaller batches");
+    assert!(sizes.is_sorted(), "more memory never means smaller batches: {sizes:?}");
 }
 
 #[test]
@@ -26,19 +36,42 @@ fn a_plan_names_components_and_what_would_help() {
         workplace.success(&arguments)
     };
     let ample = plan("200GiB");
-    assert!(ample.contains("--batch-size 4096") && ample.contains("activations"), "{ample}");
-    assert!(!ample.contains("do not fit"), "{ample}");
+    assert!(ample.contains("within this memory: --batch-size 4096\n") && ample.contains("activations"), "{ample}");
     let scarce = plan("2GiB");
     assert!(
         scarce.contains("--gradient-checkpointing true") && scarce.contains("--accumulate-grad-batches"),
         "{scarce}"
     );
-    let size = ["--graphs", "1000", "--nodes", "60", "--edges", "160", "--memory-limit", "8GiB"];
-    let mixed = &["memory", "plan", "--preset", "gat,student", "--precision", "bf16-mixed"];
-    let mixed = workplace.success(&[&mixed[..], &size[..]].concat());
-    assert!(mixed.contains("--precision bf16-mixed"), "{mixed}");
+    // The settings are ranked by what they save.
+    let (_, levers) = scarce.split_once("what would need less").unwrap();
+    let saved = levers.lines().filter_map(|line| line.split_once("saves ")?.1.split(' ').next()?.parse::<f64>().ok());
+    let saved: Vec<f64> = saved.collect();
+    assert!(saved.len() >= 4 && saved.is_sorted_by(|one, next| one >= next), "{saved:?}: {scarce}");
     let hopeless = plan("1MiB");
     assert!(hopeless.contains("not even one graph"), "{hopeless}");
+    let on_gpu =
+        ["memory", "plan", "--preset", "gat,teacher", "--gpu-memory-limit", "8GB", "--graphs", "1000", "--nodes", "20"];
+    let on_gpu = workplace.success(&on_gpu);
+    assert!(on_gpu.contains("CUDA context") && !on_gpu.contains("loader queue"), "{on_gpu}");
+    assert!(on_gpu.contains("measured on the CPU"), "{on_gpu}");
+}
+
+/// Networks that read positions have a plan without data, too; forces take memory.
+#[test]
+fn a_plan_knows_networks_of_positions() {
+    let workplace = Workplace::new();
+    let activations = |preset: &str, more: &[&str]| {
+        let size = ["--graphs", "1000", "--nodes", "12", "--edges", "100", "--batch-size", "20", "--hidden", "16"];
+        let plan = ["memory", "plan", "--preset", preset, "--use-kd", "false", "--memory-limit", "8GiB"];
+        let said = workplace.success(&[&plan[..], &size, more].concat());
+        assert!(said.contains("within this memory: --batch-size 20"), "{said}");
+        mebibytes(&said, "activations")
+    };
+    for preset in ["schnet,student", "painn,student"] {
+        let (with, without) = (activations(preset, &[]), activations(preset, &["--force-weight", "0"]));
+        assert!(with > 1.5 * without, "{preset}: {with} MiB with forces, {without} without");
+    }
+    assert!(activations("sgmp,student", &[]) > 0.0);
 }
 
 /// A plan works for more graphs than the memory has bytes.
@@ -52,8 +85,9 @@ fn a_plan_takes_the_same_memory_for_any_number_of_graphs() {
     };
     let usual = plan("4000000");
     for graphs in ["10000000000000", "18446744073709551615"] {
-        let recommended = |plan: &str| plan.lines().next().unwrap().to_owned();
-        assert_eq!(recommended(&plan(graphs)), recommended(&usual));
+        // "within this memory: --batch-size 4000000, 34874 graphs at a time, ..."
+        let fitting = |plan: &str| plan.lines().last().unwrap().split(", ").nth(1).unwrap().to_owned();
+        assert_eq!(fitting(&plan(graphs)), fitting(&usual));
     }
 }
 
@@ -83,15 +117,19 @@ fn a_plan_for_a_size_reads_what_a_training_would() {
     let waiting = plan(&["false", "--num-workers", "3", "--prefetch-batches", "1"]);
     let each = mebibytes(&alone, "batch data");
     assert!((mebibytes(&waiting, "loader queue") - 3.0 * each).abs() < 0.2, "one a worker at least: {waiting}");
-    assert!(alone.contains("teacher none, targets off"), "{alone}");
+    assert!(!alone.contains("\nteacher:") && !alone.contains("cache of targets"), "{alone}");
     let taught = plan(&["true"]);
-    assert!(taught.contains("teacher resident, targets ram"), "{taught}");
+    assert!(taught.contains("\nteacher: gat of 2 layers"), "{taught}");
     let hinted = plan(&["true", "--kd-hint-weight", "1"]);
-    assert!(mebibytes(&hinted, "cache of targets") > 100.0 * mebibytes(&taught, "cache of targets"), "{hinted}");
-    assert!(mebibytes(&hinted, "hints") > 1.0, "{hinted}");
+    let on_disk = |plan: &str| mebibytes(plan, "  cached targets, with --teacher-cache disk");
+    assert!(on_disk(&hinted) > 100.0 * on_disk(&taught), "{hinted}");
+    // In memory, a cache takes a mebibyte at least.
+    assert!((mebibytes(&hinted, "cache of targets") - on_disk(&hinted)).abs() < 1.0, "{hinted}");
+    let of_step = |plan: &str| mebibytes(plan, "activations") + mebibytes(plan, "targets");
+    assert!(of_step(&hinted) > 1.3 * of_step(&taught), "{hinted}");
     let in_one_view = plan(&["true", "--kd-hint-weight", "1", "--kd-views", "0"]);
     let ratio = mebibytes(&hinted, "cache of targets") / mebibytes(&in_one_view, "cache of targets");
-    assert!((ratio - 4.0).abs() < 0.01, "targets of each of the four views: {hinted}");
+    assert!((ratio - 4.0).abs() < 0.1, "targets of each of the four views: {hinted}");
 }
 
 /// Includes targets of training and validation graphs, and of hidden layers if they are distilled.
@@ -110,8 +148,8 @@ fn a_plan_keeps_the_targets_that_the_training_keeps() {
         let mut words = kept.split(' ').skip(3);
         let number: f64 = words.next().unwrap().parse().unwrap();
         let kept = number * if words.next() == Some("kB") { 1e-3 } else { 1.0 };
-        let planned = mebibytes(&plan, "cache of targets") * 1.048_576;
-        // Both are rounded to a tenth.
-        assert!((planned - kept).abs() < 0.11, "{planned} MB planned, {kept} MB kept:\n{plan}\n{said}");
+        // In blocks of a MiB.
+        let planned = mebibytes(&plan, "cache of targets");
+        assert_eq!(planned, (kept / 1.048_576).ceil(), "{planned} MiB planned, {kept} MB kept:\n{plan}\n{said}");
     }
 }

@@ -582,13 +582,6 @@ choices! {
         /// The number of nodes
         Size = "size",
     }
-    /// The source of memory figures for the batch size.
-    MemoryEstimation {
-        /// Measured on a few training steps
-        Measured = "measured",
-        /// Computed from the architecture
-        Static = "static",
-    }
 }
 
 impl CurriculumKind {

@@ -13,10 +13,6 @@ memory: MemoryConfig {
     #[same_losses = true]
     #[rules(OF_WINDOWS, OF_GRAPH_MODELS)]
     gradient_checkpointing: bool = true;
-    /// Prediction of a batch's memory use, from which the batch size is chosen.
-    #[same_losses = true]
-    #[rules(OF_MANY_GRAPHS, OF_GRAPH_MODELS, CHOOSES_BATCH_SIZE)]
-    memory_estimation: MemoryEstimation = MemoryEstimation::Measured;
     /// Share of the memory limit to plan for. Lower it when steps run out of memory or other programs need memory.
     #[same_losses = true]
     #[rules(FITS_MEMORY, OF_GRAPH_MODELS)]

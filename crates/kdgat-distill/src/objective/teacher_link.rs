@@ -140,6 +140,13 @@ impl TeacherLink {
         self.teacher.as_ref().and_then(Teacher::cache)
     }
 
+    /// Sets whether the batches announced from now on are [measured](Teacher::measure).
+    pub fn measure(&mut self, on: bool) {
+        if let Some(teacher) = &mut self.teacher {
+            teacher.measure(on);
+        }
+    }
+
     /// True if all targets are cached and the teacher no longer computes.
     pub fn keeps_all(&self) -> bool {
         self.teacher.as_ref().is_some_and(Teacher::keeps_all)

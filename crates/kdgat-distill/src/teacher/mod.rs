@@ -72,6 +72,8 @@ pub struct Teacher {
     failure: Option<String>,
     steps: StepClock,
     digest: String,
+    /// Set while the memory of batches is measured.
+    measures: bool,
 }
 
 /// Source of a submitted batch's targets.
@@ -164,12 +166,19 @@ impl Teacher {
             failure: None,
             steps: StepClock::new(device),
             digest,
+            measures: false,
         })
     }
 
     /// Digest of the teacher's weights, which a student's checkpoint and summary name.
     pub fn digest(&self) -> &str {
         &self.digest
+    }
+
+    /// Sets whether the batches submitted from now on are measured: then their targets are neither cached nor counted, unless all targets are
+    /// in the cache already.
+    pub fn measure(&mut self, on: bool) {
+        self.measures = on;
     }
 
     /// Submits the next batches, which one visit of the weights serves.
@@ -181,7 +190,7 @@ impl Teacher {
             return;
         }
         self.awaited.extend(batches.iter().map(|_| Awaited::Thread));
-        self.send(Request::Burst(batches));
+        self.send(if self.measures { Request::Measured(batches) } else { Request::Burst(batches) });
     }
 
     fn send(&self, request: Request) {
@@ -218,9 +227,8 @@ impl Teacher {
         }
         let Some(awaited) = self.awaited.front() else { return Err(TeacherError::NothingSubmitted) };
         let asked = Instant::now();
-        for step in self.steps.end_step().map_err(AcceleratorError::from)? {
-            self.shared.note_step(step);
-        }
+        let steps = self.steps.end_step().map_err(AcceleratorError::from)?;
+        steps.into_iter().filter(|_| !self.measures).for_each(|step| self.shared.note_step(step));
         let outcome = match awaited {
             Awaited::Thread => self.next_answer(),
             Awaited::Cache(batch) => match self.kept_targets(batch) {
@@ -235,7 +243,9 @@ impl Teacher {
             },
         };
         self.awaited.pop_front();
-        self.shared.note_wait(asked.elapsed());
+        if !self.measures {
+            self.shared.note_wait(asked.elapsed());
+        }
         self.steps.start_step().map_err(AcceleratorError::from)?;
         if let Err(error) = &outcome {
             self.failure = Some(with_sources(error));

@@ -23,6 +23,8 @@ use super::{Summary, TeacherError};
 /// A request of the training loop.
 pub(super) enum Request {
     Burst(Vec<Batch>),
+    /// Batches whose memory is measured: their targets are computed and not cached, and no log counts them.
+    Measured(Vec<Batch>),
     /// A batch whose cached targets turned out to be damaged; its answer overtakes those of batches submitted later.
     Again(Box<Batch>),
 }
@@ -112,6 +114,7 @@ impl<A: Accelerator> Worker<A> {
         for request in requests {
             match request {
                 Request::Burst(batches) => self.answer(batches, false)?,
+                Request::Measured(batches) => self.answer_measured(batches)?,
                 Request::Again(batch) => self.answer(vec![*batch], true)?,
             }
         }
@@ -154,6 +157,23 @@ impl<A: Accelerator> Worker<A> {
             end_idle_threads();
         }
         self.after_burst()
+    }
+
+    /// Computes the targets of batches whose memory is measured.
+    fn answer_measured(&mut self, batches: Vec<Batch>) -> Result<(), TeacherError> {
+        let Self { shuttle, policy, precision, replies, .. } = self;
+        let uncounted = Shared::new(0, "");
+        let to = Listener { replies, again: false };
+        let (mut answers, live) = Answers::look_up(batches, (None, *precision), true, to, &uncounted)?;
+        let visit = shuttle
+            .visit(policy.kind(), live, &mut |accelerator, number, ready| answers.ready(accelerator, number, ready));
+        answers.release()?;
+        visit?;
+        self.shuttle.take_timings(None);
+        if self.shuttle.accelerator().is_host() {
+            end_idle_threads();
+        }
+        Ok(())
     }
 
     /// Drops weights that are not needed any more, and updates the statistics.

@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use kdgat_graph::padding::LARGEST_FILLING;
-use kdgat_torch::allocator::Phase;
 use serde::Serialize;
 
 use super::limits::Limit;
@@ -55,7 +54,8 @@ impl Linear {
         }
     }
 
-    /// Least-squares fit of bytes to nodes and edges; to nodes alone if the samples do not separate nodes from edges.
+    /// Least-squares fit of bytes to nodes and edges; to nodes alone if the samples do not separate nodes from edges; in proportion to nodes if
+    /// all have the same size.
     pub fn fit(samples: &[(Shape, f64)]) -> Self {
         let in_both = |shape: Shape| vec![1.0, shape.nodes, shape.edges];
         let in_nodes = |shape: Shape| vec![1.0, shape.nodes];
@@ -66,7 +66,8 @@ impl Linear {
         if let Some(found) = solve(samples, &in_nodes).filter(|found| found[1] >= 0.0) {
             return Self { fixed: found[0], per_node: found[1], per_edge: 0.0 };
         }
-        Self::fixed(samples.iter().map(|(_, bytes)| *bytes).fold(0.0, f64::max))
+        let of_node = samples.iter().map(|(shape, bytes)| bytes / shape.nodes.max(1.0)).fold(0.0, f64::max);
+        Self { per_node: of_node, ..Self::default() }
     }
 }
 
@@ -144,21 +145,9 @@ pub const LOADER_QUEUE: &str = "loader queue";
 /// Number of frequent batch sizes in a run of shuffled batches, each with its own captured input.
 const RECORDED_SIZES: f64 = 4.0;
 
-/// Method by which a budget was determined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Method {
-    /// Measured in steps on real batches.
-    Measured,
-    /// Computed in closed form from the architecture.
-    Static,
-}
-
 /// Memory of a run, by component.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryBudget {
-    /// Method by which it was determined.
-    pub method: Method,
     /// Components of the budget.
     pub components: Vec<Component>,
 }
@@ -239,6 +228,15 @@ impl MemoryBudget {
         budget
     }
 
+    /// The budget of bursts of `to` batches, if this one is of bursts of `from`.
+    pub fn with_burst(&self, from: usize, to: usize) -> Self {
+        let mut budget = self.clone();
+        let of_bursts =
+            budget.components.iter_mut().filter(|component| [BATCH_DATA, TARGETS].contains(&component.name));
+        of_bursts.for_each(|component| component.bytes = component.bytes.times(to as f64 / from.max(1) as f64));
+        budget
+    }
+
     /// The budget of batches of this many samples whose tensors are in buffers of equal size. Batches of sampled neighbours differ: a buffer
     /// has room for one that is larger than expected by the share of [`BatchBuffers::spare`].
     pub fn with_buffers(&self, buffers: BatchBuffers, samples: usize) -> Self {
@@ -283,14 +281,6 @@ impl MemoryBudget {
         self.components.push(Component { name: "recorded steps", moment: Moment::Always, bytes });
     }
 
-    /// Adds the host memory that a teacher already uses.
-    pub fn note_teacher(&mut self, reading: super::Reading) {
-        let bytes = reading.phase_bytes(Phase::Teacher) as f64;
-        if bytes > 0.0 {
-            self.add("teacher", Moment::Always, bytes);
-        }
-    }
-
     /// Peak in bytes of a run with batches of this size.
     pub fn peak_bytes(&self, shape: Shape) -> f64 {
         let sum = |moment| {
@@ -309,37 +299,29 @@ impl MemoryBudget {
         largest_fitting(cap, |graphs| self.peak_bytes(worst.shape(graphs)) <= target_bytes)
     }
 
-    /// Formats the budget in one line.
+    /// Formats the budget in one line. `unit`: the plural of what batches consist of.
     ///
-    /// `batch` is the number of graphs of a batch, of which `graphs` go through the model at a time.
+    /// `batch` is their number in a batch, of which `at_once` go through the model at a time.
     pub fn line(
         &self,
-        (batch, graphs): (usize, usize),
+        unit: &str,
+        (batch, at_once): (usize, usize),
         worst: &WorstBatches,
         limit: &Limit,
         target_bytes: f64,
     ) -> String {
-        let method = match self.method {
-            Method::Measured => "measured",
-            Method::Static => "from the architecture",
-        };
-        let parts = if graphs < batch { format!(", {graphs} of them at a time,") } else { String::new() };
+        let parts = if at_once < batch { format!(", {at_once} of them at a time,") } else { String::new() };
         format!(
-            "memory: batches of {batch} graphs{parts} take at most {}, {method}; planned: {} of {} ({})",
-            gibibytes(self.peak_bytes(worst.shape(graphs))),
+            "memory: batches of {batch} {unit}{parts} take at most {}, measured; planned: {} of {} ({})",
+            gibibytes(self.peak_bytes(worst.shape(at_once))),
             gibibytes(target_bytes),
             gibibytes(limit.bytes as f64),
             limit.source
         )
     }
 
-    /// Formats the budget as a table by component, for the worst batch of `graphs` graphs.
-    pub fn table(&self, graphs: usize, worst: &WorstBatches) -> String {
-        self.table_of("graphs", graphs, worst)
-    }
-
-    /// The same for batches of `count` of something else than graphs, named in the plural.
-    pub fn table_of(&self, unit: &str, count: usize, worst: &WorstBatches) -> String {
+    /// Formats the budget as a table by component, for the worst batch of `count` units.
+    pub fn table(&self, unit: &str, count: usize, worst: &WorstBatches) -> String {
         let shape = worst.shape(count);
         let mut text =
             format!("{:<28} {:>12} {:>10} {:>10} {:>12}\n", "component", "fixed", "per node", "per edge", "bytes");
@@ -477,6 +459,30 @@ mod tests {
         assert!((found.at(shapes[2]) - 2007.0).abs() < 1e-3, "{found:?}");
     }
 
+    /// Batches of one size say nothing of what does not depend on it: twice the size is planned with twice the memory.
+    #[test]
+    fn batches_of_one_size_are_extrapolated_in_proportion() {
+        let shape = Shape { graphs: 1.0, nodes: 50.0, edges: 70.0 };
+        let found = Linear::fit(&[(shape, 900.0), (shape, 1000.0)]);
+        assert_eq!(found.at(shape), 1000.0);
+        assert_eq!(found.at(Shape { graphs: 2.0, nodes: 100.0, edges: 140.0 }), 2000.0);
+    }
+
+    #[test]
+    fn a_shorter_burst_has_fewer_batches_and_targets() {
+        let bytes = Linear { fixed: 0.0, per_node: 8.0, per_edge: 0.0 };
+        let component = |name, moment| Component { name, moment, bytes };
+        let components = vec![
+            component(BATCH_DATA, Moment::Always),
+            component(TARGETS, Moment::Always),
+            component(LOADER_QUEUE, Moment::Always),
+            component(TEACHER_ACTIVATIONS, Moment::Visit),
+        ];
+        let budget = MemoryBudget { components };
+        let shape = Shape { graphs: 1.0, nodes: 1.0, edges: 0.0 };
+        assert_eq!((budget.peak_bytes(shape), budget.with_burst(4, 1).peak_bytes(shape)), (32.0, 20.0));
+    }
+
     #[test]
     fn captured_steps_add_the_memory_of_a_step() {
         let bytes = Linear { fixed: 100.0, per_node: 10.0, per_edge: 1.0 };
@@ -488,7 +494,7 @@ mod tests {
             component("activations", Moment::Step),
             component("optimiser's update", Moment::Update),
         ];
-        let mut budget = MemoryBudget { method: Method::Measured, components };
+        let mut budget = MemoryBudget { components };
         let shape = Shape { graphs: 1.0, nodes: 20.0, edges: 60.0 };
         let before = budget.peak_bytes(shape);
         budget.record_steps();
@@ -507,7 +513,7 @@ mod tests {
             component(TEACHER_ACTIVATIONS, Moment::Visit),
             component("activations", Moment::Step),
         ];
-        let budget = MemoryBudget { method: Method::Static, components };
+        let budget = MemoryBudget { components };
         let shape = |nodes| Shape { graphs: 16.0, nodes, edges: 0.0 };
         let whole = WholeBatches { burst: 4, mean: shape(100.0), largest: shape(120.0) };
         let (together, budget) = (budget.with_whole_batches(&whole, false), budget.with_whole_batches(&whole, true));
@@ -535,7 +541,7 @@ mod tests {
             let data = Component { bytes: times(burst), ..component(BATCH_DATA, 0.0) };
             let queue = Component { bytes: times(waiting), ..component(LOADER_QUEUE, 0.0) };
             let weights = component("parameters", 0.0);
-            let budget = MemoryBudget { method: Method::Measured, components: vec![data, queue, weights] };
+            let budget = MemoryBudget { components: vec![data, queue, weights] };
             let buffers = BatchBuffers { burst, waiting, steps };
             assert_eq!(buffers.count(), (1 + waiting).min(steps.max(1)));
             let budget = budget.with_buffers(buffers, 100);
@@ -550,7 +556,7 @@ mod tests {
     fn without_a_queue_on_the_device_there_are_no_buffers() {
         let bytes = Linear::fixed(40.0);
         let components = vec![Component { name: BATCH_DATA, moment: Moment::Always, bytes }];
-        let budget = MemoryBudget { method: Method::Measured, components };
+        let budget = MemoryBudget { components };
         assert_eq!(budget.with_buffers(BatchBuffers { burst: 1, waiting: 4, steps: 9 }, 4), budget);
     }
 
@@ -558,7 +564,7 @@ mod tests {
     fn the_largest_batch_is_the_last_that_fits() {
         let bytes = Linear { fixed: 1000.0, per_node: 10.0, per_edge: 0.0 };
         let components = vec![Component { name: "activations", moment: Moment::Step, bytes }];
-        let budget = MemoryBudget { method: Method::Static, components };
+        let budget = MemoryBudget { components };
         let worst = WorstBatches::new((1..=100).map(|nodes| (nodes, 0)));
         for target in [1000.0, 2000.0, 5000.0, 30_000.0, 60_000.0] {
             let by_search = budget.largest_batch(&worst, target, 80);

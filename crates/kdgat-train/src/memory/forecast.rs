@@ -4,7 +4,7 @@
 //! for each burst of batches
 //!     in memory: the burst, and the batches after it that wait in the loader's queue
 //!     visit:     targets of the burst, and the teacher's forward of one batch
-//!     steps:     targets of the burst, and the student's forward and backward of one batch
+//!     steps:     targets of the batches that are left, and the student's forward and backward of one batch
 //! ```
 
 /// Bytes that one batch needs.
@@ -103,7 +103,7 @@ pub struct Peak {
     pub announced: (usize, f64),
     /// Number and bytes of the batches that wait in the loader's queue.
     pub waiting: (usize, f64),
-    /// Targets of the announced batches.
+    /// Targets of the announced batches, less those that steps have used.
     pub targets: f64,
     /// The work itself.
     pub activations: f64,
@@ -126,38 +126,37 @@ pub fn peak(batches: &[BatchBytes], pass: &Pass) -> Option<Peak> {
         let end = start + announced.len();
         let queue = &batches[end..(end + pass.waiting).min(batches.len())];
         let sum = |batches: &[BatchBytes], of: fn(&BatchBytes) -> f64| batches.iter().map(of).sum::<f64>();
-        let targets = sum(announced, |batch| batch.targets);
         let graphs_after = graphs_before + announced.iter().map(|batch| batch.graphs).sum::<u64>();
         let cached = |graphs| pass.cache.map_or(0.0, |cache| cache.bytes(graphs));
-        let largest = |of: fn(&BatchBytes) -> f64| {
-            let found = announced.iter().enumerate().max_by(|(_, a), (_, b)| of(a).total_cmp(&of(b)));
-            found.map_or((start, 0.0), |(index, batch)| (start + index, of(batch)))
-        };
-        let (batch, activations) = largest(|batch| batch.step);
         let data = sum(announced, |batch| batch.data);
+        // A step needs most where its activations and the targets that are left, its own included, are largest together.
+        let left = |index: usize| sum(&announced[index..], |batch| batch.targets);
+        let needs = |index: usize| announced[index].step + left(index);
+        let last = (0..announced.len()).max_by(|&a, &b| needs(a).total_cmp(&needs(b))).unwrap_or(0);
         let step = Peak {
-            batch,
+            batch: start + last,
             work: Work::Step,
             always: pass.always,
             cached: cached(graphs_after),
             announced: (announced.len(), data),
             waiting: (queue.len(), sum(queue, |batch| batch.data)),
-            targets,
-            activations,
+            targets: left(last),
+            activations: announced[last].step,
         };
         let visit = pass.visits.map(|Visits { copies, selected, gate }| {
-            let (batch, activations) = largest(|batch| batch.visit);
+            let widest = (0..announced.len()).max_by(|&a, &b| announced[a].visit.total_cmp(&announced[b].visit));
+            let widest = widest.unwrap_or(0);
             let of_gate = gate.filter(|_| start == 0).map_or(0.0, |Gate { share, graphs }| {
                 let first = &announced[0];
                 first.data * share.min(graphs / first.graphs.max(1) as f64)
             });
             Peak {
-                batch,
+                batch: start + widest,
                 work: Work::Visit,
                 cached: cached(graphs_before),
                 announced: (announced.len(), (1.0 + selected) * data + of_gate),
-                targets: copies * targets,
-                activations,
+                targets: copies * left(0),
+                activations: announced[widest].visit,
                 ..step
             }
         });
@@ -209,6 +208,18 @@ mod tests {
         assert_eq!(partly.bytes() - found.bytes(), 30.0, "half of the burst is copied");
         let cached = peak(&batches, &Pass { burst: 3, ..PLAIN }).unwrap();
         assert_eq!((cached.work, cached.batch), (Work::Step, 2));
+    }
+
+    /// The targets of a batch are freed after its step.
+    #[test]
+    fn the_last_step_of_a_burst_has_no_targets_of_others() {
+        let batches: Vec<BatchBytes> =
+            [100.0, 100.0, 104.0].map(|step| BatchBytes { targets: 10.0, ..batch(1.0, step) }).to_vec();
+        let found = peak(&batches, &Pass { burst: 3, waiting: 0, ..PLAIN }).unwrap();
+        assert_eq!((found.batch, found.targets, found.bytes()), (0, 30.0, 1000.0 + 3.0 + 30.0 + 100.0));
+        let batches: Vec<BatchBytes> = batches.iter().map(|batch| BatchBytes { targets: 1.0, ..*batch }).collect();
+        let found = peak(&batches, &Pass { burst: 3, waiting: 0, ..PLAIN }).unwrap();
+        assert_eq!((found.batch, found.targets, found.bytes()), (2, 1.0, 1000.0 + 3.0 + 1.0 + 104.0));
     }
 
     #[test]

@@ -10,8 +10,8 @@ use kdgat_torch::allocator::{self, Phase};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::budget::{
-    BATCH_DATA, Component, LOADER_QUEUE, Linear, MemoryBudget, Method, Moment, OTHER, Shape, TARGETS,
-    TEACHER_ACTIVATIONS, TEACHER_WEIGHTS,
+    BATCH_DATA, Component, LOADER_QUEUE, Linear, MemoryBudget, Moment, OTHER, Shape, TARGETS, TEACHER_ACTIVATIONS,
+    TEACHER_WEIGHTS,
 };
 use super::{Activity, Meter, MicroBatch, set_activity};
 use crate::fit::FitError;
@@ -33,10 +33,12 @@ pub struct Probe<'a> {
     pub loader: &'a Loader,
     /// Numbers of the training graphs.
     pub graphs: &'a [u64],
-    /// Returns nodes and edges of a graph.
+    /// Returns nodes and edges of a graph, or what else its memory is counted by.
     pub size_of: &'a dyn Fn(u64) -> (u64, u64),
     /// Maximum number of graphs of a batch.
     pub cap: usize,
+    /// Batches announced to the teacher at a time; 1 without a teacher.
+    pub burst: usize,
     /// Batches in the loader's queue.
     pub waiting_batches: usize,
     /// Settings of the optimiser.
@@ -109,7 +111,7 @@ impl Probe<'_> {
                     probe.objective.source_mut().forget();
                     let start = meter.read().current_bytes;
                     let batch = probe.load(&graphs)?;
-                    measured = Some(probe.sample(meter, &runner, &mut adam, &batch, start)?);
+                    measured = Some(probe.sample(meter, &runner, &mut adam, (&graphs, &batch), start)?);
                 }
                 samples.extend(measured);
             }
@@ -127,7 +129,7 @@ impl Probe<'_> {
             let meter = Meter::new(probe.device);
             let start = meter.read().current_bytes;
             let batch = probe.load(graphs)?;
-            let received = probe.receive(meter, &batch, start)?;
+            let received = probe.receive(meter, (graphs, &batch), start)?;
             meter.reset_peak();
             let before = meter.read().current_bytes;
             let losses = torch::recover(|| {
@@ -177,8 +179,9 @@ impl Probe<'_> {
             let start = meter.read().current_bytes;
             // Not retried: the loader itself waits for memory, so an error means that there is no room for any batch.
             let batch = self.load(&graphs);
-            let sample = batch
-                .and_then(|batch| super::retry_on_oom(meter, || self.sample(meter, &runner, &mut adam, &batch, start)));
+            let sample = batch.and_then(|batch| {
+                super::retry_on_oom(meter, || self.sample(meter, &runner, &mut adam, (&graphs, &batch), start))
+            });
             match sample {
                 // The first step also allocates everything that later steps reuse.
                 Ok(_) if number == 0 => base = meter.read().current_bytes as f64,
@@ -205,7 +208,8 @@ impl Probe<'_> {
         Ok((samples, always.into_iter().map(component).collect()))
     }
 
-    /// Batches from small to large, then two of the largest size: with few and with many edges per node.
+    /// Batches from small to large, then two of the largest size: with few and with many edges per node. Of graphs that are all alike, one of each
+    /// size is enough.
     fn batches(&self, largest: usize) -> Vec<Vec<u64>> {
         let available = self.graphs.len();
         // As large as the requested size if possible: the peak of a small batch may be in another place than that of a
@@ -225,7 +229,13 @@ impl Probe<'_> {
         let sparse = by_density.iter().take(largest).map(|(graph, _)| *graph).collect();
         let dense = by_density.iter().rev().take(largest).map(|(graph, _)| *graph).collect();
         let smallest = spread((largest / 4).max(1));
-        vec![smallest.clone(), smallest, spread((largest / 2).max(1)), spread(largest), sparse, dense]
+        let mut batches = vec![smallest.clone(), smallest];
+        for batch in [spread((largest / 2).max(1)), spread(largest), sparse, dense] {
+            if batches.iter().all(|other| self.shape(other) != self.shape(&batch)) {
+                batches.push(batch);
+            }
+        }
+        batches
     }
 
     fn sample(
@@ -233,10 +243,10 @@ impl Probe<'_> {
         meter: Meter,
         runner: &StepRunner,
         adam: &mut Adam,
-        batch: &Batch,
+        (graphs, batch): (&[u64], &Batch),
         start: u64,
     ) -> Result<Sample, FitError> {
-        let received = self.receive(meter, batch, start)?;
+        let received = self.receive(meter, (graphs, batch), start)?;
         let before_step = meter.read().current_bytes;
         meter.reset_peak();
         let options = StepOptions { seed: 0, scale: 1.0, accumulates: false };
@@ -255,7 +265,7 @@ impl Probe<'_> {
     }
 
     /// Announces a batch and receives its targets; `start` is the memory in use before the batch was loaded.
-    fn receive(&mut self, meter: Meter, batch: &Batch, start: u64) -> Result<Sample, FitError> {
+    fn receive(&mut self, meter: Meter, (graphs, batch): (&[u64], &Batch), start: u64) -> Result<Sample, FitError> {
         // Drops the targets of the last batch or of an attempt that ran out of memory.
         self.objective.source_mut().forget();
         self.trainable.zero_gradients()?;
@@ -265,14 +275,20 @@ impl Probe<'_> {
         self.objective.source_mut().announce(std::slice::from_ref(batch)).map_err(FitError::Objective)?;
         self.objective.receive(batch).map_err(FitError::Objective)?;
         let received = meter.read();
-        let (nodes, edges) = (batch.num_nodes() as f64, batch.adjacency.num_edges() as f64);
         Ok(Sample {
-            shape: Shape { graphs: batch.num_graphs() as f64, nodes, edges },
+            shape: self.shape(graphs),
             data: difference(with_batch, start),
             targets: difference(received.current_bytes, with_batch),
             visit: difference(received.peak_bytes, received.current_bytes.max(with_batch)),
             step: 0.0,
             update: 0.0,
+        })
+    }
+
+    fn shape(&self, graphs: &[u64]) -> Shape {
+        graphs.iter().fold(Shape::default(), |sum, &graph| {
+            let (nodes, edges) = (self.size_of)(graph);
+            Shape { graphs: sum.graphs + 1.0, nodes: sum.nodes + nodes as f64, edges: sum.edges + edges as f64 }
         })
     }
 
@@ -287,7 +303,7 @@ impl Probe<'_> {
         let fit = |of: &dyn Fn(&Sample) -> f64| {
             Linear::fit(&samples.iter().map(|sample| (sample.shape, of(sample))).collect::<Vec<_>>())
         };
-        let burst = self.objective.source().burst().max(1) as f64;
+        let burst = self.burst.max(1) as f64;
         let data = fit(&|sample| sample.data);
         let targets = fit(&|sample| sample.targets);
         let update = samples.iter().map(|sample| sample.update).fold(0.0, f64::max);
@@ -300,7 +316,7 @@ impl Probe<'_> {
         add(TEACHER_ACTIVATIONS, Moment::Visit, fit(&|sample| sample.visit));
         add("activations", Moment::Step, fit(&|sample| sample.step));
         add("optimiser's update", Moment::Update, Linear::fixed(update));
-        MemoryBudget { method: Method::Measured, components }
+        MemoryBudget { components }
     }
 }
 

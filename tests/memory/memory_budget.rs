@@ -1,4 +1,4 @@
-//! The memory budget computed from the architecture, compared with the memory of runs.
+//! The memory budget of batches of a given size, compared with the memory of runs.
 
 use support::cli::Workplace;
 
@@ -27,7 +27,7 @@ fn expected_and_peak(workplace: &Workplace, run: &str, arguments: &[&str]) -> [f
 }
 
 #[test]
-fn the_architecture_tells_no_less_than_runs_take() {
+fn runs_take_no_more_than_their_budget() {
     let workplace = Workplace::new();
     let vgae_hints = ["autoencoder", "--preset", "vgae,student", "--kd-hint-weight", "1", "--teacher-cache"].as_slice();
     let gat_hints = ["classifier", "--preset", "gat,student", "--use-kd", "true", "--kd-hint-weight", "1"].as_slice();

@@ -1,0 +1,418 @@
+//! Expected peak memory of a training on many graphs.
+//!
+//! The order of graphs depends on seed and epoch alone, so the batches of all epochs are known before the first. A few of them are measured,
+//! the one at the expected peak among them; the others follow from their sizes.
+
+use super::StageError;
+use super::cache_settings::cache_memory_bytes;
+use super::epochs::Graphs;
+use super::measured::{Measured, Queues, tensor_bytes};
+use super::sizes::Sizes;
+use crate::config::{CachePrecision, Config, TeacherCache};
+use crate::distill::cache::RecordLayout;
+use crate::distill::objective::TeacherLink;
+use crate::distill::{FrozenModel, Precision, TeacherError};
+use crate::memory::Meter;
+use crate::memory::budget::{Linear, Shape, gibibytes};
+use crate::memory::forecast::{self, BatchBytes, CacheBlocks, Gate, Pass, Peak, Visits, Work};
+use crate::memory::probe::Sample;
+use crate::nn::parameters::Role;
+use crate::torch::allocator::Phase;
+use crate::train::fit::BatchPlan;
+
+/// Graphs of all epochs that are looked at together: shuffling them takes about a second.
+const GRAPHS_LOOKED_AT: usize = 10_000_000;
+/// Batches measured because the expected peak is theirs, one after the other as estimates become better.
+const REFINEMENTS: usize = 3;
+/// Bytes of a block of targets cached in memory.
+const CACHE_BLOCK_BYTES: f64 = (1 << 20) as f64;
+/// The test of a teacher whose targets are cached, as [`Teacher`](crate::distill::Teacher) makes it.
+const GATE: Gate = Gate { share: 0.5, graphs: 64.0 };
+
+/// The place of a teacher's targets after its first visit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CachedTargets {
+    pub place: CachePlace,
+    /// Bytes of the targets of a graph of mean size.
+    pub record_bytes: f64,
+    /// Graphs with targets, those of each view counted.
+    pub graphs: u64,
+    /// Graphs whose targets are cached before the first epoch.
+    pub filled: u64,
+    /// True if these are all.
+    pub complete: bool,
+}
+
+impl CachedTargets {
+    /// No cache.
+    pub const NONE: Self =
+        Self { place: CachePlace::Nowhere, record_bytes: 0.0, graphs: 0, filled: 0, complete: false };
+}
+
+/// Storage of cached targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CachePlace {
+    Nowhere,
+    Memory,
+    Disk,
+}
+
+impl CachedTargets {
+    /// The targets that a teacher's link reports.
+    pub fn of(link: &TeacherLink) -> Self {
+        let Some(cache) = link.cache() else { return Self::NONE };
+        let place = if cache.kind == "ram" { CachePlace::Memory } else { CachePlace::Disk };
+        let record_bytes = cache.bytes as f64 / cache.used_graphs.max(1) as f64;
+        let (graphs, filled) = (cache.used_graphs, cache.filled_graphs);
+        Self { place, record_bytes, graphs, filled, complete: link.keeps_all() }
+    }
+
+    /// The targets of so many graphs of `mean_nodes` nodes that a training would choose a place for, none of which are cached yet.
+    ///
+    /// # Errors
+    /// A layout of targets that no record has.
+    pub fn planned(config: &Config, model: &dyn FrozenModel, graphs: u64, mean_nodes: f64) -> Result<Self, StageError> {
+        let precision = match config.distillation.teacher_cache_precision {
+            CachePrecision::F32 => Precision::F32,
+            CachePrecision::F16 => Precision::F16,
+        };
+        let layout = RecordLayout::new(model.target_layout(), precision, &[mean_nodes.ceil() as u32]);
+        // Rows of nodes are as many as the graph has nodes, here rounded up.
+        let whole = layout.record_bytes(0).map_err(TeacherError::from)? as f64;
+        let record_bytes =
+            whole * if model.target_layout().values_per_node() > 0 { mean_nodes / mean_nodes.ceil() } else { 1.0 };
+        let place = match config.distillation.cache() {
+            TeacherCache::Off => CachePlace::Nowhere,
+            TeacherCache::Ram => CachePlace::Memory,
+            TeacherCache::Disk => CachePlace::Disk,
+            TeacherCache::Auto if record_bytes * graphs as f64 <= cache_memory_bytes(config) as f64 => {
+                CachePlace::Memory
+            }
+            TeacherCache::Auto => CachePlace::Disk,
+        };
+        Ok(Self { place, record_bytes, graphs, ..Self::NONE })
+    }
+
+    /// Bytes of all targets.
+    pub fn bytes(&self) -> f64 {
+        self.record_bytes * self.graphs as f64
+    }
+
+    /// Bytes of memory that all targets take, in whole blocks.
+    pub fn memory_bytes(&self) -> f64 {
+        match self.place {
+            CachePlace::Memory => (self.bytes() / CACHE_BLOCK_BYTES).ceil() * CACHE_BLOCK_BYTES,
+            CachePlace::Nowhere | CachePlace::Disk => 0.0,
+        }
+    }
+}
+
+/// Memory in use throughout a training, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AlwaysBytes {
+    /// Parameters, frozen tensors and running statistics, and the copy of the latter that a repeated step starts from.
+    pub weights: f64,
+    /// Gradients, and their copy when they are accumulated.
+    pub gradients: f64,
+    /// Optimiser states.
+    pub optimizer: f64,
+    /// The teacher's weights.
+    pub teacher: f64,
+}
+
+impl AlwaysBytes {
+    fn of(training: &Measured) -> Self {
+        let bytes = |role: Role| {
+            let tensors = training.trainable.tensors().iter().filter(|named| named.role == role);
+            tensors.map(|named| tensor_bytes(&named.tensor)).sum::<f64>()
+        };
+        let parameters = bytes(Role::Parameter);
+        let copies = if training.options.accumulate_grad_batches > 1 { 2.0 } else { 1.0 };
+        Self {
+            weights: parameters + bytes(Role::Frozen) + 2.0 * bytes(Role::Buffer),
+            gradients: copies * parameters,
+            optimizer: 2.0 * parameters,
+            teacher: Meter::new(training.options.device).read().phase_bytes(Phase::Teacher) as f64,
+        }
+    }
+
+    /// All bytes together.
+    pub fn sum(&self) -> f64 {
+        self.weights + self.gradients + self.optimizer + self.teacher
+    }
+}
+
+/// Settings that a prediction can be repeated for without measuring again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    pub queues: Queues,
+    pub targets: CachedTargets,
+}
+
+/// The expected peak and where it is.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpectedPeak {
+    pub peak: Peak,
+    pub always: AlwaysBytes,
+    /// The epoch of the peak, from 0.
+    pub epoch: u64,
+    pub in_validation: bool,
+    /// Size of the batch in work.
+    pub shape: Shape,
+    /// Epochs that were looked at.
+    pub epochs: u64,
+}
+
+impl ExpectedPeak {
+    /// The peak in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.peak.bytes().round() as u64
+    }
+
+    /// The work at the peak, with its article.
+    pub fn work(&self) -> &'static str {
+        match (self.peak.work, self.in_validation) {
+            (Work::Visit, _) => "the teacher's forward",
+            (Work::Step, true) => "a validation",
+            (Work::Step, false) => "a training step",
+        }
+    }
+
+    /// One line for the user; `counted` names what the network computes besides nodes.
+    pub fn line(&self, max_epochs: u64, counted: &str) -> String {
+        let Peak { announced, waiting, .. } = self.peak;
+        let first =
+            if self.epochs < max_epochs { format!(" of the first {} epochs", self.epochs) } else { String::new() };
+        format!(
+            "memory: expected peak{first} {}: {} on {:.0} nodes and {:.0} {counted} takes {}, {} batches take {}, the rest {}",
+            gibibytes(self.peak.bytes()),
+            self.work(),
+            self.shape.nodes,
+            self.shape.edges,
+            gibibytes(self.peak.activations),
+            announced.0 + waiting.0,
+            gibibytes(announced.1 + waiting.1),
+            gibibytes(self.peak.always + self.peak.cached + self.peak.targets),
+        )
+    }
+}
+
+/// A training measured on a few batches.
+pub struct Forecaster<'a> {
+    graphs: &'a Graphs,
+    sizes: &'a Sizes,
+    settings: Settings,
+    /// True if a teacher computes targets.
+    has_teacher: bool,
+    /// True if cached targets are in half precision.
+    half: bool,
+    /// Epochs to look at.
+    epochs: u64,
+    always: AlwaysBytes,
+    measured: Vec<MeasuredBatch>,
+    /// The largest validation batch.
+    validation: Option<Sample>,
+}
+
+/// A measured training batch.
+#[derive(Clone, Copy)]
+struct MeasuredBatch {
+    epoch: u64,
+    batch: usize,
+    sample: Sample,
+}
+
+impl<'a> Forecaster<'a> {
+    /// Measures a few steps.
+    ///
+    /// # Errors
+    /// If a step runs out of memory, or the store is damaged.
+    pub fn measure(
+        config: &Config,
+        mut training: Measured<'a>,
+        graphs: &'a Graphs,
+        settings: Settings,
+    ) -> Result<Self, StageError> {
+        let looked_at = (GRAPHS_LOOKED_AT / graphs.training.len().max(1)).max(1) as u64;
+        let link = training.student.teacher();
+        let mut forecaster = Self {
+            graphs,
+            sizes: training.sizes,
+            settings,
+            has_teacher: link.digest().is_some() && link.file().is_none(),
+            half: config.distillation.teacher_cache_precision == CachePrecision::F16,
+            epochs: training.options.max_epochs.clamp(1, looked_at),
+            always: AlwaysBytes::of(&training),
+            measured: Vec::new(),
+            validation: None,
+        };
+        forecaster.measure_training(&mut training)?;
+        let batches = graphs.validation_batches();
+        let size = |batch: &&Vec<u64>| {
+            let shape = forecaster.sizes.shape(batch);
+            (shape.nodes + shape.edges) as u64
+        };
+        forecaster.validation = match batches.iter().max_by_key(size) {
+            Some(largest) => Some(training.validation(largest)?),
+            None => None,
+        };
+        Ok(forecaster)
+    }
+
+    /// Measures some batches of the first epoch, then those at the expected peak.
+    fn measure_training(&mut self, training: &mut Measured) -> Result<(), StageError> {
+        let graphs = self.graphs;
+        let first = self.sizes.different(&graphs.training(0));
+        let mut places: Vec<(u64, usize)> = first.into_iter().map(|batch| (0, batch)).collect();
+        let most = places.len() + REFINEMENTS;
+        training.steps(&mut |samples: &[Sample]| {
+            let of_places = places.iter().zip(samples);
+            let measured = of_places.map(|(&(epoch, batch), &sample)| MeasuredBatch { epoch, batch, sample });
+            self.measured = measured.collect();
+            if samples.len() == places.len() {
+                let found = self.training_peak(&self.settings)?;
+                let place = (found.epoch, found.peak.batch);
+                if places.len() == most || places.contains(&place) {
+                    return None;
+                }
+                places.push(place);
+            }
+            let (epoch, batch) = places[samples.len()];
+            graphs.training(epoch).into_iter().nth(batch)
+        })?;
+        Ok(())
+    }
+
+    /// The expected peak with these settings; `None` if there is no batch.
+    pub fn expected(&self, settings: &Settings) -> Option<ExpectedPeak> {
+        let both = self.training_peak(settings).into_iter().chain(self.validation_peak(settings));
+        both.max_by(|a, b| a.peak.bytes().total_cmp(&b.peak.bytes()))
+    }
+
+    fn training_peak(&self, settings: &Settings) -> Option<ExpectedPeak> {
+        let costs = Costs::of(&self.measured);
+        let peaks = (0..self.epochs).filter_map(|epoch| {
+            let batches = self.graphs.training(epoch);
+            let bytes_of = |(index, batch): (usize, &Vec<u64>)| {
+                let measured = self.measured.iter().find(|found| (found.epoch, found.batch) == (epoch, index));
+                match measured {
+                    Some(measured) => bytes_of_sample(&measured.sample),
+                    None => costs.at(self.sizes.shape(batch)),
+                }
+            };
+            let bytes: Vec<BatchBytes> = batches.iter().enumerate().map(bytes_of).collect();
+            let peak = forecast::peak(&bytes, &self.pass(settings, epoch, 0))?;
+            Some(self.found(peak, epoch, false, &batches))
+        });
+        peaks.reduce(|best, found| if found.peak.bytes() > best.peak.bytes() { found } else { best })
+    }
+
+    /// The peak of the validation after the first epoch: later ones have no visits.
+    fn validation_peak(&self, settings: &Settings) -> Option<ExpectedPeak> {
+        let sample = self.validation.as_ref()?;
+        let batches = self.graphs.validation_batches();
+        let costs = Costs::proportional(sample);
+        let bytes: Vec<BatchBytes> = batches.iter().map(|batch| costs.at(self.sizes.shape(batch))).collect();
+        let trained = self.graphs.training.len() as u64;
+        let pass = Pass { burst: 1, ..self.pass(settings, 0, trained) };
+        Some(self.found(forecast::peak(&bytes, &pass)?, 0, true, &batches))
+    }
+
+    fn found(&self, peak: Peak, epoch: u64, in_validation: bool, batches: &[Vec<u64>]) -> ExpectedPeak {
+        let shape = self.sizes.shape(&batches[peak.batch]);
+        ExpectedPeak { peak, always: self.always, epoch, in_validation, shape, epochs: self.epochs }
+    }
+
+    /// The circumstances of a training epoch, with targets of so many graphs already cached by the run.
+    fn pass(&self, settings: &Settings, epoch: u64, cached: u64) -> Pass {
+        let CachedTargets { place, record_bytes, filled, complete, .. } = settings.targets;
+        let has_teacher = self.has_teacher;
+        let is_cached = complete || (epoch > 0 && place != CachePlace::Nowhere);
+        let graphs = self.graphs;
+        let all = (graphs.training.len() + graphs.validation.len()) as u64;
+        let cache = CacheBlocks {
+            record_bytes,
+            block_bytes: CACHE_BLOCK_BYTES,
+            before: if is_cached { all } else { filled + cached },
+            most: all,
+        };
+        // Once all targets are cached, the weights are dropped: they can be read from their file again.
+        let always = self.always.sum() - if is_cached { self.always.teacher } else { 0.0 };
+        let gate = (place != CachePlace::Nowhere && cached == 0).then_some(GATE);
+        Pass {
+            always,
+            waiting: settings.queues.waiting,
+            burst: if has_teacher && !is_cached { settings.queues.burst } else { 1 },
+            visits: (has_teacher && !is_cached).then_some(Visits {
+                copies: if self.half { 2.0 } else { 1.0 },
+                // Of batches that are cached in part, the others go through the teacher.
+                selected: if filled > 0 { 1.0 - filled as f64 / all.max(1) as f64 } else { 0.0 },
+                gate,
+            }),
+            cache: (has_teacher && place == CachePlace::Memory).then_some(cache),
+        }
+    }
+}
+
+/// Bytes of batches by their size.
+struct Costs {
+    data: Linear,
+    visit: Linear,
+    step: Linear,
+    targets_per_graph: f64,
+}
+
+impl Costs {
+    /// Fits what was measured.
+    fn of(measured: &[MeasuredBatch]) -> Self {
+        let fit = |of: fn(&Sample) -> f64| {
+            let samples = measured.iter().map(|measured| (measured.sample.shape, of(&measured.sample)));
+            Linear::fit(&samples.collect::<Vec<_>>())
+        };
+        let per_graph =
+            measured.iter().map(|MeasuredBatch { sample, .. }| sample.targets / sample.shape.graphs.max(1.0));
+        Self {
+            data: fit(|sample| sample.data),
+            visit: fit(|sample| sample.visit),
+            step: fit(work_bytes),
+            targets_per_graph: per_graph.fold(0.0, f64::max),
+        }
+    }
+
+    /// In proportion to nodes and edges of one sample.
+    fn proportional(sample: &Sample) -> Self {
+        let size = (sample.shape.nodes + sample.shape.edges).max(1.0);
+        let of = |bytes: f64| Linear { fixed: 0.0, per_node: bytes / size, per_edge: bytes / size };
+        Self {
+            data: of(sample.data),
+            visit: of(sample.visit),
+            step: of(work_bytes(sample)),
+            targets_per_graph: sample.targets / sample.shape.graphs.max(1.0),
+        }
+    }
+
+    fn at(&self, shape: Shape) -> BatchBytes {
+        BatchBytes {
+            graphs: shape.graphs as u64,
+            data: self.data.at(shape),
+            targets: self.targets_per_graph * shape.graphs,
+            visit: self.visit.at(shape),
+            step: self.step.at(shape),
+        }
+    }
+}
+
+/// Peak of a step and of the update after it.
+fn work_bytes(sample: &Sample) -> f64 {
+    sample.step.max(sample.update)
+}
+
+fn bytes_of_sample(sample: &Sample) -> BatchBytes {
+    BatchBytes {
+        graphs: sample.shape.graphs as u64,
+        data: sample.data,
+        targets: sample.targets,
+        visit: sample.visit,
+        step: work_bytes(sample),
+    }
+}

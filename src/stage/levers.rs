@@ -1,0 +1,158 @@
+//! Settings with which a training needs less memory, and what each of them saves: measured, or computed from what was measured.
+
+use super::StageError;
+use super::expected_peak::CachePlace;
+use super::measured::Networks;
+use super::memory_plan::Planned;
+use crate::config::{Config, Precision, Residency};
+use crate::memory::budget::{BATCH_DATA, LOADER_QUEUE, MemoryBudget, TEACHER_WEIGHTS};
+use crate::nn::{Architecture, GnnKind, PretrainingConfig};
+
+/// Share of the peak that a setting must save to be named.
+const WORTH_NAMING: f64 = 0.01;
+
+/// A setting, and the peak of the batches of a training with it.
+#[derive(Debug, Clone)]
+pub struct Lever {
+    pub name: &'static str,
+    pub flags: String,
+    pub bytes: f64,
+}
+
+/// Changes of a training whose memory is measured again.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Variant {
+    /// Activations are recomputed in the backward pass.
+    pub recomputes: bool,
+    /// Activations in bf16.
+    half: bool,
+    /// Layers of half the width.
+    narrower: bool,
+    /// The teacher's weights are on the device during a visit only.
+    offloads_teacher: bool,
+    /// Targets are cached on disk.
+    targets_on_disk: bool,
+}
+
+impl Variant {
+    /// Activations are recomputed in the backward pass, and nothing else is changed.
+    pub const RECOMPUTING: Self =
+        Self { recomputes: true, half: false, narrower: false, offloads_teacher: false, targets_on_disk: false };
+
+    /// The configuration and the networks with these changes.
+    pub fn of(&self, config: &Config, networks: &Networks) -> (Config, Networks) {
+        let (mut config, mut networks) = (config.clone(), networks.clone());
+        if self.half {
+            config.training.precision = Precision::BrainFloat;
+        }
+        if self.offloads_teacher {
+            config.distillation.offload_teacher = true;
+        }
+        if let Some((student, _)) = self.narrower.then(|| narrower(&networks.student)).flatten() {
+            networks.student = student;
+        }
+        (config, networks)
+    }
+
+    /// The place of cached targets, if the training chooses `planned`.
+    pub fn place(&self, planned: CachePlace) -> CachePlace {
+        if self.targets_on_disk { CachePlace::Disk } else { planned }
+    }
+}
+
+/// The network with half of the columns, and the flags that set them; `None` for one whose columns are too few.
+fn narrower(architecture: &Architecture) -> Option<(Architecture, String)> {
+    // The columns of representations are counted one by one.
+    if matches!(architecture, Architecture::Graph(config) if config.kind == GnnKind::Irreps) {
+        return None;
+    }
+    let mut changed = architecture.clone();
+    let half = |columns: &mut i64| {
+        *columns /= 2;
+        *columns > 0
+    };
+    let (possible, flags) = match &mut changed {
+        Architecture::Vgae(config) => {
+            let possible = config.hidden.iter_mut().chain([&mut config.latent]).fold(true, |all, one| half(one) && all);
+            let widths: Vec<String> = config.hidden.iter().map(i64::to_string).collect();
+            (possible, format!("--hidden {} --latent {}", widths.join(","), config.latent))
+        }
+        Architecture::Gat(config) => (half(&mut config.hidden), format!("--hidden {}", config.hidden)),
+        Architecture::Graph(config) | Architecture::Pretraining(PretrainingConfig { network: config, .. }) => {
+            (half(&mut config.hidden), format!("--hidden {}", config.hidden))
+        }
+        Architecture::GraphVgae(config) => {
+            (half(&mut config.encoder.hidden), format!("--hidden {}", config.encoder.hidden))
+        }
+        Architecture::Nodes(config) => (half(&mut config.hidden), format!("--hidden {}", config.hidden)),
+    };
+    possible.then_some((changed, flags))
+}
+
+impl Lever {
+    /// The settings that need less memory than `budget` at batches of `wanted` graphs, those that save most first.
+    ///
+    /// # Errors
+    /// A step that cannot be measured.
+    pub fn all(planned: &Planned, budget: &MemoryBudget, wanted: usize) -> Result<Vec<Self>, StageError> {
+        let peak = |budget: &MemoryBudget, graphs: usize| budget.peak_bytes(planned.worst.shape(graphs));
+        let measured = |variant: Variant| Ok::<_, StageError>(peak(&planned.budget(&variant)?, wanted));
+        let (config, student) = (&planned.config, &planned.networks.student);
+        let mut levers = Vec::new();
+        let mut add = |name, flags: String, bytes| levers.push(Self { name, flags, bytes });
+        if wanted > 1 {
+            let smaller = wanted.div_ceil(2);
+            // Gradients of the batches so far are kept beside those of the current one.
+            let gradients = budget.components.iter().find(|component| component.name == "gradients");
+            let kept = match config.training.accumulate_grad_batches {
+                1 => gradients.map_or(0.0, |component| component.bytes.fixed),
+                _ => 0.0,
+            };
+            let accumulated = 2 * config.training.accumulate_grad_batches;
+            let flags = format!("--batch-size {smaller} --accumulate-grad-batches {accumulated}");
+            add("half of the batch, accumulated", flags, peak(budget, smaller) + kept);
+        }
+        if matches!(student, Architecture::Vgae(_) | Architecture::Gat(_)) {
+            add("activations computed again", "--gradient-checkpointing true".into(), measured(Variant::RECOMPUTING)?);
+        }
+        if config.training.precision == Precision::Single {
+            let variant = Variant { half: true, ..Variant::default() };
+            add("mixed precision", "--precision bf16-mixed".into(), measured(variant)?);
+        }
+        if let Some((_, flags)) = narrower(student) {
+            add("half of the width", flags, measured(Variant { narrower: true, ..Variant::default() })?);
+        }
+        let has = |name: &str| budget.components.iter().any(|component| component.name == name);
+        let burst = config.distillation.teacher_burst;
+        if !planned.networks.teachers.is_empty() {
+            if burst > 1 {
+                add("fewer batches a visit", "--teacher-burst 1".into(), peak(&budget.with_burst(burst, 1), wanted));
+            }
+            if has(TEACHER_WEIGHTS) && config.distillation.residency() == Residency::Resident {
+                let variant = Variant { offloads_teacher: true, ..Variant::default() };
+                add("weights of the teacher off the device", "--offload-teacher".into(), measured(variant)?);
+            }
+            if planned.caches_in_memory() {
+                let variant = Variant { targets_on_disk: true, ..Variant::default() };
+                add("targets on disk", "--teacher-cache disk".into(), measured(variant)?);
+            }
+        }
+        if has(LOADER_QUEUE) && config.training.prefetch_batches > 1 && has(BATCH_DATA) {
+            let mut shorter = budget.clone();
+            let queue = shorter.components.iter_mut().filter(|component| component.name == LOADER_QUEUE);
+            let waiting = super::sizing::waiting_batches(config, false).max(1);
+            let workers = super::training::loader_workers(config, false);
+            queue.for_each(|component| component.bytes = component.bytes.times(workers as f64 / waiting as f64));
+            add("a shorter queue", "--prefetch-batches 1".into(), peak(&shorter, wanted));
+        }
+        if has("optimiser states") && planned.is_on_gpu() && !config.memory.offload_optimizer {
+            let mut without = budget.clone();
+            without.components.retain(|component| component.name != "optimiser states");
+            add("Adam's states in host memory", "--offload-optimizer".into(), peak(&without, wanted));
+        }
+        let most = (1.0 - WORTH_NAMING) * peak(budget, wanted);
+        levers.retain(|lever| lever.bytes < most);
+        levers.sort_by(|one, other| one.bytes.total_cmp(&other.bytes));
+        Ok(levers)
+    }
+}
