@@ -171,7 +171,7 @@ fn assumed_graph_network(config: &Config, kind: GnnKind) -> Result<Architecture,
     let options = &config.graphs;
     let irreps =
         (kind == GnnKind::Irreps).then(|| graphs::configured_irreps(config, ASSUMED_NEIGHBOURS)).transpose()?;
-    let space = kind.is_in_space().then(|| SpaceConfig {
+    let space = kind.is_in_space().then_some(SpaceConfig {
         cutoff: options.cutoff,
         kinds: ASSUMED_KINDS,
         features: false,
@@ -199,7 +199,7 @@ fn assumed_graph_network(config: &Config, kind: GnnKind) -> Result<Architecture,
         dropout: config.model.dropout,
         target_scales: if space.is_some() { vec![TargetScale::of_units()] } else { Vec::new() },
         space,
-        paths: (kind == GnnKind::Sgmp).then(|| PathConfig { cutoff: options.cutoff, gaussians }),
+        paths: (kind == GnnKind::Sgmp).then_some(PathConfig { cutoff: options.cutoff, gaussians }),
         input: InputConfig::default(),
     }))
 }

@@ -112,7 +112,7 @@ fn of_graphs(
             let values = target_scale::in_units(&outputs, &architecture.target_scales, &batch)?;
             tensors.insert("values".to_owned(), values);
         }
-        if let Some(embedding) = network.embedding(&pooled)? {
+        if let Some(embedding) = network.embedding(&pooled, &batch)? {
             tensors.insert("embedding".to_owned(), embedding);
         }
         Ok(())

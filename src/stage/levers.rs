@@ -73,7 +73,7 @@ fn narrower(architecture: &Architecture) -> Option<(Architecture, String)> {
     };
     let (possible, flags) = match &mut changed {
         Architecture::Vgae(config) => {
-            let possible = config.hidden.iter_mut().chain([&mut config.latent]).fold(true, |all, one| half(one) && all);
+            let possible = config.hidden.iter_mut().chain([&mut config.latent]).all(half);
             let widths: Vec<String> = config.hidden.iter().map(i64::to_string).collect();
             (possible, format!("--hidden {} --latent {}", widths.join(","), config.latent))
         }

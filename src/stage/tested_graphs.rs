@@ -561,6 +561,7 @@ fn answers_in_space(
         None => answer.outputs,
     };
     let mut rows = row_answers(&in_task_units(network, task, batch, &outputs)?)?;
+    add_embeddings(&mut rows, network.embedding(&answer.nodes, batch)?)?;
     let truth = batch.space.as_ref().and_then(|space| space.forces.as_ref());
     if let (Some(forces), Some(truth)) = (answer.forces, truth) {
         let scale = scales.first().map_or(1.0, |scale| scale.deviation);
@@ -592,12 +593,17 @@ fn answers_of_batch(network: &Gnn, task: Task, batch: &Batch) -> Result<Vec<RowA
     }
     let outputs = network.classify(&pooled, Mode::Evaluation)?;
     let mut rows = row_answers(&in_task_units(network, task, batch, &outputs)?)?;
-    if let Some(embedding) = network.embedding(&pooled)?.map(|rows| rows.f_to_device(Device::Cpu)).transpose()? {
-        for (row, graph) in rows.iter_mut().zip(0..) {
-            row.embedding = Some(embedding.f_get(graph)?);
-        }
-    }
+    add_embeddings(&mut rows, network.embedding(&pooled, batch)?)?;
     Ok(rows)
+}
+
+/// Gives each graph its row of the embeddings, `[num_graphs, embedding_columns]`, if there are any.
+fn add_embeddings(rows: &mut [RowAnswer], embeddings: Option<Tensor>) -> Result<(), EvaluateError> {
+    let Some(embeddings) = embeddings.map(|rows| rows.f_to_device(Device::Cpu)).transpose()? else { return Ok(()) };
+    for (row, graph) in rows.iter_mut().zip(0..) {
+        row.embedding = Some(embeddings.f_get(graph)?);
+    }
+    Ok(())
 }
 
 /// Probabilities, or values in the units of the targets, from a network's outputs, `[rows, outputs]`, f64.

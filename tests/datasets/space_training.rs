@@ -174,6 +174,72 @@ fn representations_are_learned_taught_and_resumed() {
     assert_eq!(losses("whole"), losses("killed"));
 }
 
+/// Distances and elements of the pairs of each molecule in an XYZ file.
+fn pairs_of(path: &Path) -> Vec<Vec<(f64, bool)>> {
+    let text = fs::read_to_string(path).unwrap();
+    let mut lines = text.lines();
+    let mut molecules = Vec::new();
+    while let Some(atoms) = lines.next() {
+        let atoms: usize = atoms.parse().unwrap();
+        let _ = lines.next();
+        let rows: Vec<Vec<&str>> = lines.by_ref().take(atoms).map(|line| line.split(' ').collect()).collect();
+        let place = |atom: usize, axis: usize| rows[atom][1 + axis].parse::<f64>().unwrap();
+        let distance = |one: usize, other: usize| {
+            (0..3).map(|axis| (place(one, axis) - place(other, axis)).powi(2)).sum::<f64>().sqrt()
+        };
+        let all = (0..atoms).flat_map(|one| (0..one).map(move |other| (one, other)));
+        molecules.push(all.map(|(one, other)| (distance(one, other), rows[one][0] == rows[other][0])).collect());
+    }
+    molecules
+}
+
+/// The embeddings of a model that is not here are learned from shapes, so that unseen molecules are found by them; killed and resumed with the same
+/// losses.
+#[test]
+fn embeddings_of_a_teacher_from_elsewhere_are_learned_in_space() {
+    let place = Workplace::new();
+    let path = place.path().join("springs.xyz");
+    write_springs(&path, 200, false);
+    const COLUMNS: usize = 24;
+    let names: Vec<String> = (0..COLUMNS).map(|column| format!("embedding_{column}")).collect();
+    let mut table = format!("graph_id,{}\n", names.join(","));
+    for (molecule, pairs) in pairs_of(&path).iter().enumerate() {
+        let of_column = |column: usize| {
+            let wave = |(distance, alike): &(f64, bool)| {
+                (distance * (1.0 + 2.0 * noise(column)) + 6.0 * noise(100 + column) + f64::from(u8::from(*alike))).sin()
+            };
+            format!("{:.5}", pairs.iter().map(wave).sum::<f64>())
+        };
+        let cells: Vec<String> = (0..COLUMNS).map(of_column).collect();
+        table += &format!("{},{}\n", molecule + 1, cells.join(","));
+    }
+    fs::write(place.path().join("rows.csv"), table).unwrap();
+    for (preset, more) in [("irreps,student", &["--irreps", "12x0e + 4x1o"]), ("painn,student", &["--hidden", "12"])] {
+        let train = ["train", "--preset", preset, "--layers", "2", "--targets-file", "rows.csv"];
+        let losses = ["--kd-embedding-loss", "contrastive", "--kd-alpha", "1", "--lr", "0.01", "--max-epochs", "15"];
+        let into = |run: &'static str| [&train[..], more, &losses, &["--run-dir", run]].concat();
+        let whole = if preset.starts_with("irreps") { "whole" } else { "of-painn" };
+        with(&place, &into(whole));
+        let said =
+            place.success(&["evaluate", whole, "--data", "springs.xyz", "--output", "found", "--resamples", "20"]);
+        let found: serde_json::Value =
+            serde_json::from_slice(&fs::read(place.path().join("found/graph_metrics.json")).unwrap()).unwrap();
+        let metrics = found["models"][0]["metrics"].as_array().unwrap();
+        let value =
+            |name: &str| metrics.iter().find(|metric| metric["name"] == name).unwrap()["value"].as_f64().unwrap();
+        // Among the first five of 20 molecules, a quarter by chance.
+        assert!(value("embedding top-5") >= 0.7, "{preset}: {said}");
+    }
+    let train = ["train", "--preset", "irreps,student", "--layers", "2", "--targets-file", "rows.csv", "--irreps"];
+    let losses = ["12x0e + 4x1o", "--kd-embedding-loss", "contrastive", "--kd-alpha", "1", "--lr", "0.01"];
+    let killed = [&train[..], &losses, &["--max-epochs", "15", "--run-dir", "killed"], &DATA].concat();
+    let metrics = place.path().join("killed/metrics.csv");
+    let is_begun = || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() > 3);
+    kill_when(&mut place.command(&killed), "the end of epoch 3", is_begun);
+    place.success(&[&killed[..], &["--resume"]].concat());
+    assert_eq!(loss_columns(&place.path().join("whole")), loss_columns(&place.path().join("killed")));
+}
+
 /// Without forces, and with a weight of 0 for them, the energies alone are learned.
 #[test]
 fn energies_alone_are_learned() {

@@ -103,6 +103,47 @@ fn several_processes_have_the_losses_of_one() {
     }
 }
 
+/// Energies are means over graphs, as other targets are; forces are means over nodes, of which each process knows its own alone.
+#[test]
+fn networks_in_space_without_forces_are_divided() {
+    let workplace = Workplace::new();
+    let chains = |columns: &str, force: &str| {
+        let molecule = |molecule: usize| {
+            let step = 1.0 + 0.3 * (molecule % 7) as f64 / 7.0;
+            let atom =
+                |atom: usize| format!("{} {} 0 0{force}\n", ["C", "O"][(atom + molecule) % 2], step * atom as f64);
+            let atoms = 3 + molecule % 2;
+            format!(
+                "{atoms}\nProperties=species:S:1:pos:R:3{columns} energy={step}\n{}",
+                (0..atoms).map(atom).collect::<String>()
+            )
+        };
+        fs::write(workplace.path().join("chains.xyz"), (0..60).map(molecule).collect::<String>()).unwrap();
+    };
+    chains("", "");
+    let train = |processes: Option<&str>, model: &[&str], run: &str| {
+        let command =
+            [&["train", "--data", "chains.xyz", "--use-kd", "false", "--layers", "2", "--max-epochs", "3"], model];
+        let batches = ["--batch-size", "17", "--optimize-batch-size", "false", "--run-dir", run];
+        let command = [command.concat(), batches.to_vec()].concat();
+        workplace.run(&processes.map_or(command.clone(), |processes| launched(processes, &command)))
+    };
+    for model in
+        [&["--preset", "painn,student", "--hidden", "8"], &["--preset", "irreps,student", "--irreps", "4x0e + 2x1o"]]
+    {
+        let [one, three] = [(None, "one"), (Some("3"), "three")].map(|(processes, name)| {
+            let run = format!("{}-{name}", model[1]);
+            let output = train(processes, model, &run);
+            assert!(output.status.success(), "{}", said(&output));
+            workplace.path().join(run)
+        });
+        assert_close(&three, &one);
+    }
+    chains(":forces:R:3", " 0 0 0");
+    let refused = train(Some("2"), &["--preset", "painn,student", "--hidden", "8"], "refused");
+    assert!(!refused.status.success() && said(&refused).contains("losses of forces"), "{}", said(&refused));
+}
+
 #[test]
 fn a_killed_process_ends_all_and_the_run_resumes_with_another_number() {
     let workplace = Workplace::new();

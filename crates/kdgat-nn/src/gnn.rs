@@ -5,7 +5,8 @@
 //!
 //! Node features → layers, each with batch norm, ReLU and dropout, and optionally a [virtual node](super::virtual_node) →
 //! [pooling](super::Pooling) of each graph's nodes of every layer's output, concatenated → head of two linear layers → one number for each
-//! class or target. For outputs of nodes, the head reads the concatenated rows of the node itself. With `embedding_columns`, a linear layer also maps the pooled rows to an embedding of the graph. The layers and the
+//! class or target. For outputs of nodes, the head reads the concatenated rows of the node itself. With `embedding_columns`, a linear layer also maps the pooled rows to an embedding of the graph, in a
+//! network in space the sums or means of its nodes' rows. The layers and the
 //! names of their tensors are those of PyTorch Geometric's `GINConv` and `GINEConv` with an `MLP`, `GCNConv`, `SAGEConv` and `GATConv`.
 
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub use super::gnn_layer::{GnnLayer, LayerRows};
 use super::layers::{Linear, Mode, relu_dropout};
 use super::parameters::Scope;
 use super::sgmp::{PathGraph, Sgmp};
-use super::space::{SpaceAnswer, SpaceNetwork};
+use super::space::{SpaceAnswer, SpaceNetwork, pooled as pooled_nodes};
 
 /// A block of a graph network that is not in space: each layer [pooled…, v, x] → [pooled…, pooled, v, x], the first from the batch's
 /// features, where v are the rows of virtual nodes, if the model has them, and not after the last layer; its head → [outputs], followed by the
@@ -170,9 +171,15 @@ impl Gnn {
         })
     }
 
-    /// Embeddings for pooled rows, `[num_graphs, embedding_columns]`; `None` for a model without embedding.
-    pub fn embedding(&self, pooled: &Tensor) -> Result<Option<Tensor>, ModelError> {
-        self.embedding.as_ref().map(|layer| layer.forward(pooled, self.kernel)).transpose()
+    /// Embeddings for pooled rows, or in a network in space for the rows of nodes, `[num_graphs, embedding_columns]`; `None` for a model without
+    /// embedding.
+    pub fn embedding(&self, rows: &Tensor, batch: &Batch) -> Result<Option<Tensor>, ModelError> {
+        let Some(layer) = &self.embedding else { return Ok(None) };
+        let pooled = match self.config.hidden_level() {
+            Level::Graph => rows.shallow_clone(),
+            Level::Node => pooled_nodes(rows, self.config.pooling, batch)?,
+        };
+        Ok(Some(layer.forward(&pooled, self.kernel)?))
     }
 
     /// Outputs of each node, `[num_nodes, outputs]`, of an SGMP with outputs of nodes, along other paths than those of a batch's edges.
@@ -399,7 +406,7 @@ mod tests {
                 let pooled = model.embed(&batch, Mode::Training).unwrap();
                 let outputs = model.classify(&pooled, Mode::Training).unwrap();
                 let mut loss = outputs.square().sum(Kind::Float);
-                if let Some(embedding) = model.embedding(&pooled).unwrap() {
+                if let Some(embedding) = model.embedding(&pooled, &batch).unwrap() {
                     loss += embedding.square().sum(Kind::Float);
                 }
                 loss.backward();

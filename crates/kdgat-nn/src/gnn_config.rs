@@ -254,12 +254,8 @@ impl GnnConfig {
             (kind, Some(_)) => return refuse("irreps", kind.as_str(), "only an irreps has representations"),
             (_, None) => {}
         }
-        if self.virtual_node || self.embedding_columns > 0 {
-            return refuse(
-                "virtual_node",
-                self.kind.as_str(),
-                "schnet, painn and irreps have no virtual node and no embedding",
-            );
+        if self.virtual_node {
+            return refuse("virtual_node", "true", "must be false for schnet, painn and irreps");
         }
         if !matches!(self.pooling, Pooling::Sum | Pooling::Mean) {
             return refuse("pooling", self.kind.as_str(), "must be sum or mean for schnet, painn and irreps");

@@ -218,7 +218,7 @@ impl GraphObjective {
         }
         if let Some((loss, weight)) = distillation.embedding {
             let taught = target(targets, TargetName::Embedding)?.gathered()?;
-            let own = self.model.embedding(pooled)?.ok_or("the student has no embedding")?;
+            let own = self.model.embedding(pooled, batch)?.ok_or("the student has no embedding")?;
             let distance = loss.of(&own, &taught)?;
             add(distance.f_mul_scalar(weight)?)?;
             extra = Some(distance);
@@ -405,7 +405,10 @@ impl Objective for GraphObjective {
     }
 
     fn division_obstacle(&self) -> Option<&'static str> {
-        if self.model.config().kind.is_in_space() {
+        let config = self.model.config();
+        let compares_nodes = config.hidden_level() == Level::Node
+            && self.distillation.as_ref().is_some_and(|distillation| distillation.hints.is_some());
+        if config.kind.is_in_space() && (config.gives_forces() || compares_nodes || config.level == Level::Node) {
             return Some("losses of forces and of rows of nodes are means over the nodes of a process's own share");
         }
         let (loss, _) = self.distillation.as_ref()?.embedding?;

@@ -15,6 +15,6 @@ pub(crate) mod radial;
 mod schnet;
 
 pub use config::{RadialBasis, SpaceConfig};
-pub use network::{SpaceAnswer, SpaceNetwork};
+pub use network::{SpaceAnswer, SpaceNetwork, pooled};
 pub use pairs::Pairs;
 pub use radial::Radial;

@@ -179,15 +179,23 @@ impl SpaceNetwork {
 
     /// Outputs of graphs from those of their nodes; outputs of nodes as they are.
     fn pooled(&self, by_node: Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
-        if self.config.level == Level::Node {
-            return Ok(by_node);
+        match self.config.level {
+            Level::Node => Ok(by_node),
+            Level::Graph => pooled(&by_node, self.config.pooling, batch),
         }
-        let shared = match self.config.pooling {
-            Pooling::Mean => by_node.f_mul(&shares(batch)?)?,
-            _ => by_node,
-        };
-        Ok(segments::sums(&shared, &batch.node_pointers, &batch.graph_of_node)?)
     }
+}
+
+/// Sums, or means, of the rows of each graph's nodes: `[num_nodes, columns]` → `[num_graphs, columns]`.
+///
+/// # Errors
+/// Those of libtorch.
+pub fn pooled(by_node: &Tensor, pooling: Pooling, batch: &Batch) -> Result<Tensor, ModelError> {
+    let shared = match pooling {
+        Pooling::Mean => by_node.f_mul(&shares(batch)?)?,
+        _ => by_node.shallow_clone(),
+    };
+    Ok(segments::sums(&shared, &batch.node_pointers, &batch.graph_of_node)?)
 }
 
 /// Rows of the nodes.
