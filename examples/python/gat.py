@@ -74,7 +74,7 @@ def main() -> None:
     print(f"{store.name}: {len(graphs)} graphs with targets, {len(held_out)} held out")
     for name, weight in (("alone", 0.0), ("distilled", 0.7)):
         torch.manual_seed(arguments.seed)
-        student = Gat(store[0].num_node_features, len(store.schema["targets"][0]["classes"]))
+        student = Gat(store.num_node_features, store.num_classes)
         train(student, store, targets, graphs, arguments.epochs, weight, arguments.seed)
         print(f"accuracy on held-out graphs, {name}: {accuracy(student, store, held_out):.3f}")
     teacher = targets.rows(graphs, "logits").argmax(1) == store.batch(graphs).y.numpy()

@@ -19,14 +19,13 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from kdgat.digests import blake3_hex
-from kdgat.graph_shards import spelled_out
-from kdgat.mapped_file import StoreError
+from kdgat.mapped_file import PAGE_BYTES, StoreError, whole_pages
+from kdgat.positions import checked_positions, ends_of, spelled_out
 
 #: Magic, version, bytes and CRC-32 of the header, 0.
 _PREFIX = struct.Struct("<8s4I")
 _MAGIC, _VERSION = b"KDGATTGT", 1
 _LONGEST_HEADER_BYTES = 1 << 20
-_PAGE_BYTES = 4096
 _CHECKSUM_BYTES = 4
 _KEY = ("teacher_weights", "architecture", "dataset", "features", "targets", "precision", "node_counts")
 _OUTPUT = re.compile(r"(.+) \[(nodes|graphs), (\d+)\]")
@@ -59,7 +58,7 @@ class Targets:
         self.path = pathlib.Path(path)
         self._store = store
         if self.path.is_dir():
-            raise StoreError(f"{self.path} is a folder, expected a file *.targets in it; what kdgat.Teacher has cached in a folder is read by its `targets`")
+            raise StoreError(f"{self.path} is a folder, expected a file such as stores/targets/NAME.targets; what kdgat.Teacher has cached in a folder is read by Teacher.targets(batch)")
         try:
             self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -73,12 +72,12 @@ class Targets:
         self._dtype = np.dtype("<f4" if self.key["precision"] == "f32" else "<f2")
         #: Numbers of a record by node and by graph.
         self._widths = {per: sum(output.columns for output in self.outputs if output.per == per) for per in ("nodes", "graphs")}
-        self._table = _whole_pages(header_end)
+        self._table = whole_pages(header_end)
         self._size = os.fstat(self._file).st_size
         #: First node of each record, and their number, i64 ``[records + 1]``; ``None`` if no output has rows of nodes.
         self._node_starts: Optional[np.ndarray] = None
         self._graphs, self.views = self._checked_size()
-        self._records = _whole_pages(self._table + len(self) * self.views)
+        self._records = whole_pages(self._table + len(self) * self.views)
         self._filled = self._read_filled()
 
     def __len__(self) -> int:
@@ -129,14 +128,14 @@ class Targets:
             )
         nodes = self._nodes_before(numbers + 1) - self._nodes_before(numbers)
         sizes = (nodes * self._widths["nodes"] + self._widths["graphs"]) * self._dtype.itemsize + _CHECKSUM_BYTES
-        ends = np.concatenate([[0], np.cumsum(sizes)])
+        ends = ends_of(sizes)
         content = self._content(self._offsets(numbers), sizes, ends)
         self._check(content, ends.tolist(), numbers.tolist())
         values, first = content.view(self._dtype), ends[:-1] // self._dtype.itemsize
         rows = {}
         for output in self.outputs:
             counts = (nodes if output.per == "nodes" else np.ones(len(numbers), np.int64)) * output.columns
-            places = spelled_out(first, counts, np.concatenate([[0], np.cumsum(counts)]))
+            places = spelled_out(first, counts, ends_of(counts))
             rows[output.name] = values.take(places).astype(np.float32).reshape(-1, output.columns)
             first = first + counts
         return rows
@@ -178,17 +177,10 @@ class Targets:
 
     def _numbers(self, graphs: Sequence[int], view: int) -> np.ndarray:
         """Numbers of records of graphs in a view."""
-        positions = np.asarray(graphs)
-        if positions.size == 0:
-            return np.zeros(0, np.int64)
-        if positions.ndim != 1 or positions.dtype.kind not in "iu":
-            raise TypeError(f"graphs of type {positions.dtype} and shape {list(positions.shape)}: expected positions [graphs]")
-        outside = positions[(positions < 0) | (positions >= len(self))]
-        if len(outside):
-            raise IndexError(f"{self._unit} {outside[0]} does not exist: {self.path} is for {len(self)} of them (0 to {len(self) - 1})")
+        positions = checked_positions(graphs, len(self), self._unit, self.path)
         if not 0 <= view < self.views:
             raise ValueError(f"view={view}: {self.path} has {self.views} views of each graph (0 to {self.views - 1})")
-        return positions.astype(np.int64) + view * len(self)
+        return positions + view * len(self)
 
     def _nodes_before(self, numbers: np.ndarray) -> np.ndarray:
         return np.zeros(len(numbers), np.int64) if self._node_starts is None else self._node_starts[numbers]
@@ -244,7 +236,7 @@ class Targets:
                 f"{self._store.digest[:12]}…); open the store that the training read"
             )
         counts = self._store.node_counts()
-        starts = np.concatenate([[0], np.cumsum(counts)])
+        starts = ends_of(counts)
         sizes = [self._expected_size(views * len(counts), views * int(starts[-1])) for views in range(1, _MOST_VIEWS)]
         if self._size not in sizes:
             raise self._damaged(f"its length is {self._size} bytes, expected {sizes[0]}")
@@ -253,7 +245,7 @@ class Targets:
         if blake3_hex(of_records.astype("<u4")) != self.key["node_counts"]:
             raise StoreError(f"the cache of targets {self.path} was made for something else: its graphs have other numbers of nodes than the store's")
         if self._widths["nodes"]:
-            self._node_starts = np.concatenate([[0], np.cumsum(of_records)])
+            self._node_starts = ends_of(of_records)
         return len(counts), views
 
     def _graphs_by_size(self) -> int:
@@ -262,14 +254,14 @@ class Targets:
         record = self._widths["graphs"] * self._dtype.itemsize + _CHECKSUM_BYTES
         # Whole pages before the records leave a few numbers to try.
         most = max(0, self._size - self._table) // (record + 1)
-        for graphs in range(most, max(-1, most - _PAGE_BYTES // (record + 1) - 2), -1):
+        for graphs in range(most, max(-1, most - PAGE_BYTES // (record + 1) - 2), -1):
             if self._expected_size(graphs, 0) == self._size:
                 return graphs
         raise self._damaged(f"its length is {self._size} bytes, which no number of graphs gives")
 
     def _expected_size(self, records: int, nodes: int) -> int:
         values = nodes * self._widths["nodes"] + records * self._widths["graphs"]
-        return _whole_pages(self._table + records) + values * self._dtype.itemsize + records * _CHECKSUM_BYTES
+        return whole_pages(self._table + records) + values * self._dtype.itemsize + records * _CHECKSUM_BYTES
 
     def _read_filled(self) -> np.ndarray:
         """True for each record that is written."""
@@ -277,7 +269,3 @@ class Targets:
         if len(table) < len(self) * self.views:
             raise self._damaged("it is cut off")
         return np.frombuffer(table, np.uint8) == 1
-
-
-def _whole_pages(size: int) -> int:
-    return -(-size // _PAGE_BYTES) * _PAGE_BYTES

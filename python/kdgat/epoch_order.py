@@ -19,10 +19,16 @@ SHUFFLE, NEIGHBOURS = 1, 10
 
 
 def finalize(bits: np.ndarray) -> np.ndarray:
-    """The finalizer of SplitMix64 for u64 values of any shape."""
-    bits = (bits ^ (bits >> np.uint64(30))) * _FIRST
-    bits = (bits ^ (bits >> np.uint64(27))) * _SECOND
-    return bits ^ (bits >> np.uint64(31))
+    """The finalizer of SplitMix64 for u64 values of any shape, in their memory."""
+    shifted = bits >> np.uint64(30)
+    bits ^= shifted
+    bits *= _FIRST
+    np.right_shift(bits, np.uint64(27), out=shifted)
+    bits ^= shifted
+    bits *= _SECOND
+    np.right_shift(bits, np.uint64(31), out=shifted)
+    bits ^= shifted
+    return bits
 
 
 def mix(values: np.ndarray) -> np.ndarray:
@@ -45,8 +51,14 @@ def random_bits(seed: int, purpose: int, epoch: int, index: np.ndarray) -> np.nd
 
 def below(bits: np.ndarray, bound: np.ndarray) -> np.ndarray:
     """Random bits as numbers below ``bound``, u64 of at most 2^32: the high half of their product."""
-    high, low = bits >> np.uint64(32), bits & _LOW
-    return (high * bound + ((low * bound) >> np.uint64(32))) >> np.uint64(32)
+    low = bits & _LOW
+    low *= bound
+    low >>= np.uint64(32)
+    high = bits >> np.uint64(32)
+    high *= bound
+    high += low
+    high >>= np.uint64(32)
+    return high
 
 
 def shuffled(items: Sequence, seed: int, epoch: int, purpose: int = SHUFFLE) -> list:

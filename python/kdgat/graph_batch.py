@@ -83,8 +83,9 @@ class GraphBatch:
         return GraphBatch(**{name: torch.from_numpy(value) for name, value in self.items()})
 
     def to(self, *arguments: Any, **settings: Any) -> "GraphBatch":
-        """The same tensors elsewhere: the arguments are those of `torch.Tensor.to`."""
-        return GraphBatch(**{name: value.to(*arguments, **settings) for name, value in self.items()})
+        """The batch as tensors elsewhere, such as ``"cuda"``: the arguments are those of `torch.Tensor.to`."""
+        tensors = self if hasattr(self.x, "to") else self.torch()
+        return GraphBatch(**{name: value.to(*arguments, **settings) for name, value in tensors.items()})
 
     def pyg(self, y_of_nodes: Optional[bool] = None) -> Any:
         """The same batch as a `torch_geometric.data.Batch`, which shares the arrays' memory and can be divided by ``to_data_list``.
@@ -93,23 +94,32 @@ class GraphBatch:
         """
         import torch
 
-        tensors = {name: torch.from_numpy(value) for name, value in self.items()}
+        tensors = {name: torch.from_numpy(value) for name, value in vars(self).items() if value is not None}
         nodes, edges = tensors["ptr"], tensors.pop("edge_ptr")
-        graphs = torch.arange(self.num_graphs + 1)
+        graphs, unchanged = _ends_and_zeros(self.num_graphs)
         if y_of_nodes is None:
             y_of_nodes = self.y is not None and len(self.y) != self.num_graphs
-        of_graphs = {"graph", "cell"} if y_of_nodes else {"graph", "cell", "y"}
         # `Batch(...)` makes a class for each batch and checks each tensor, which takes longer than the rest.
         batch = type.__call__(_batch_type())
-        batch._store._mapping.update(tensors)
-        rows = {name: edges if name.startswith("edge_") else graphs if name in of_graphs else nodes for name in tensors}
-        # What `Batch.from_data_list` keeps for `to_data_list`.
-        unchanged = torch.zeros(self.num_graphs, dtype=torch.int64)
         kept = vars(batch)
-        kept["_num_graphs"] = self.num_graphs
-        kept["_slice_dict"] = {name: ends for name, ends in rows.items() if name not in ("batch", "ptr")}
-        kept["_inc_dict"] = {name: nodes[:-1] if name == "edge_index" else unchanged for name in kept["_slice_dict"]}
+        # What `Batch.from_data_list` keeps for `to_data_list`.
+        ends = dict.fromkeys(tensors, nodes)
+        ends.update({name: rows for name, rows in (("edge_index", edges), ("edge_attr", edges), ("graph", graphs), ("cell", graphs)) if name in ends})
+        if "y" in ends and not y_of_nodes:
+            ends["y"] = graphs
+        del ends["batch"], ends["ptr"]
+        kept["_num_graphs"], kept["_slice_dict"] = self.num_graphs, ends
+        kept["_inc_dict"] = {**dict.fromkeys(ends, unchanged), "edge_index": nodes[:-1]}
+        kept["_store"]._mapping.update(tensors)
         return batch
+
+
+@functools.lru_cache(16)
+def _ends_and_zeros(graphs: int) -> Any:
+    """Ends of the graphs' rows in an array with one for each, and how much their values grow in a batch: nothing."""
+    import torch
+
+    return torch.arange(graphs + 1), torch.zeros(graphs, dtype=torch.int64)
 
 
 @functools.lru_cache(None)

@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
 import threading
-from typing import Dict, List, Optional, Tuple, Union
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from kdgat.mapped_file import MappedFile, StoreError
+from kdgat.positions import spelled_out
 from kdgat.safetensors_file import Place, read_places
 from kdgat.store_manifest import Manifest, ShardEntry
 
 #: Shards that are mapped at a time: each map holds a descriptor.
 _MOST_MAPPED = 256
-#: Rows of a column: a range where they are adjacent, else their numbers.
-Rows = Union[slice, np.ndarray]
+#: Most nodes of a graph.
+_MOST_NODES = 65_535
+#: Kinds of rows: one for each graph, node or edge.
+GRAPHS, NODES, EDGES = range(3)
+_FIRST_AND_NEXT = np.array([[0], [1]])
 
 
 class _Shard:
     """A mapped shard."""
 
     def __init__(self, file: MappedFile, places: Dict[str, Place]) -> None:
-        self.file = file
+        #: True if the file has become shorter since.
+        self.is_cut_off = file.is_cut_off
         self.columns = {name: file.array(place.dtype, place.shape, place.offset) for name, place in places.items()}
-
-
-class _Loaded:
-    """The columns of all shards in memory, as those of one shard."""
-
-    def __init__(self, columns: Dict[str, np.ndarray]) -> None:
-        self.columns = columns
-
-
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """The graphs of a batch that are in one shard, where graphs are sorted by shard: ``begin..end`` of these."""
-
-    number: int
-    shard: Union[_Shard, _Loaded]
-    begin: int
-    end: int
+        #: The values of each column, row by row: slices of memory views cost less than those of arrays.
+        self.values = {name: memoryview(column.reshape(-1)) for name, column in self.columns.items()}
 
 
 class Shards:
@@ -51,29 +40,29 @@ class Shards:
     def __init__(self, folder: pathlib.Path, manifest: Manifest) -> None:
         """Checks size, header, shapes and pointers of each shard, so that no graph reaches beyond its shard. Raises StoreError."""
         self._folder, self._manifest = folder, manifest
-        self._first = np.array([entry.first_graph for entry in manifest.shards], np.int64)
-        # Shards without graphs begin where the next one does.
+        #: Type, values per row and kind of rows of each column that is read.
+        self.layout = _layout(manifest)
+        #: Kinds of rows and values per row of all columns, each pair once.
+        self.widths = sorted({(kind, width) for _, width, kind in self.layout.values()})
+        self.width_columns = np.array(self.widths, np.int64).reshape(-1, 2).T
+        # First graph after each shard: shards without graphs begin where the next one does.
         self._ends = np.array([entry.first_graph + entry.graphs for entry in manifest.shards], np.int64)
+        #: First graph, node and edge of each shard, i64 ``[3, shards]``.
+        sizes = [[entry.graphs, entry.nodes, entry.edges] for entry in manifest.shards]
+        self.firsts = np.cumsum([[0, 0, 0], *sizes], axis=0, dtype=np.int64)[:-1].T.copy()
         self._mapped: Dict[int, _Shard] = {}
         self._lock, self._process = threading.Lock(), os.getpid()
-        self._layout = _layout(manifest)
         self._opened = _identity(folder)
-        self._places = [self._checked(number, entry) for number, entry in enumerate(manifest.shards)]
-        self._loaded: Optional[_Loaded] = None
-
-    def load(self) -> None:
-        """Copies all columns that are read to memory."""
-        if self._loaded is not None or not self._manifest.shards:
-            return
-        columns = {}
-        for name, (_, _, kind) in self._layout.items():
-            parts = [self._shard(number).columns[name] for number in range(len(self._manifest.shards))]
-            if kind == "ends":
-                before = np.cumsum([0] + [int(part[-1]) for part in parts[:-1]]).astype(np.uint64)
-                parts = [part[:-1] + first for part, first in zip(parts, before)] + [parts[-1][-1:] + before[-1]]
-            columns[name] = np.concatenate(parts)
-        self._loaded = _Loaded(columns)
-        self._mapped.clear()
+        checked = [self._checked(number, entry) for number, entry in enumerate(manifest.shards)]
+        self._places = [places for places, _ in checked]
+        #: First row of each graph: its number, its first node and its first edge, counted through all shards, and their numbers; i64 ``[3, graphs + 1]``.
+        self.starts = np.empty((3, manifest.graphs + 1), np.int64)
+        self.starts[GRAPHS] = np.arange(manifest.graphs + 1)
+        self.starts[:, -1] = np.sum([[0, 0, 0], *sizes], axis=0)
+        for first, entry, (_, pointers) in zip(self.firsts.T, manifest.shards, checked):
+            self.starts[NODES:, entry.first_graph : entry.first_graph + entry.graphs] = np.stack(pointers)[:, :-1] + first[NODES:, None]
+        # Columns with one value for each graph that have been read, of all shards.
+        self._of_graphs: Dict[str, np.ndarray] = {}
 
     def damaged(self, number: int, detail: str) -> StoreError:
         """The error that a shard is damaged."""
@@ -82,60 +71,46 @@ class Shards:
 
     def content(self, number: int) -> np.ndarray:
         """All bytes of a shard, mapped, u8 ``[bytes]``."""
-        file = self._shard(number).file
+        file = self._file(number)
         return file.array(np.dtype(np.uint8), (file.size,), 0)
 
-    def counts(self, pointers: str, graphs: np.ndarray) -> np.ndarray:
-        """Number of nodes (``node_ptr``) or edges (``edge_ptr``) of each graph."""
-        sorted_graphs = _Sorted(self, graphs)
-        return sorted_graphs.in_order(sorted_graphs.spans_of(pointers)[1])
+    def counts(self, kind: int, graphs: np.ndarray) -> np.ndarray:
+        """Number of :data:`NODES` or :data:`EDGES` of each graph."""
+        return self.starts[kind].take(graphs + 1) - self.starts[kind].take(graphs)
 
     def column(self, name: str, graphs: np.ndarray) -> np.ndarray:
-        """Rows of a column that has one for each graph."""
-        return _Sorted(self, graphs).of_graphs(name)
+        """Values of a column that has one for each graph. It is kept in memory: at most 4 bytes a graph, where :attr:`starts` has 24."""
+        column = self._of_graphs.get(name)
+        if column is None:
+            parts = [self.mapped([number])[number].columns[name].copy() for number in range(len(self._ends))]
+            column = self._of_graphs[name] = np.concatenate(parts) if parts else np.empty(0, self.layout[name][0])
+        return column.take(graphs)
 
-    def rows(self, graphs: np.ndarray) -> "BatchRows":
-        """The rows of these graphs in all columns."""
-        return BatchRows(self, graphs)
-
-    def empty(self, name: str, count: int) -> np.ndarray:
-        """Uninitialised rows of a column."""
-        dtype, width, _ = self._layout[name]
-        return np.empty((count, width) if width > 1 else count, dtype)
-
-    def parts(self, of: np.ndarray) -> List[_Part]:
-        """The parts of graphs that are in these shards, ascending."""
-        begins = [0, *(np.flatnonzero(of[1:] != of[:-1]) + 1).tolist()] if len(of) else []
-        numbers = of[begins].tolist() if begins else []
-        return [_Part(*part) for part in zip(numbers, map(self._shard, numbers), begins, [*begins[1:], len(of)])]
-
-    def only(self) -> Union[_Shard, _Loaded, None]:
-        """The shard that has all graphs, if there is one."""
-        return self._loaded or (self._shard(0) if len(self._ends) == 1 else None)
-
-    def find(self, graphs: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-        """Shard of each graph, and its position there."""
-        of = np.searchsorted(self._ends, graphs, "right")
-        return of, graphs - self._first[of] if len(graphs) else graphs
+    def find(self, graphs: np.ndarray) -> Optional[np.ndarray]:
+        """Number of the shard of each graph; ``None`` if there is only one."""
+        return None if len(self._ends) < 2 else self._ends.searchsorted(graphs, "right")
 
     def number_of(self, graph: int) -> int:
         """Number of the shard of a graph."""
-        return int(np.searchsorted(self._ends, graph, "right"))
+        return int(self._ends.searchsorted(graph, "right"))
 
-    def _shard(self, number: int) -> _Shard:
+    def mapped(self, numbers: Iterable[int]) -> Dict[int, _Shard]:
+        """These shards by number. Raises StoreError if one has become shorter: reading beyond its end would end the process."""
+        found = {}
+        for number in numbers:
+            shard = found[number] = self._mapped.get(number) or self._map(number)
+            if shard.is_cut_off():
+                raise self.damaged(number, f"it has fewer bytes than the {self._manifest.shards[number].bytes} of the manifest")
+        return found
+
+    def _map(self, number: int) -> _Shard:
         if self._process != os.getpid():
             # A lock that another thread held while the process was forked stays locked.
             self._lock, self._process = threading.Lock(), os.getpid()
         with self._lock:
-            shard = self._mapped.pop(number, None)
-            if shard is None:
-                shard = _Shard(self._file(number), self._places[number])
-            # The last one of the dictionary is the one used last.
-            self._mapped[number] = shard
+            shard = self._mapped[number] = _Shard(self._file(number), self._places[number])
             while len(self._mapped) > _MOST_MAPPED:
                 del self._mapped[next(iter(self._mapped))]
-        if shard.file.is_cut_off():
-            raise self.damaged(number, f"it has fewer bytes than the {self._manifest.shards[number].bytes} of the manifest")
         return shard
 
     def _file(self, number: int) -> MappedFile:
@@ -154,8 +129,8 @@ class Shards:
             raise self.damaged(number, f"it has {file.size} bytes, the manifest says {entry.bytes}")
         return file
 
-    def _checked(self, number: int, entry: ShardEntry) -> Dict[str, Place]:
-        """Places of the columns of a shard. Raises StoreError if they are not those of the manifest."""
+    def _checked(self, number: int, entry: ShardEntry) -> Tuple[Dict[str, Place], List[np.ndarray]]:
+        """Places of the columns of a shard, and its pointers of nodes and edges. Raises StoreError if they are not those of the manifest."""
         path = self._folder / entry.name
         try:
             size = path.stat().st_size
@@ -170,10 +145,11 @@ class Shards:
             raise
         except ValueError as error:
             raise self.damaged(number, str(error)) from error
-        rows = {"ends": entry.graphs + 1, "graphs": entry.graphs, "nodes": entry.nodes, "edges": entry.edges}
+        rows = entry.graphs, entry.nodes, entry.edges
+        expected = {name: (dtype, (rows[kind], width)[: 1 if width == 1 else 2]) for name, (dtype, width, kind) in self.layout.items()}
+        expected.update({name: (np.dtype("<u8"), (entry.graphs + 1,)) for name in ("node_ptr", "edge_ptr")})
         places = {}
-        for name, (dtype, width, kind) in self._layout.items():
-            shape = (rows[kind],) if width == 1 else (rows[kind], width)
+        for name, (dtype, shape) in expected.items():
             place = found.get(name)
             if place is None:
                 raise self.damaged(number, f"it has no tensor {name}")
@@ -182,90 +158,18 @@ class Shards:
             if place.offset % dtype.itemsize:
                 raise self.damaged(number, f"{name} begins at byte {place.offset}, which is not aligned")
             places[name] = place
+        pointers = []
         for name, last in (("node_ptr", entry.nodes), ("edge_ptr", entry.edges)):
             # Read, not mapped: a mapped page loads its neighbours, too.
-            pointers = np.fromfile(path, "<u8", entry.graphs + 1, offset=places[name].offset)
-            ascends = len(pointers) == entry.graphs + 1 and bool((pointers[1:] >= pointers[:-1]).all())
-            if not ascends or pointers[0] != 0 or pointers[-1] != last:
+            pointers.append(np.fromfile(path, "<i8", entry.graphs + 1, offset=places.pop(name).offset))
+            ends = pointers[-1]
+            ascends = len(ends) == entry.graphs + 1 and bool((ends[1:] >= ends[:-1]).all())
+            if not ascends or ends[0] != 0 or ends[-1] != last:
                 raise self.damaged(number, f"{name} does not ascend from 0 to {last}")
-        return places
-
-
-class _Sorted:
-    """Graphs sorted by shard, so that each shard is read once and shards with many graphs cost no more than those with one."""
-
-    def __init__(self, shards: Shards, graphs: np.ndarray) -> None:
-        self.shards = shards
-        #: Position in the batch of each sorted graph; ``None`` if the batch is sorted.
-        self.order: Optional[np.ndarray] = None
-        only = shards.only() if len(graphs) else None
-        if only is not None:
-            self.graphs, self.parts = graphs, [_Part(0, only, 0, len(graphs))]
-        else:
-            of, self.graphs = shards.find(graphs)
-            if bool((of[1:] < of[:-1]).any()):
-                self.order = np.argsort(of, kind="stable")
-                of, self.graphs = of[self.order], self.graphs[self.order]
-            self.parts = shards.parts(of)
-        # The places of the ends of each graph in a column of pointers.
-        self._pairs = self.graphs[:, None] + np.arange(2)
-        #: True for adjacent graphs of one shard, whose rows are ranges.
-        self.is_range = len(self.parts) == 1 and bool((self.graphs[1:] - self.graphs[:-1] == 1).all())
-
-    def in_order(self, values: np.ndarray) -> np.ndarray:
-        """Values of sorted graphs in the order of the batch."""
-        if self.order is None:
-            return values
-        result = np.empty_like(values)
-        result[self.order] = values
-        return result
-
-    def of_graphs(self, name: str) -> np.ndarray:
-        """Rows of a column with one for each graph, in the order of the batch."""
-        borders = [part.begin for part in self.parts] + [len(self.graphs)]
-        return self.in_order(self.gathered(name, self.graphs, borders))
-
-    def spans_of(self, pointers: str) -> Tuple[np.ndarray, np.ndarray]:
-        """First item in the shard, and number of items, of each sorted graph."""
-        ends = np.empty((len(self.graphs), 2), np.uint64)
-        for part in self.parts:
-            part.shard.columns[pointers].take(self._pairs[part.begin : part.end], 0, ends[part.begin : part.end], "clip")
-        ends = ends.view(np.int64)
-        return ends[:, 0], ends[:, 1] - ends[:, 0]
-
-    def gathered(self, name: str, rows: Rows, borders: List[int]) -> np.ndarray:
-        """Rows of a column; those of a part's graphs are ``rows[borders[i]:borders[i + 1]]``, numbers in its shard."""
-        if len(self.parts) == 1:
-            column = self.parts[0].shard.columns[name]
-            # A copy: the file stays as it is, whatever is done with a batch.
-            return column[rows].copy() if isinstance(rows, slice) else column.take(rows, 0)
-        result = self.shards.empty(name, borders[-1])
-        for part, begin, end in zip(self.parts, borders, borders[1:]):
-            part.shard.columns[name].take(rows[begin:end], 0, result[begin:end], "clip")
-        return result
-
-
-class _Items:
-    """Nodes or edges of the graphs of a batch."""
-
-    def __init__(self, graphs: _Sorted, pointers: str) -> None:
-        starts, counts = graphs.spans_of(pointers)
-        #: Number of items of each graph of the batch.
-        self.counts = graphs.in_order(counts)
-        #: First item of each graph of the batch, and their number.
-        self.ptr = _ends(self.counts)
-        self._graphs = graphs
-        # Items of the sorted graphs, and where those of each graph of the batch are among them.
-        ends = self.ptr if graphs.order is None else _ends(counts)
-        self._borders = [int(ends[part.begin]) for part in graphs.parts] + [int(ends[-1])]
-        first = int(starts[0]) if graphs.is_range else 0
-        self._rows: Rows = slice(first, first + self._borders[-1]) if graphs.is_range else spelled_out(starts, counts, ends)
-        self._order = None if graphs.order is None else spelled_out(graphs.in_order(ends[:-1]), self.counts, self.ptr)
-
-    def gathered(self, name: str) -> np.ndarray:
-        """Rows of a column in the order of the batch."""
-        rows = self._graphs.gathered(name, self._rows, self._borders)
-        return rows if self._order is None else rows.take(self._order, 0)
+        nodes = int(np.diff(pointers[0]).max(initial=0))
+        if nodes > _MOST_NODES:
+            raise self.damaged(number, f"a graph has {nodes} nodes, at most {_MOST_NODES} are possible")
+        return places, pointers
 
 
 class BatchRows:
@@ -273,35 +177,90 @@ class BatchRows:
 
     def __init__(self, shards: Shards, graphs: np.ndarray) -> None:
         self._shards, self._graphs = shards, graphs
-        self._sorted = _Sorted(shards, graphs)
-        self._nodes, self._edges = _Items(self._sorted, "node_ptr"), _Items(self._sorted, "edge_ptr")
-        #: Nodes of each graph, i64 ``[graphs]``.
-        self.node_counts = self._nodes.counts
-        #: First node and first edge of each graph, and their numbers, i64 ``[graphs + 1]``.
-        self.node_ptr, self.edge_ptr = self._nodes.ptr, self._edges.ptr
+        # First row of each graph in its shard, and the row after its last one, i64 ``[2, 3, graphs]``.
+        spans = shards.starts.take(graphs + _FIRST_AND_NEXT, 1).swapaxes(0, 1)
+        #: Rows of each graph: 1 of its own, its nodes and its edges, i64 ``[3, graphs]``; and first row of each, and their number.
+        self._counts = spans[1] - spans[0]
+        self._ptr = np.zeros((3, len(graphs) + 1), np.int64)
+        self._counts.cumsum(1, out=self._ptr[:, 1:])
+        of = shards.find(graphs)
+        if of is not None:
+            spans -= shards.firsts.take(of, 1)
+        self._starts = spans[0]
+        # Numbers of all rows by kind, if they are not read by spans.
+        self._rows: Dict[int, np.ndarray] = {}
+        # Spans of rows that are read at once: the shard of each; and by kind and values per row, its first value and the value after its last.
+        self._numbers: List[int] = [0] if of is None else of.tolist()
+        self._spans: Optional[Dict[Tuple[int, int], Tuple[List[int], List[int]]]] = None
+        self._mapped = shards.mapped(set(self._numbers)) if len(graphs) else {}
+        if len(graphs) == 0 or int(graphs[-1]) - int(graphs[0]) == len(graphs) - 1 and bool((graphs[1:] - graphs[:-1] == 1).all()):
+            # Adjacent graphs of a shard are one span.
+            is_first = np.zeros(len(graphs) + 1, bool)
+            is_first[0] = is_first[-1] = True
+            if of is not None:
+                is_first[1:-1] = of[1:] != of[:-1]
+            borders = np.flatnonzero(is_first)
+            first, last = borders[:-1], borders[1:] - 1
+            self._numbers = [0] * len(first) if of is None else of.take(first).tolist()
+            self._spans = self._of_values(np.stack([spans[0].take(first, 1), spans[1].take(last, 1)]))
+        elif of is not None:
+            self._spans = self._of_values(spans)
 
-    def of_graphs(self, name: str) -> np.ndarray:
-        """Rows of a column with one for each graph."""
-        return self._sorted.of_graphs(name)
+    def _of_values(self, spans: np.ndarray) -> Dict[Tuple[int, int], Tuple[List[int], List[int]]]:
+        """First value of each span, and the value after its last, by kind and values per row, of spans of rows ``[2, 3, spans]``."""
+        kinds, widths = self._shards.width_columns
+        return dict(zip(self._shards.widths, zip(*(spans.take(kinds, 1) * widths[:, None]).tolist())))
 
-    def of_nodes(self, name: str) -> np.ndarray:
-        """Rows of a column with one for each node."""
-        return self._nodes.gathered(name)
+    @property
+    def node_counts(self) -> np.ndarray:
+        """Nodes of each graph, i64 ``[graphs]``."""
+        return self._counts[NODES]
 
-    def of_edges(self, name: str) -> np.ndarray:
-        """Rows of a column with one for each edge."""
-        return self._edges.gathered(name)
+    @property
+    def node_ptr(self) -> np.ndarray:
+        """First node of each graph, and the number of nodes, i64 ``[graphs + 1]``."""
+        return self._ptr[NODES]
+
+    @property
+    def edge_ptr(self) -> np.ndarray:
+        """First edge of each graph, and the number of edges, i64 ``[graphs + 1]``."""
+        return self._ptr[EDGES]
+
+    def gathered(self, *names: str) -> np.ndarray:
+        """The rows of a column, or of several columns of one type, one after the other."""
+        dtype, width, kind = self._shards.layout[names[0]]
+        if (kind, width) == (GRAPHS, 1):
+            return self._shards.column(names[0], self._graphs)
+        count = len(names) * int(self._ptr[kind, -1])
+        shape = (count, width) if width > 1 else count
+        if self._spans is not None:
+            return np.ndarray(shape, dtype, bytearray().join(self._slices(names, self._spans[kind, width])))
+        rows = self._rows.get(kind)
+        if rows is None:
+            rows = self._rows[kind] = spelled_out(self._starts[kind], self._counts[kind], self._ptr[kind])
+        columns = self._mapped[0].columns
+        if len(names) == 1:
+            return columns[names[0]].take(rows, 0)
+        found = np.empty(shape, dtype)
+        for name, part in zip(names, found.reshape(len(names), -1)):
+            columns[name].take(rows, 0, part, "clip")
+        return found
+
+    def _slices(self, names: Sequence[str], span: Tuple[List[int], List[int]]) -> List[memoryview]:
+        """The values of the spans, to be joined: a call of NumPy for each shard would take longer, and leave rows in the order of the shards."""
+        found: List[memoryview] = []
+        for name in names:
+            values = {number: shard.values[name] for number, shard in self._mapped.items()}
+            found += [values[number][begin:end] for number, begin, end in zip(self._numbers, *span)]
+        return found
 
     def edge_index(self) -> np.ndarray:
         """Source and target of each edge as nodes of the batch, i64 ``[2, edges]``. Raises StoreError if an edge leaves its graph."""
-        index = np.empty((2, int(self.edge_ptr[-1])), np.int64)
-        # A graph has at most 65535 nodes; one without nodes must have no edges.
-        last = (self.node_counts - 1).astype(np.uint16).repeat(self._edges.counts)
-        first = self.node_ptr[:-1].repeat(self._edges.counts)
-        sources, targets = self.of_edges("edge_source"), self.of_edges("edge_target")
-        np.add(first, sources, out=index[0])
-        np.add(first, targets, out=index[1])
-        if (np.maximum(sources, targets) > last).any() or self._edges.counts[self.node_counts == 0].any():
+        nodes, edges = self._counts[NODES:]
+        ends = self.gathered("edge_source", "edge_target").reshape(2, -1)
+        index = ends.astype(np.int64)
+        index += self.node_ptr[:-1].repeat(edges)
+        if np.logical_or.reduce(ends >= nodes.astype(np.uint16).repeat(edges), None):
             self._refuse(index)
         return index
 
@@ -314,43 +273,27 @@ class BatchRows:
                 raise self._shards.damaged(self._shards.number_of(graph), f"graph {graph}: an edge has node {node} of {nodes}")
 
 
-def spelled_out(starts: np.ndarray, counts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The numbers of all items of spans, i64 ``[sum of counts]``; ``ends``: 0, and the sums of counts."""
-    numbers = (starts - ends[:-1]).repeat(counts)
-    numbers += np.arange(len(numbers))
-    return numbers
-
-
 def _identity(folder: pathlib.Path) -> Tuple[int, int]:
     """Device and number of a folder."""
     status = folder.stat()
     return status.st_dev, status.st_ino
 
 
-def _layout(manifest: Manifest) -> Dict[str, Tuple[np.dtype, int, str]]:
-    """Type, values per row and kind of rows of each column that is read."""
+def _layout(manifest: Manifest) -> Dict[str, Tuple[np.dtype, int, int]]:
     features = manifest.features
     columns = [
-        ("node_ptr", "<u8", 1, "ends"),
-        ("edge_ptr", "<u8", 1, "ends"),
-        ("cell", "<f8", 9 if features.cells else 0, "graphs"),
-        ("can_id", "<u4", 1, "nodes"),
-        ("node_features", "<f4", features.nodes, "nodes"),
-        ("edge_features", "<f4", features.edges, "edges"),
-        ("graph_targets", "<f4", features.targets, "graphs"),
-        ("target_rests", "<f4", features.targets if features.exact else 0, "graphs"),
-        ("node_targets", "<f4", features.node_targets, "nodes"),
-        ("position", "<f4", 3 if features.positions else 0, "nodes"),
-        ("force", "<f4", 3 if features.forces else 0, "nodes"),
-        ("kind", "<u2", 1 if features.positions else 0, "nodes"),
-        ("edge_source", "<u2", 1, "edges"),
-        ("edge_target", "<u2", 1, "edges"),
-        ("label", "u1", 1, "graphs"),
+        ("cell", "<f8", 9 if features.cells else 0, GRAPHS),
+        ("can_id", "<u4", 1, NODES),
+        ("node_features", "<f4", features.nodes, NODES),
+        ("edge_features", "<f4", features.edges, EDGES),
+        ("graph_targets", "<f4", features.targets, GRAPHS),
+        ("target_rests", "<f4", features.targets if features.exact else 0, GRAPHS),
+        ("node_targets", "<f4", features.node_targets, NODES),
+        ("position", "<f4", 3 if features.positions else 0, NODES),
+        ("force", "<f4", 3 if features.forces else 0, NODES),
+        ("kind", "<u2", 1 if features.positions else 0, NODES),
+        ("edge_source", "<u2", 1, EDGES),
+        ("edge_target", "<u2", 1, EDGES),
+        ("label", "u1", 1, GRAPHS),
     ]
     return {name: (np.dtype(dtype), width, kind) for name, dtype, width, kind in columns if width}
-
-
-def _ends(counts: np.ndarray) -> np.ndarray:
-    ends = np.zeros(len(counts) + 1, np.int64)
-    counts.cumsum(out=ends[1:])
-    return ends

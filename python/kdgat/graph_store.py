@@ -14,8 +14,9 @@ import numpy as np
 from kdgat.digests import blake3_hex
 from kdgat.epoch_order import epoch_order
 from kdgat.graph_batch import FORMS, GraphBatch
-from kdgat.graph_shards import Shards
-from kdgat.mapped_file import StoreError
+from kdgat.graph_shards import EDGES, NODES, BatchRows, Shards
+from kdgat.mapped_file import StoreError, reopened
+from kdgat.positions import checked_positions, ends_of
 from kdgat.store_manifest import Manifest
 
 #: Standard CAN IDs have 11 bits.
@@ -31,10 +32,8 @@ class Store:
     others.
     """
 
-    def __init__(self, path: Union[str, "os.PathLike[str]"], form: str = "numpy", load: bool = False) -> None:
+    def __init__(self, path: Union[str, "os.PathLike[str]"], form: str = "numpy") -> None:
         """Opens a store's folder. ``form``: what batches are, one of ``"numpy"``, ``"torch"`` and ``"pyg"`` (PyTorch Geometric).
-
-        ``load`` copies the graphs to memory instead of mapping the files: batches of graphs of many shards are then made faster.
 
         Raises StoreError, with what was found and what to do, for a folder that is no store, another version, and files that are missing, damaged
         or truncated. Contents are not compared with their checksums; :meth:`verify` does that.
@@ -45,9 +44,6 @@ class Store:
         self.form = form
         self._manifest = Manifest.read(self.path)
         self._shards = Shards(self.path, self._manifest)
-        self._load = load
-        if load:
-            self._shards.load()
         #: Known CAN IDs, ascending; the one with number ``i`` is ``vocabulary[i - 1]``. Empty for graphs that are no CAN windows.
         self.vocabulary: np.ndarray = np.array(self._manifest.vocabulary, np.int64)
         # The number of each standard ID, and of all others, if no other one is known.
@@ -63,7 +59,7 @@ class Store:
         return self._manifest.graphs
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        return _reopened, (str(self.path), self.form, self._load, self.digest)
+        return reopened, (Store, str(self.path), [self.form], self.digest)
 
     @property
     def name(self) -> str:
@@ -95,13 +91,33 @@ class Store:
         """Edges of all graphs, as stored."""
         return sum(shard.edges for shard in self._manifest.shards)
 
+    @property
+    def num_node_features(self) -> int:
+        """Features of a node: columns of ``x``."""
+        return self._manifest.features.nodes
+
+    @property
+    def num_edge_features(self) -> int:
+        """Features of an edge: columns of ``edge_attr``, 0 if there is none."""
+        return self._manifest.features.edges
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes of a classification: 2 of CAN windows, with and without an attack. Raises ValueError for other tasks."""
+        features = self._manifest.features
+        if features.is_can:
+            return 2
+        if features.task != "classification":
+            raise ValueError(f"the task of {self.name} is {features.task}, which has no classes: its targets are schema['targets']")
+        return len(self._manifest.schema["targets"][0]["classes"])
+
     def node_counts(self, graphs: Optional[Graphs] = None) -> np.ndarray:
         """Number of nodes of these graphs, by default of all, i64 ``[graphs]``."""
-        return self._shards.counts("node_ptr", self._positions(graphs))
+        return self._shards.counts(NODES, self._positions(graphs))
 
     def edge_counts(self, graphs: Optional[Graphs] = None) -> np.ndarray:
         """Number of edges of these graphs, by default of all, i64 ``[graphs]``."""
-        return self._shards.counts("edge_ptr", self._positions(graphs))
+        return self._shards.counts(EDGES, self._positions(graphs))
 
     def labels(self, graphs: Optional[Graphs] = None) -> np.ndarray:
         """1 for a CAN window with an attack, else 0, i64 ``[graphs]``."""
@@ -151,15 +167,12 @@ class Store:
         order = self._positions(graphs)
         if shuffle:
             order = epoch_order(order, seed, epoch, block, buffer)
-        limits = [(np.arange(len(order) + 1), size)]
-        for counts, most in ((self.node_counts, nodes), (self.edge_counts, edges)):
-            if most is not None:
-                limits.append((np.concatenate([[0], np.cumsum(counts(order))]), most))
+        limits = [(ends_of(counts(order)), most) for counts, most in ((self.node_counts, nodes), (self.edge_counts, edges)) if most is not None]
         batches, begin = [], 0
         while begin < len(order):
-            ends = [int(np.searchsorted(sums, sums[begin] + most, "right")) - 1 for sums, most in limits]
+            end = min([begin + size, *(int(ends.searchsorted(ends[begin] + most, "right")) - 1 for ends, most in limits)])
             # A graph that is larger than a limit is a batch of its own.
-            end = max(begin + 1, min(ends))
+            end = max(begin + 1, end)
             batches.append(order[begin:end])
             begin = end
         return batches
@@ -221,14 +234,7 @@ class Store:
         positions = np.asarray(graphs)
         if positions.dtype == bool and positions.shape == (len(self),):
             return np.flatnonzero(positions)
-        if positions.size == 0:
-            return np.zeros(0, np.int64)
-        if positions.ndim != 1 or positions.dtype.kind not in "iu":
-            raise TypeError(f"graphs of type {positions.dtype} and shape {list(positions.shape)}: expected positions [graphs]")
-        outside = positions[(positions < 0) | (positions >= len(self))]
-        if len(outside):
-            raise IndexError(f"graph {outside[0]} does not exist: {self.path} has {len(self)} graphs (0 to {len(self) - 1})")
-        return positions.astype(np.int64)
+        return checked_positions(graphs, len(self), "graph", self.path)
 
     def _in_form(self, graphs: np.ndarray, form: Optional[str] = None) -> Any:
         form = form or self.form
@@ -243,42 +249,42 @@ class Store:
                 f"{self.path} has frames instead of features, which the program computes with the profile of a car; build a store with "
                 "--features window or --features rich"
             )
-        rows = self._shards.rows(graphs)
+        rows = BatchRows(self._shards, graphs)
         batch = GraphBatch(
             graph=graphs.copy(),
-            x=rows.of_nodes("node_features").reshape(-1, features.nodes),
+            x=rows.gathered("node_features").reshape(-1, features.nodes),
             edge_index=rows.edge_index(),
-            batch=np.repeat(np.arange(len(graphs)), rows.node_counts),
+            batch=np.arange(len(graphs)).repeat(rows.node_counts),
             ptr=rows.node_ptr,
             edge_ptr=rows.edge_ptr,
-            edge_attr=rows.of_edges("edge_features").reshape(-1, features.edges) if features.edges else None,
+            edge_attr=rows.gathered("edge_features").reshape(-1, features.edges) if features.edges else None,
         )
         self._add_targets(batch, rows)
         if features.is_can:
-            batch.can_id = rows.of_nodes("can_id").astype(np.int64)
+            batch.can_id = rows.gathered("can_id").astype(np.int64)
             batch.id_number = self._numbers(batch.can_id)
         if features.positions:
-            batch.pos = rows.of_nodes("position")
-            batch.z = rows.of_nodes("kind").astype(np.int64)
-            batch.force = rows.of_nodes("force") if features.forces else None
-            batch.cell = rows.of_graphs("cell").reshape(-1, 3, 3) if features.cells else None
+            batch.pos = rows.gathered("position")
+            batch.z = rows.gathered("kind").astype(np.int64)
+            batch.force = rows.gathered("force") if features.forces else None
+            batch.cell = rows.gathered("cell").reshape(-1, 3, 3) if features.cells else None
         return batch
 
-    def _add_targets(self, batch: GraphBatch, rows: Any) -> None:
+    def _add_targets(self, batch: GraphBatch, rows: BatchRows) -> None:
         features = self._manifest.features
         is_class = features.task == "classification"
         if features.is_can:
-            batch.y = rows.of_graphs("label").astype(np.int64)
+            batch.y = rows.gathered("label").astype(np.int64)
         elif features.targets:
-            values = rows.of_graphs("graph_targets")
+            values = rows.gathered("graph_targets")
             if is_class:
                 batch.y = values.astype(np.int64)
             elif features.exact:
-                batch.y = (values.astype(np.float64) + rows.of_graphs("target_rests")).reshape(-1, features.targets)
+                batch.y = (values.astype(np.float64) + rows.gathered("target_rests")).reshape(-1, features.targets)
             else:
                 batch.y = values.reshape(-1, features.targets)
         elif features.node_targets:
-            values = rows.of_nodes("node_targets").reshape(-1, features.node_targets)
+            values = rows.gathered("node_targets").reshape(-1, features.node_targets)
             if is_class:
                 values = np.where(np.isnan(values[:, 0]), -1, values[:, 0]).astype(np.int64)
             batch.y = values
@@ -294,11 +300,3 @@ class Store:
 def _check_form(form: str) -> None:
     if form not in FORMS:
         raise ValueError(f"form={form!r}: expected {', '.join(map(repr, FORMS))}")
-
-
-def _reopened(path: str, form: str, load: bool, digest: str) -> Store:
-    """The store that another process had open. Raises StoreError if it is another one by now."""
-    store = Store(path, form, load)
-    if store.digest != digest:
-        raise StoreError(f"{path} is another store than before, with the digest {store.digest} instead of {digest}; open it again")
-    return store

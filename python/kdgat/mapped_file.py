@@ -6,13 +6,29 @@ import math
 import mmap
 import os
 import pathlib
-from typing import Sequence
+from typing import Any, Callable, Sequence
 
 import numpy as np
+
+#: Parts of the program's files begin on pages.
+PAGE_BYTES = 4096
 
 
 class StoreError(ValueError):
     """A store or a cache that cannot be read: there is none, or it is damaged, truncated, or of another version or origin."""
+
+
+def reopened(kind: Callable[..., Any], path: str, settings: Sequence[Any], digest: str) -> Any:
+    """The store that another process had open. Raises StoreError if it is another one by now."""
+    store = kind(path, *settings)
+    if store.digest != digest:
+        raise StoreError(f"{path} is another store than before, with the digest {store.digest} instead of {digest}; open it again")
+    return store
+
+
+def whole_pages(size: int) -> int:
+    """Bytes of the pages that hold ``size`` bytes."""
+    return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
 class MappedFile:

@@ -7,15 +7,20 @@ Floyd 1987), long ones independently, and again if two positions coincide. Here 
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import List, Optional, Sequence
 
 import numpy as np
 
 from kdgat.epoch_order import GOLDEN, NEIGHBOURS, below, finalize, mix, random_bits
-from kdgat.graph_shards import spelled_out
+from kdgat.positions import ends_of, spelled_out
 
 #: Longest row that is drawn by Floyd's algorithm, whatever the number of picks; and the largest number of picks of a longer row that is never drawn by it.
 _SHORT_ROW, _FEW = 512, 16
+#: Draws that are made at once: their numbers stay in the processor's caches.
+_DRAWS_AT_ONCE = 1 << 14
+#: Most nodes of a graph whose rows are kept from sample to sample: 64 MiB.
+_MOST_KEPT_ROWS = 1 << 24
 #: Most edges of a layer.
 _MOST_EDGES = (1 << 31) - 1
 
@@ -60,33 +65,39 @@ class Sampler:
     def __init__(self, indptr: np.ndarray, indices: np.ndarray) -> None:
         """``indptr``: i64 ``[nodes + 1]``; ``indices``: sources, u32 ``[edges]``, ascending for each target."""
         self._indptr, self._indices = indptr, indices
+        self._threads = threading.local()
 
     def sample(self, seeds: np.ndarray, fanouts: Sequence[Optional[int]], seed: int, epoch: int) -> Sample:
         """Samples the neighbourhood of ``seeds``, i64; see :meth:`kdgat.NodeStore.sample`."""
         if any(fanout is not None and fanout < 0 for fanout in fanouts):
             raise ValueError(f"fanouts={list(fanouts)}: expected whole numbers from 0, or None for all neighbours")
-        rows = _Rows(len(self._indptr) - 1)
-        seed_rows = rows.number(seeds)
         keys = random_bits(seed, NEIGHBOURS, epoch, np.arange(len(fanouts)))
+        # Each thread uses its rows again, because fresh memory costs more than a sample; but not those of a large graph, whose pages would all stay.
+        rows = self._threads.__dict__.pop("rows", None) or _Rows(len(self._indptr) - 1)
+        seed_rows = rows.number(seeds)
         layers = []
         for fanout, key in zip(fanouts, keys):
             targets = rows.nodes()
-            starts = self._indptr[targets]
-            lengths = self._indptr[targets + 1] - starts
+            starts = self._indptr.take(targets)
+            lengths = self._indptr.take(targets + 1) - starts
             edges, counts = _chosen(targets, starts, lengths, fanout, key)
             if len(edges) + len(targets) > _MOST_EDGES:
                 raise ValueError(f"{len(edges) + len(targets)} edges in one layer, at most {_MOST_EDGES} are possible: use fewer nodes at a time")
-            neighbours = self._indices[edges].astype(np.int64)
+            neighbours = self._indices.take(edges).astype(np.int64)
             layers.append(_layer(targets, neighbours, counts, rows.number(neighbours), len(rows)))
-        return Sample(rows.nodes(), layers[::-1], seed_rows)
+        nodes = rows.nodes()
+        if len(self._indptr) <= _MOST_KEPT_ROWS:
+            rows.forget()
+            self._threads.rows = rows
+        return Sample(nodes, layers[::-1], seed_rows)
 
 
 class _Rows:
     """Numbers nodes in order of first appearance."""
 
     def __init__(self, nodes: int) -> None:
-        # Memory that is not written takes none.
-        self._row, self._is_known = np.empty(nodes, np.int64), np.zeros(nodes, bool)
+        # 1 more than the row of each node, 0 for a node without one.
+        self._next = np.zeros(nodes, np.uint32)
         self._parts: List[np.ndarray] = []
         self._count = 0
 
@@ -100,41 +111,51 @@ class _Rows:
 
     def number(self, found: np.ndarray) -> np.ndarray:
         """Rows of these nodes; new ones get the next numbers."""
-        new = found[~self._is_known[found]]
+        rows = self._next.take(found)
+        new = found[rows == 0]
         # Of several assignments to a place the last one stays: that of the first appearance.
-        places = np.arange(len(new))
-        self._row[new[::-1]] = places[::-1]
-        new = new[self._row[new] == places]
-        self._row[new] = np.arange(self._count, self._count + len(new))
-        self._is_known[new] = True
+        places = np.arange(len(new), 0, -1, dtype=np.uint32)
+        self._next[new[::-1]] = places
+        new = new[self._next.take(new) == places[::-1]]
+        self._next[new] = np.arange(self._count + 1, self._count + len(new) + 1)
         self._parts.append(new)
         self._count += len(new)
-        return self._row[found]
+        rows = self._next.take(found).astype(np.int64)
+        rows -= 1
+        return rows
+
+    def forget(self) -> None:
+        """Forgets all nodes."""
+        self._next[self.nodes()] = 0
+        self._parts, self._count = [], 0
 
 
 def _layer(targets: np.ndarray, neighbours: np.ndarray, counts: np.ndarray, rows: np.ndarray, num_sources: int) -> Layer:
     """The edges with a self-loop of each target, where its number in the graph belongs."""
-    indptr = np.concatenate([[0], np.cumsum(counts + 1)])
-    of_edge = np.repeat(np.arange(len(targets)), counts)
-    is_above = neighbours > targets[of_edge]
-    sources = np.empty(int(indptr[-1]), np.int64)
-    # Targets before an edge have one self-loop each, and so has its own, if it is below.
-    sources[np.arange(len(neighbours)) + of_edge + is_above] = rows
-    below_self = counts - np.bincount(of_edge, is_above, len(targets)).astype(np.int64)
-    sources[indptr[:-1] + below_self] = np.arange(len(targets))
+    ends = ends_of(counts)
+    indptr = ends + np.arange(len(ends))
+    is_below = np.zeros(len(neighbours) + 1, np.int64)
+    np.cumsum(neighbours < targets.repeat(counts), out=is_below[1:])
+    loops = indptr[:-1] + is_below.take(ends[1:]) - is_below.take(ends[:-1])
+    is_edge = np.ones(len(neighbours) + len(targets), bool)
+    is_edge[loops] = False
+    sources = np.empty(len(is_edge), np.int64)
+    sources[is_edge] = rows
+    sources[loops] = np.arange(len(targets))
     return Layer(indptr, sources, num_sources)
 
 
 def _chosen(targets: np.ndarray, starts: np.ndarray, lengths: np.ndarray, fanout: Optional[int], key: np.uint64) -> tuple:
     """The chosen edges of all targets, one target after another, and their numbers."""
     counts = lengths if fanout is None else np.minimum(lengths, fanout)
-    ends = np.concatenate([[0], np.cumsum(counts)])
+    ends = ends_of(counts)
     edges = spelled_out(starts, counts, ends)
     drawn = np.flatnonzero(lengths > counts)
     if fanout and len(drawn):
         keys = mix(key ^ targets[drawn].astype(np.uint64))
         picks = _picks(keys, lengths[drawn], fanout)
-        edges[ends[drawn][:, None] + np.arange(fanout)] = starts[drawn][:, None] + picks
+        picks += starts[drawn, None]
+        edges[ends[drawn, None] + np.arange(fanout)] = picks
     return edges, counts
 
 
@@ -154,26 +175,34 @@ def _picks(keys: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
 
 
 def _draws(keys: np.ndarray, first: int, count: int, bounds: np.ndarray) -> np.ndarray:
-    """Draws ``first`` to ``first + count`` of each row's SplitMix64 generator, below ``bounds`` ``[rows, count or 1]``, i64 ``[rows, count]``."""
-    steps = np.arange(first + 1, first + count + 1, dtype=np.uint64) * GOLDEN
-    return below(finalize(keys[:, None] + steps), bounds.astype(np.uint64)).astype(np.int64)
+    """Draws ``first`` to ``first + count`` of each row's SplitMix64 generator, below ``bounds`` ``[count or 1, rows]``, i64 ``[count, rows]``."""
+    steps = np.arange(first + 1, first + count + 1, dtype=np.uint64)[:, None] * GOLDEN
+    bounds = np.broadcast_to(bounds, (count, len(keys)))
+    found = np.empty((count, len(keys)), np.int64)
+    rows = max(1, _DRAWS_AT_ONCE // max(1, count))
+    for begin in range(0, len(keys), rows):
+        part = slice(begin, begin + rows)
+        found[:, part] = below(finalize(keys[part] + steps), bounds[:, part].astype(np.uint64))
+    return found
 
 
 def _by_floyd(keys: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
-    last = lengths[:, None] - count + np.arange(count)
+    last = lengths - count + np.arange(count)[:, None]
     chosen = _draws(keys, 0, count, last + 1)
+    if lengths.max() <= 1 << 16:
+        chosen, last = chosen.astype(np.uint16), last.astype(np.uint16)
     for column in range(1, count):
         # A position that is taken is replaced by the last one, which cannot be taken yet.
-        is_taken = (chosen[:, :column] == chosen[:, column, None]).any(1)
-        np.copyto(chosen[:, column], last[:, column], where=is_taken)
-    return chosen
+        is_taken = (chosen[:column] == chosen[column]).any(0)
+        np.copyto(chosen[column], last[column], where=is_taken)
+    return chosen.T
 
 
 def _independent(keys: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
     picks = np.empty((len(keys), count), np.int64)
     rows, first = np.arange(len(keys)), 0
     while len(rows):
-        drawn = np.sort(_draws(keys[rows], first, count, lengths[rows, None]), axis=1)
+        drawn = np.sort(_draws(keys[rows], first, count, lengths[rows]).T, axis=1)
         is_distinct = (drawn[:, 1:] != drawn[:, :-1]).all(1)
         picks[rows[is_distinct]] = drawn[is_distinct]
         rows, first = rows[~is_distinct], first + count

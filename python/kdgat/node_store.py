@@ -15,20 +15,23 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from kdgat.digests import crc32c
-from kdgat.graph_shards import spelled_out
-from kdgat.mapped_file import MappedFile, StoreError
+from kdgat.mapped_file import MappedFile, StoreError, reopened, whole_pages
 from kdgat.neighbour_sampler import Sample, Sampler
+from kdgat.positions import checked_positions, ends_of, spelled_out
 
 #: Magic, version, CRC-32C and bytes of the description.
 _PREFACE = struct.Struct("<8sIIQ")
 _CHECKSUM = slice(12, 16)
 _MAGIC, _VERSION = b"kdgnodes", 2
-_PAGE_BYTES = 4096
 _DTYPES = {"u64": "<u8", "u32": "<u4", "i32": "<i4", "f32": "<f4", "f16": "<f2", "u8": "u1"}
 #: Numbers of the sets that a source itself assigns nodes to.
 _SETS = {"train": 1, "validation": 2, "test": 3}
 #: Size from which opening trusts the arrays; :meth:`NodeStore.verify` reads them.
 _CHECKED_BYTES = 32 << 20
+#: Sparse values that are gathered at once: their numbers stay in the processor's caches.
+_VALUES_AT_ONCE = 1 << 15
+#: Mean values of a row from which rows are copied one by one.
+_LONG_ROW = 64
 
 
 class NodeStore:
@@ -74,7 +77,7 @@ class NodeStore:
         return f"NodeStore({str(self.path)!r}, {self.name}, {self.num_nodes} nodes, {self.num_edges} edges)"
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        return _reopened, (str(self.path), self.digest)
+        return reopened, (NodeStore, str(self.path), [], self.digest)
 
     @property
     def name(self) -> str:
@@ -128,15 +131,23 @@ class NodeStore:
     def x(self, nodes: Optional[Sequence[int]] = None) -> np.ndarray:
         """Features of these nodes, by default of all, f32 ``[nodes, features]``: a copy. Raises IndexError for a node that there is not."""
         self._check_size()
-        positions = np.arange(self.num_nodes) if nodes is None else self._positions(nodes)
+        positions = np.arange(self.num_nodes) if nodes is None else checked_positions(nodes, self.num_nodes, "node", self.path)
         if self.feature_kind != "sparse":
             return self.features.take(positions, 0).astype(np.float32, copy=False)
         ends, columns, values = self.sparse_features
-        counts = ends[positions + 1] - ends[positions]
-        places = spelled_out(ends[positions], counts, np.concatenate([[0], np.cumsum(counts)]))
-        rows = np.zeros(len(positions) * self.num_features, np.float32)
-        rows[np.repeat(np.arange(len(positions)) * self.num_features, counts) + columns[places]] = values[places]
-        return rows.reshape(len(positions), self.num_features)
+        starts = ends.take(positions)
+        counts = ends.take(positions + 1) - starts
+        sums = ends_of(counts)
+        rows = np.zeros((len(positions), self.num_features), np.float32)
+        flat, first = rows.reshape(-1), np.arange(len(positions)) * self.num_features
+        # Long rows are copied one by one, short ones value by value.
+        gather = _by_rows if sums[-1] >= _LONG_ROW * len(positions) else _by_values
+        step = max(1, _VALUES_AT_ONCE * len(positions) // max(1, int(sums[-1])))
+        for begin in range(0, len(positions), step):
+            part = slice(begin, begin + step)
+            part_columns, part_values = gather((columns, values), starts[part], counts[part])
+            flat[first[part].repeat(counts[part]) + part_columns] = part_values
+        return rows
 
     def edge_index(self) -> np.ndarray:
         """Source and target of all edges, i64 ``[2, edges]``, as PyTorch Geometric has them: a copy."""
@@ -167,27 +178,16 @@ class NodeStore:
         self._check_size()
         if self._sampler is None:
             self._sampler = Sampler(self.indptr, self.indices)
-        return self._sampler.sample(self._positions(seeds), fanouts, seed, epoch)
+        return self._sampler.sample(checked_positions(seeds, self.num_nodes, "node", self.path), fanouts, seed, epoch)
 
     def verify(self) -> None:
         """Reads all of the file and compares the checksum of each array. Raises StoreError with the first one that differs."""
         self._check_size()
         for name, section in self._sections.items():
-            size = _whole_pages(section["bytes"])
+            size = whole_pages(section["bytes"])
             content = self._file.array(np.dtype(np.uint8), (size,), self._begin + section["offset"])
             if crc32c(content) != section["crc32c"]:
                 raise self._damaged(f"the checksum of array {name} is wrong")
-
-    def _positions(self, nodes: Sequence[int]) -> np.ndarray:
-        positions = np.asarray(nodes)
-        if positions.size == 0:
-            return np.zeros(0, np.int64)
-        if positions.ndim != 1 or positions.dtype.kind not in "iu":
-            raise TypeError(f"nodes of type {positions.dtype} and shape {list(positions.shape)}: expected numbers [nodes]")
-        outside = positions[(positions < 0) | (positions >= self.num_nodes)]
-        if len(outside):
-            raise IndexError(f"node {outside[0]} does not exist: {self.path} has {self.num_nodes} nodes (0 to {self.num_nodes - 1})")
-        return positions.astype(np.int64)
 
     def _check_size(self) -> None:
         if self._file.is_cut_off():
@@ -207,7 +207,7 @@ class NodeStore:
         _, version, checksum, length = _PREFACE.unpack(start)
         if version != _VERSION:
             raise StoreError(f"{self.path} has format version {version}, this kdgat reads version {_VERSION}: build it again with `kdgat data build`")
-        end = _whole_pages(_PREFACE.size + length)
+        end = whole_pages(_PREFACE.size + length)
         if end > size:
             raise self._damaged("its header is cut off")
         header = self._file.array(np.dtype(np.uint8), (end,), 0).tobytes()
@@ -242,7 +242,7 @@ class NodeStore:
                     f"array {name} has {section['bytes']} bytes of {section['dtype']} at {section['offset']}, expected {bytes_expected} bytes of "
                     f"{dtype} at {offset}"
                 )
-            offset += _whole_pages(bytes_expected)
+            offset += whole_pages(bytes_expected)
         if offset != self._file.size - self._begin:
             raise self._damaged(f"{self._file.size - self._begin} bytes of arrays, expected {offset}")
         required = {"indptr", "indices", "labels"} | set(self._layout(stored)) - {"split", "original", "node_hashes"}
@@ -278,13 +278,14 @@ class NodeStore:
             raise self._damaged(f"{name} goes from {pointers[0]} to {pointers[-1]}, expected 0 to {end}")
 
 
-def _whole_pages(size: int) -> int:
-    return -(-size // _PAGE_BYTES) * _PAGE_BYTES
+def _by_values(arrays: Sequence[np.ndarray], starts: np.ndarray, counts: np.ndarray) -> List[np.ndarray]:
+    """Values of spans of several arrays, one span after another."""
+    places = spelled_out(starts, counts, ends_of(counts))
+    return [array.take(places) for array in arrays]
 
 
-def _reopened(path: str, digest: str) -> NodeStore:
-    """The store that another process had open. Raises StoreError if it is another one by now."""
-    store = NodeStore(path)
-    if store.digest != digest:
-        raise StoreError(f"{path} is another store than before, with the digest {store.digest} instead of {digest}; open it again")
-    return store
+def _by_rows(arrays: Sequence[np.ndarray], starts: np.ndarray, counts: np.ndarray) -> List[np.ndarray]:
+    """The same by slices of memory views, which cost less than those of arrays."""
+    spans = [slice(begin, end) for begin, end in zip(starts.tolist(), (starts + counts).tolist())]
+    views = [memoryview(array) for array in arrays]
+    return [np.ndarray(int(counts.sum()), array.dtype, bytearray().join([view[span] for span in spans])) for array, view in zip(arrays, views)]

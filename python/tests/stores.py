@@ -34,7 +34,7 @@ class SmallGraphs:
         for nodes, edges in sizes:
             ends = np.sort(random.integers(0, max(1, nodes * nodes), edges)) if nodes else np.zeros(0, np.int64)
             graph = {
-                "can_id": np.sort(random.choice(3000, nodes, replace=False)).astype("<u4"),
+                "can_id": np.sort(random.choice(max(3000, nodes), nodes, replace=False)).astype("<u4"),
                 "node_features": _columns(random.random((nodes, 10 if kind == "window" else self.features[0])).astype("<f4")),
                 "edge_features": _columns(random.random((edges, 11 if kind == "window" else self.features[1])).astype("<f4")),
                 "edge_source": (ends % max(1, nodes)).astype("<u2"),
@@ -82,7 +82,9 @@ class SmallGraphs:
         }
         if self.kind != "window":
             task = "classification" if "classes" in self.kind else "regression"
-            manifest["schema"] = {"task": task, "level": "node" if "node" in self.kind else "graph"}
+            classes = {"classes": 3, "node-classes": 4}.get(self.kind, 0)
+            targets = [{"name": "y", "classes": [f"class {number}" for number in range(classes)]}]
+            manifest["schema"] = {"task": task, "level": "node" if "node" in self.kind else "graph", "targets": targets}
         (folder / "store.json").write_text(json.dumps(manifest))
         return folder
 

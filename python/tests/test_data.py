@@ -12,12 +12,14 @@ import sys
 import tempfile
 import threading
 import unittest
+from unittest import mock
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 import kdgat
+from kdgat import neighbour_sampler, node_store
 from kdgat.digests import blake3_hex, crc32c
 from kdgat.epoch_order import epoch_order
 from kdgat.neighbour_sampler import Sampler
@@ -83,6 +85,24 @@ class Orders(unittest.TestCase):
         self.assertEqual((twice.nodes.tolist(), twice.seed_rows.tolist()), ([5, 7, 0, 1, 2, 39, 184, 9], [0, 1, 0]))
         self.assertEqual(twice.layers[1].edge_index.tolist(), [[2, 3, 4, 0, 1], [0, 0, 0, 0, 1]])
 
+    def test_samples_are_the_same_whatever_is_kept_and_drawn_at_once(self):
+        counts = np.arange(400) % 37
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        indices = np.concatenate([np.sort((node * 7 + np.arange(count) * 11) % 400) for node, count in enumerate(counts)]).astype(np.uint32)
+
+        def samples(sampler):
+            found = [sampler.sample(np.arange(first, first + 9), [5, None, 3], 1, first) for first in (0, 50, 0)]
+            return [[sample.nodes.tolist(), *(layer.sources.tolist() for layer in sample.layers)] for sample in found]
+
+        expected = samples(Sampler(indptr, indices))
+        self.assertEqual(expected[0], expected[2])
+        for name, value in (("_MOST_KEPT_ROWS", 0), ("_DRAWS_AT_ONCE", 7)):
+            with mock.patch.object(neighbour_sampler, name, value):
+                self.assertEqual(samples(Sampler(indptr, indices)), expected, name)
+        shared = Sampler(indptr, indices)
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            self.assertTrue(all(found == expected for found in pool.map(lambda _: samples(shared), range(40))))
+
     def test_samples_of_all_row_lengths_are_parts_of_the_graph(self):
         lengths = [0, 1, 5, 63, 64, 65, 511, 512, 513, 1500]
         indptr = np.concatenate([[0], np.cumsum(lengths), np.full(2000 - len(lengths), sum(lengths))])
@@ -141,15 +161,19 @@ class Batches(Files):
             self.assertEqual((batch.x.ndim, batch.edge_attr.ndim), (2, 2))
 
     def test_batches_have_the_graphs_of_the_store_whatever_shards_they_are_in(self):
-        orders = [range(30), range(5, 9), [29, 0, 11, 11, 17], range(29, -1, -1), [11], []]
+        orders = [range(30), range(5, 9), [*range(7, 18), 3, *range(20, 26)], [29, 0, 11, 11, 17], range(29, -1, -1), [11], []]
         for kind in KINDS:
             graphs = SmallGraphs(sizes(), kind=kind)
             for shards in (1, 4):
                 path = graphs.write(self.folder / f"{kind}-{shards}", shards)
-                for load in (False, True):
-                    store = kdgat.Store(path, load=load)
-                    for numbers in orders:
-                        self.expect(store[list(numbers)], graphs, numbers)
+                store = kdgat.Store(path)
+                for numbers in orders:
+                    self.expect(store[list(numbers)], graphs, numbers)
+            self.assertEqual((store.num_node_features, store.num_edge_features), (store[3].x.shape[1], store[3].edge_attr.shape[1]))
+            if kind in ("numbers", "space"):
+                self.refuses("the task of small is regression, which has no classes", lambda: store.num_classes, ValueError)
+            else:
+                self.assertEqual(store.num_classes, {"window": 2, "classes": 3, "node-classes": 4}[kind])
             self.expect(store[-1], graphs, [29])
             self.expect(store[4:20:3], graphs, range(4, 20, 3))
             self.assertEqual([len(store), store.node_counts().tolist()], [30, [nodes for nodes, _ in sizes()]])
@@ -212,6 +236,7 @@ class Batches(Files):
         self.assertEqual(float(np.abs(batch.x).sum()), 0.0)
         self.assertGreater(float(np.abs(store[list(range(8))].x).sum()), 0.0)
         self.assertEqual((tensors.edge_index.dtype, tensors.y.dtype, tensors.to(torch.float64).x.dtype), (torch.int64, torch.int64, torch.float64))
+        self.assertEqual(batch.to(torch.float64).x.dtype, torch.float64)
 
     @unittest.skipUnless(HAS_PYG, "this Python has no torch_geometric")
     def test_batches_of_pytorch_geometric_are_those_of_its_own_loader(self):
@@ -230,7 +255,7 @@ class Batches(Files):
                     self.assertTrue(name in ("batch", "ptr") or torch.equal(part[name].nan_to_num(), single[name].nan_to_num()), (kind, name))
 
     def test_damaged_and_foreign_stores_are_refused_with_what_to_do(self):
-        graphs = SmallGraphs(sizes())
+        graphs, large = SmallGraphs(sizes()), SmallGraphs([(2, 1)] * 29 + [(70_000, 1)], kind="classes")
 
         def changed(change):
             path = pathlib.Path(tempfile.mkdtemp(dir=self.folder)) / "store"
@@ -256,6 +281,11 @@ class Batches(Files):
             content[place.offset : place.offset + 2] = b"\xff\xff"
             (path / shard).write_bytes(content)
 
+        def large_graph(path):
+            SmallGraphs.write(large, path / "large", 1)
+            for file in (path / "large").iterdir():
+                os.replace(file, path / file.name)
+
         for change, text in (
             (lambda path: (path / "store.json").unlink(), r"holds no graph store \(there is no store.json\)"),
             (manifest(format_version=2), "has format version 2, this kdgat reads version 1: build it again"),
@@ -270,6 +300,7 @@ class Batches(Files):
             (replace(shard, b"edge_source", b"edge_sourcf"), "it has no tensor edge_source"),
             (replace(shard, b'"shape": [11]', b'"shape": [12]'), "damaged"),
             (edge_beyond, "graph 1[0-9]: an edge has node 65535 of"),
+            (large_graph, "a graph has 70000 nodes, at most 65535 are possible"),
         ):
             self.refuses(text, changed(change))
         self.refuses("nor such a folder", lambda: kdgat.Store(self.folder / "none"))
@@ -415,6 +446,9 @@ class Nodes(Files):
             self.assertTrue(np.array_equal(store.labels, arrays["labels"]))
             self.assertTrue(np.array_equal(store.x([4, 0, 4]), self.x[[4, 0, 4]].astype("f4")), features)
             self.assertTrue(np.array_equal(store.x(), self.x.astype("f4")))
+            for at_once, long_row in ((5, 64), (5, 0), (1 << 15, 0)):
+                with mock.patch.multiple(node_store, _VALUES_AT_ONCE=at_once, _LONG_ROW=long_row):
+                    self.assertTrue(np.array_equal(store.x([*range(50), 3]), self.x[[*range(50), 3]].astype("f4")))
             index = store.edge_index()
             self.assertEqual(index[0, store.indptr[7] : store.indptr[8]].tolist(), store.indices[store.indptr[7] : store.indptr[8]].tolist())
             self.assertTrue((index[1, store.indptr[7] : store.indptr[8]] == 7).all())

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import io
-import json
 import os
 import pathlib
 import re
@@ -120,9 +119,6 @@ class Examples(unittest.TestCase):
 
     def test_gat_on_a_store(self):
         path = SmallGraphs([(graph % 5 + 1, graph % 7) for graph in range(40)], kind="classes").write(pathlib.Path("gat-store"))
-        manifest = json.loads((path / "store.json").read_text())
-        manifest["schema"]["targets"] = [{"name": "class", "classes": ["a", "b", "c"]}]
-        (path / "store.json").write_text(json.dumps(manifest))
         store = kdgat.Store(path)
         targets_file(pathlib.Path("gat.targets"), [("logits", "graphs", 3)], store.node_counts(), store.digest, missing=range(30, 40))
         said = self.run_example("torch_geometric", "gat.py", "gat-store", "gat.targets", "--epochs", "2")
