@@ -37,9 +37,9 @@ def seconds(batches) -> float:
     return time.process_time() - begin
 
 
-def measure(path: str, size: int, rounds: int, least_seconds: float, load: bool) -> str:
+def measure(path: str, size: int, rounds: int, least_seconds: float) -> str:
     """A line of the table."""
-    store = kdgat.Store(path, load=load)
+    store = kdgat.Store(path)
     graphs = store.batch(range(len(store)), form="pyg").to_data_list()
     compare(store, graphs, size)
     loader = DataLoader(graphs, size, shuffle=True)
@@ -65,7 +65,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, nargs="+", default=[32, 512])
     parser.add_argument("--least-seconds", type=float, default=0.3, help="of a measurement of the store")
-    parser.add_argument("--load", action="store_true", help="copy the store to memory first")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(f"PyTorch {torch.__version__}, PyTorch Geometric {torch_geometric.__version__}, Python {platform.python_version()}\n")
@@ -73,7 +72,7 @@ def main() -> None:
     print(f"| {names} |\n|---|" + 9 * "--:|")
     for path in arguments.stores:
         for size in arguments.batch:
-            print(measure(path, size, arguments.rounds, arguments.least_seconds, arguments.load), flush=True)
+            print(measure(path, size, arguments.rounds, arguments.least_seconds), flush=True)
 
 
 if __name__ == "__main__":
