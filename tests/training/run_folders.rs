@@ -166,7 +166,7 @@ fn the_best_epoch_is_told_by_whoever_goes_on_behind_it() {
 fn a_run_in_parts_of_batches_goes_on_in_the_same_parts() {
     let workplace = Workplace::with_teacher();
     let size = ["--batch-size", "64", "--optimize-batch-size", "false", "--threads", "1", "--max-epochs", "12"];
-    let limit = ["--memory-limit", "5000kB", "--gradient-checkpointing", "false"];
+    let limit = ["--memory-limit", "4000kB", "--gradient-checkpointing", "false"];
     let common = [&size[..], &limit[..], &["--use-kd", "false", "--run-dir"]].concat();
     let whole = workplace.success(&student(&[&common[..], &["whole"]].concat()));
     assert!(whole.contains("graphs at a time"), "the limit lets whole batches in:\n{whole}");
