@@ -2,9 +2,9 @@
 
     python benches/peer/train_molecules.py --model painn --train train.npz --test test.npz --epochs 100 --seed 1
 
-The last conformations of the training file are for validation; the epoch with the lowest validation loss is scored on the test file. Energies are
-standardised by the mean and the deviation of the training ones, and forces divided by that deviation. Prints a line of JSON for each epoch, then
-one with the errors in the units of the data.
+The last conformations of the training file are for validation, or those of `--folds-file`, which `kdgat train` reads, too; the epoch with the lowest
+validation loss is scored on the test file. Energies are standardised by the mean and the deviation of the training ones, and forces divided by that
+deviation. Prints a line of JSON for each epoch, then one with the errors in the units of the data.
 """
 
 import argparse
@@ -35,6 +35,7 @@ def arguments():
     parser.add_argument("--train", required=True)
     parser.add_argument("--test", required=True)
     parser.add_argument("--validation", type=int, default=50, help="conformations at the end of the training file that validate")
+    parser.add_argument("--folds-file", help="JSON list whose first fold has the training and validation conformations (`model_selection`)")
     parser.add_argument("--columns", type=int, default=128)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--radial-functions", type=int, default=20)
@@ -94,13 +95,21 @@ class Model(torch.nn.Module):
         return inputs["energy"], inputs["forces"]
 
 
+def division(options, count):
+    """The conformations for training and for validation, by their place in the training file."""
+    if options.folds_file is None:
+        return torch.arange(count - options.validation), torch.arange(count - options.validation, count)
+    with open(options.folds_file) as file:
+        chosen = json.load(file)[0]["model_selection"][0]
+    return torch.tensor(chosen["train"]), torch.tensor(chosen["validation"])
+
+
 def main():
     options = arguments()
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     known, test = Molecules(options.train, options.cutoff), Molecules(options.test, options.cutoff)
-    count = len(known.energies)
-    training, validation = torch.arange(count - options.validation), torch.arange(count - options.validation, count)
+    training, validation = division(options, len(known.energies))
     mean, deviation = known.energies[training].mean(), known.energies[training].std(unbiased=False)
     model = Model(options)
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)

@@ -1,0 +1,377 @@
+#!/usr/bin/env python3
+"""Trains the networks of benches/results/molecules.md or trees.md, evaluates them, and prints their tables.
+
+    scripts/report_space.py molecules TRAIN.npz TEST.npz [--peer PYTHON] [--seeds 1,2,3]
+    scripts/report_space.py trees FOLDER [--seeds 1,2,3]
+
+`molecules` reads conformations in the layout of rMD17: PaiNN and SchNet with the presets' settings, the same networks of schnetpack if --peer names a Python
+that has it (`benches/peer/install molecules`), and students of PaiNN, alone and with their teacher. Every tenth conformation of TRAIN.npz validates.
+`trees` reads a folder of SWC files, with and without the types of points: SGMP from scratch and pre-trained, GIN from scratch and begun as a VGAE, students.
+
+Finished runs are not repeated, so that a study can be stopped, and extended by more seeds. --arms trains only the rows of the tables that it lists. A table has
+the rows whose runs are finished for all --seeds. Runs, their output and the seconds of processor time they took (seconds.csv) are in --runs. Trainings run
+one after the other, each on --threads threads. Needs Python 3.11 and nothing else.
+"""
+
+import argparse
+import csv
+import json
+import math
+import os
+import pathlib
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+
+PROJECT = pathlib.Path(__file__).resolve().parent.parent
+EPOCHS = 100
+# Chosen on validation molecules of ethanol with seed 1, by their force error.
+DISTILLATION = {
+    "painn": ["--kd-alpha", "0.5", "--kd-hint-weight", "0.01"],
+    "schnet": ["--kd-alpha", "0.5", "--kd-hint-weight", "0"],
+}
+
+# Every 20th point between root, branch points and tips; 95 % of their distances are below 100 µm.
+RESAMPLE = 20
+FOLDS = 5
+SGMP = ["--preset", "sgmp,teacher", "--cutoff", "100", "--hidden", "32", "--layers", "2"]
+SGMP_STUDENT = ["--preset", "sgmp,student", "--cutoff", "100", "--hidden", "8", "--layers", "2"]
+GIN = ["--preset", "gin,teacher", "--hidden", "64", "--layers", "3"]
+TREE_EPOCHS = ["--max-epochs", "30"]
+GIN_EPOCHS = ["--max-epochs", "100"]
+
+# Student's t, 97.5 %, by degrees of freedom.
+T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
+
+
+class Study:
+    def __init__(self, options):
+        self.program = options.program
+        self.threads = str(options.threads)
+        self.arms = options.arms
+        self.runs = pathlib.Path(options.runs).resolve()
+        self.runs.mkdir(parents=True, exist_ok=True)
+
+    def call(self, run, command, output):
+        """Runs a command, with its output in a file, and notes its processor time."""
+        output.parent.mkdir(parents=True, exist_ok=True)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        with open(output, "w") as file:
+            code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, cwd=self.runs).returncode
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if code != 0:
+            sys.exit(f"report_space: {' '.join(command)} failed with {code}; its output is in {output}")
+        seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        with open(self.runs / "seconds.csv", "a") as file:
+            file.write(f"{run},{seconds:.1f}\n")
+
+    def wanted(self, arm):
+        return self.arms is None or arm in self.arms
+
+    def run(self, arm, place, *arguments):
+        """Trains with kdgat unless the run is finished or not wanted; its folder, or None if it is not finished."""
+        run = f"{arm.replace(' ', '-')}/{place}"
+        folder = self.runs / run
+        if not (folder / "summary.json").exists():
+            if not self.wanted(arm.split("/")[-1]):
+                return None
+            print(f"report_space: {run}", file=sys.stderr)
+            command = [self.program, *arguments, "--threads", self.threads, "--run-dir", str(folder), "--resume"]
+            self.call(run, command, folder.with_name(folder.name + ".log"))
+        return str(folder)
+
+    def evaluated(self, name, runs, *arguments):
+        """Results of `kdgat evaluate` by run folder, and all of them."""
+        output = self.runs / f"evaluation-{name}"
+        output.mkdir(exist_ok=True)
+        command = [self.program, "evaluate", *arguments, "--output", str(output), "--threads", self.threads, *runs]
+        with open(output / "log.txt", "w") as log:
+            if subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.runs).returncode != 0:
+                sys.exit(f"report_space: {' '.join(command[:6])} ... failed; its output is in {log.name}")
+        return json.loads((output / "graph_metrics.json").read_text())
+
+    def seconds(self, arm):
+        """Mean processor seconds of an arm's runs, for a table; a resumed run's are added up."""
+        taken = {}
+        if (self.runs / "seconds.csv").exists():
+            with open(self.runs / "seconds.csv") as file:
+                for run, seconds in csv.reader(file):
+                    if run.startswith(arm.replace(" ", "-") + "/"):
+                        taken[run] = taken.get(run, 0.0) + float(seconds)
+        return f"{statistics.mean(taken.values()):.0f}" if taken else ""
+
+
+def value(result, metric):
+    return next(found["value"] for found in result["metrics"] if found["name"] == metric)
+
+
+def spread(values, overlap=0.0):
+    """Mean, standard deviation, and half of the 95 % interval of the mean (with an overlap: Nadeau & Bengio 2003)."""
+    mean = statistics.mean(values)
+    if len(values) < 2:
+        return mean, None, None
+    deviation = statistics.stdev(values)
+    return mean, deviation, T.get(len(values) - 1, 2.0) * deviation * math.sqrt(1 / len(values) + overlap)
+
+
+def row(*cells):
+    print("| " + " | ".join(str(cell) for cell in cells) + " |")
+
+
+# Molecules
+
+
+def molecules(options):
+    study = Study(options)
+    train, test = (pathlib.Path(path).resolve() for path in (options.train, options.test))
+    count = conformations(train)
+    folds = study.runs / "folds.json"
+    division = {"train": [i for i in range(count) if i % 10 != 9], "validation": list(range(9, count, 10))}
+    folds.write_text(json.dumps([{"test": list(range(count, count + conformations(test))), "model_selection": [division]}]))
+    data = ["--data", str(train), "--test-data", str(test)]
+    common = [*data, "--folds-file", str(folds), "--max-epochs", str(EPOCHS)]
+    runs, peers = {}, {}
+    for seed in options.seeds:
+        for model in ("painn", "schnet"):
+            def trained(arm, *arguments):
+                runs[arm, seed] = study.run(arm, seed, "train", *common, "--seed", str(seed), *arguments)
+            trained(f"{model}-teacher", "--preset", f"{model},teacher")
+            peers[model, seed] = peer(study, options, model, seed, (train, test, folds))
+            teacher = runs["painn-teacher", seed]
+            student = ["--preset", f"{model},student"]
+            trained(f"{model}-alone", *student, "--use-kd", "false")
+            if teacher:
+                trained(f"{model}-distilled", *student, *DISTILLATION[model], "--teacher-path", teacher, "--offload-teacher")
+            else:
+                runs[f"{model}-distilled", seed] = None
+    runs = finished(runs)
+    by_run = dict(zip(runs, study.evaluated("molecules", list(runs.values()), *data)["models"], strict=True))
+    networks(by_run, peers, options.seeds, study)
+    students(by_run, options.seeds, study)
+
+
+def finished(runs):
+    """The runs of the arms that have all their runs."""
+    incomplete = {arm for (arm, *_), run in runs.items() if run is None}
+    return {key: run for key, run in runs.items() if key[0] not in incomplete}
+
+
+def conformations(path):
+    """Number of conformations: the first length in the header of the array of energies."""
+    import re
+    import zipfile
+    with zipfile.ZipFile(path) as archive, archive.open("energies.npy") as array:
+        return int(re.search(rb"'shape': \((\d+),", array.read(200))[1])
+
+
+def peer(study, options, model, seed, files):
+    """The last line of schnetpack's training, or None if it is not finished and not wanted."""
+    output = study.runs / f"peer-{model}" / f"{seed}.jsonl"
+    if not (output.exists() and '"forces_mae"' in output.read_text()):
+        if not options.peer or not study.wanted(f"peer-{model}"):
+            return None
+        print(f"report_space: schnetpack's {model} {seed}", file=sys.stderr)
+        train, test, folds = map(str, files)
+        command = [options.peer, str(PROJECT / "benches/peer/train_molecules.py"), "--model", model, "--train", train, "--test", test, "--folds-file", folds]
+        study.call(f"peer-{model}/{seed}", [*command, "--epochs", str(EPOCHS), "--seed", str(seed), "--threads", study.threads], output)
+    return json.loads(output.read_text().splitlines()[-1])
+
+
+def networks(by_run, peers, seeds, study):
+    row("network, program", "parameters", "energy MAE", "RMSE", "forces MAE", "RMSE", "CPU seconds a run")
+    row("---", "--:", "--:", "--:", "--:", "--:", "--:")
+    metrics = {"energy_mae": "energies MAE", "energy_rmse": "energies RMSE", "forces_mae": "forces MAE", "forces_rmse": "forces RMSE"}
+    for model in ("painn", "schnet"):
+        own = [by_run[key] for seed in seeds if (key := (f"{model}-teacher", seed)) in by_run]
+        found = [line for seed in seeds if (line := peers[model, seed])]
+        if own:
+            ours = {key: [value(result, name) for result in own] for key, name in metrics.items()}
+            seconds = study.seconds(f"{model}-teacher")
+            row(f"{model}, kdgat", own[0]["parameters"], *(with_deviation(values) for values in ours.values()), seconds)
+        if len(found) == len(seeds):
+            theirs = {key: [result[key] for result in found] for key in metrics}
+            seconds = study.seconds(f"peer-{model}")
+            row(f"{model}, schnetpack", "", *(with_deviation(values) for values in theirs.values()), seconds)
+            if own:
+                ratios = {key: statistics.mean(values) / statistics.mean(theirs[key]) for key, values in ours.items()}
+                row(f"{model}, ratio", "", *(f"{ratio:.3f}" for ratio in ratios.values()), "")
+    print()
+
+
+def with_deviation(values):
+    mean, deviation, _ = spread(values)
+    return f"{mean:.4f}" + ("" if deviation is None else f" ± {deviation:.4f}")
+
+
+def students(by_run, seeds, study):
+    row("student", "parameters", "energy MAE", "forces MAE", "share of the gap closed, forces (95 %)", "energies (95 %)", "CPU seconds a run")
+    row("---", "--:", "--:", "--:", "--:", "--:", "--:")
+    of = lambda arm, metric: [value(by_run[arm, seed], metric) for seed in seeds]
+    for model in ("painn", "schnet"):
+        for way in ("alone", "distilled"):
+            arm, shares = f"{model}-{way}", ["", ""]
+            if (arm, seeds[0]) not in by_run:
+                continue
+            if way == "distilled":
+                shares = [closed(of(f"{model}-alone", metric), of(arm, metric), of("painn-teacher", metric)) for metric in ("forces MAE", "energies MAE")]
+            row(f"{model} {way}", by_run[arm, seeds[0]]["parameters"], with_deviation(of(arm, "energies MAE")), with_deviation(of(arm, "forces MAE")),
+                *shares, study.seconds(arm))
+    print()
+
+
+def closed(alone, distilled, teacher):
+    """Share of the gap between a student alone and its teacher that distillation closes, seed by seed."""
+    shares = [(before - after) / (before - best) for before, after, best in zip(alone, distilled, teacher)]
+    mean, _, half = spread(shares)
+    return f"{mean:.2f}" + ("" if half is None else f" ({mean - half:.2f} to {mean + half:.2f})")
+
+
+# Trees
+
+
+def trees(options):
+    study = Study(options)
+    for name in options.tables:
+        runs = {}
+        data = prepared(study, pathlib.Path(options.folder), name)
+        for seed in options.seeds:
+            for fold in range(FOLDS):
+                of_fold(study, name, data, (seed, fold), runs)
+        runs = finished(runs)
+        classifiers = {key: run for key, run in runs.items() if not key[0].startswith("start")}
+        starts = {key: run for key, run in runs.items() if key[0] in ("start gt-ssl", "start masked")}
+        print(f"{'With' if name == 'types' else 'Without'} types of points:\n")
+        accuracies(study, name, data, classifiers)
+        if starts:
+            pretraining(study, name, data, starts)
+
+
+def prepared(study, source, name):
+    """A copy of the folder with the settings of the study."""
+    target = study.runs / f"trees-{name}"
+    if not target.exists():
+        copy = target.with_name(target.name + "-new")
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(source, copy)
+        kinds = 'kinds = "none"\n' if name == "none" else ""
+        (copy / "kdgat-graphs.toml").write_text(f'{kinds}length_unit = "µm"\nresample = {RESAMPLE}\n')
+        os.rename(copy, target)
+    return ["--data", str(target), "--folds", str(FOLDS)]
+
+
+def of_fold(study, name, data, place, runs):
+    seed, fold = place
+    common = [*data, "--seed", str(seed), "--fold", str(fold)]
+
+    def trained(arm, command, *arguments):
+        # Teachers are registered by fold; pre-training has none.
+        registry = [] if command == "pretrain" else ["--teachers-dir", f"teachers-{name}-{seed}-{fold}"]
+        runs[arm, seed, fold] = study.run(f"{name}/{arm}", f"{seed}-{fold}", command, *common, *registry, *arguments)
+        return runs[arm, seed, fold]
+
+    def following(arm, first, flag, *arguments):
+        """Trains with the weights or the answers of a first run, if that is finished."""
+        runs[arm, seed, fold] = None
+        if first:
+            trained(arm, "train", *arguments, flag, first)
+
+    trained("gin scratch", "train", *GIN, *GIN_EPOCHS)
+    start = trained("start vgae", "autoencoder", "--preset", "vgae,teacher", "--encoder", "gin", *GIN[2:], *GIN_EPOCHS)
+    following("gin vgae", start, "--init-from", *GIN, *GIN_EPOCHS)
+    teacher = trained("sgmp scratch", "train", *SGMP, *TREE_EPOCHS)
+    for objective in ("masked", "gt-ssl"):
+        start = trained(f"start {objective}", "pretrain", "--objective", objective, *SGMP, *TREE_EPOCHS)
+        following(f"sgmp {objective}", start, "--init-from", *SGMP, *TREE_EPOCHS)
+    trained("student alone", "train", *SGMP_STUDENT, *TREE_EPOCHS, "--use-kd", "false")
+    following("student distilled", teacher, "--teacher-path", *SGMP_STUDENT, *TREE_EPOCHS, "--offload-teacher")
+
+
+def accuracies(study, name, data, runs):
+    evaluation = study.evaluated(name, list(runs.values()), *data[:2])
+    by_run = dict(zip(runs, evaluation["models"], strict=True))
+    arms = list(dict.fromkeys(arm for arm, _, _ in runs))
+    scratch = {"sgmp gt-ssl": "sgmp scratch", "sgmp masked": "sgmp scratch", "gin vgae": "gin scratch", "student distilled": "student alone"}
+    row("", "parameters", "accuracy ± deviation over folds (95 %)", "macro F1", "ROC AUC", "difference (95 %)", "CPU seconds a run")
+    row("---", "--:", "--:", "--:", "--:", "--:", "--:")
+    first = [result for (arm, _, _), result in by_run.items() if arm == arms[0]]
+    for title, key in (("most frequent class", "baseline"), ("logistic regression on descriptors", "linear")):
+        folds = by_fold([(result["fold"], of_baseline(result, key, "accuracy")) for result in first])
+        others = [statistics.mean(of_baseline(result, key, metric) for result in first) for metric in ("macro_f1", "roc_auc")]
+        row(title, "", interval(folds, first), *(f"{other:.3f}" for other in others), "", "")
+    for arm in arms:
+        found = [result for (own, _, _), result in by_run.items() if own == arm]
+        folds = by_fold([(result["fold"], value(result, "accuracy")) for result in found])
+        others = [statistics.mean(value(result, metric) for result in found) for metric in ("macro_f1", "roc_auc")]
+        difference = ""
+        if scratch.get(arm) in arms:
+            before = by_fold([(result["fold"], value(result, "accuracy")) for (own, _, _), result in by_run.items() if own == scratch[arm]])
+            mean, _, half = spread([after - start for after, start in zip(folds, before, strict=True)], overlap(found))
+            difference = f"{mean:+.3f}" + ("" if half is None else f" ({mean - half:+.3f} to {mean + half:+.3f})")
+        seconds = study.seconds(f"{name}/{arm}")
+        row(arm, found[0]["parameters"], interval(folds, found), *(f"{other:.3f}" for other in others), difference, seconds)
+    print()
+
+
+def of_baseline(result, key, metric):
+    return next(found["value"] for found in result[key] if found["name"] == metric)
+
+
+def by_fold(values):
+    """Means over seeds, in the order of the folds."""
+    folds = {}
+    for fold, found in values:
+        folds.setdefault(fold, []).append(found)
+    return [statistics.mean(folds[fold]) for fold in sorted(folds)]
+
+
+def overlap(results):
+    return results[0]["test_graphs"] / results[0]["seen_graphs"]
+
+
+def interval(folds, results):
+    mean, deviation, half = spread(folds, overlap(results))
+    return f"{mean:.3f}" + ("" if half is None else f" ± {deviation:.3f} ({mean - half:.3f} to {mean + half:.3f})")
+
+
+def pretraining(study, name, data, runs):
+    evaluation = study.evaluated(name + "-starts", list(runs.values()), *data[:2])
+    by_run = dict(zip(runs, evaluation["models"], strict=True))
+    row("held-out trees", "pre-trained", "deviation over runs", "constant")
+    row("---", "--:", "--:", "--:")
+    for objective in ("gt-ssl", "masked"):
+        found = [result for (arm, _, _), result in by_run.items() if arm == f"start {objective}"]
+        if not found:
+            continue
+        for metric in [each["name"] for each in found[0]["metrics"]]:
+            mean, deviation, _ = spread([value(result, metric) for result in found])
+            constant = statistics.mean(of_baseline(result, "baseline", metric) for result in found)
+            row(f"{objective}: {metric}", f"{mean:.4f}", "" if deviation is None else f"{deviation:.4f}", f"{constant:.4f}")
+    print()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[1, 2, 3])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--program", default=str(PROJECT / "scripts/kdgat"))
+    parser.add_argument("--runs", help="folder of the runs (default: runs/report-molecules or runs/report-trees)")
+    parser.add_argument("--arms", type=lambda text: text.split(","), help='rows to train, such as "painn-teacher,peer-painn" or "gin scratch" (default: all)')
+    studies = parser.add_subparsers(required=True, dest="study")
+    of_molecules = studies.add_parser("molecules")
+    of_molecules.add_argument("train")
+    of_molecules.add_argument("test")
+    of_molecules.add_argument("--peer", help="Python of `benches/peer/install molecules`; without it, kdgat's networks alone")
+    of_molecules.set_defaults(run=molecules)
+    of_trees = studies.add_parser("trees")
+    of_trees.add_argument("folder")
+    of_trees.add_argument("--tables", type=lambda text: text.split(","), default=["none", "types"], help="none: without types of points (default: both)")
+    of_trees.set_defaults(run=trees)
+    options = parser.parse_args()
+    options.runs = options.runs or f"runs/report-{options.study}"
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()
