@@ -182,8 +182,7 @@ fn profile(frames: &[Frame]) -> InputConfig {
 }
 
 fn profile_of(columns: &Columns) -> InputConfig {
-    let mut learner = ProfileLearner::default();
-    (0..columns.num_graphs()).for_each(|graph| learner.add(&columns.graph(graph)));
+    let learner = ProfileLearner::of((0..columns.num_graphs()).map(|graph| columns.graph(graph)));
     InputConfig { profile: Some(learner.profile()), ..InputConfig::default() }
 }
 

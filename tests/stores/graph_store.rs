@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use kdgat::can::{CanError, Dataset, Role};
+use kdgat::can::{CanError, Dataset, Frame, Role};
 use kdgat::graph::split::FileSplit;
 use kdgat::graph::store::shard::{self, Shard};
 use kdgat::graph::{BuildOptions, FeatureSet, Share, Split, Store, StoreError, Vocabulary, build_part, open_or_build};
@@ -374,4 +374,45 @@ fn real_traffic_has_the_known_counts() {
     let opened = open_or_build(&dataset, &BuildOptions::default(), stores.path(), &()).unwrap();
     println!("opened in {:?}: {} shards", start.elapsed(), opened.manifest().shards.len());
     assert!(start.elapsed() < Duration::from_secs(1));
+}
+
+/// Folds, validation and shards divide a log of joined drives; wherever the pause lies among them, it is no silence of an ID.
+#[test]
+fn a_pause_in_a_stores_log_is_no_silence() {
+    let folder = tempfile::tempdir().unwrap();
+    // IDs 1 to 8 every 10 ms, ID 9 every second.
+    let frames = |pause_at: usize| -> Vec<Frame> {
+        let of_step = |step: usize| {
+            let ids = (1..=8).chain(step.is_multiple_of(100).then_some(9));
+            ids.map(move |can_id| {
+                let time = 0.01 * step as f64 + 0.001 * f64::from(can_id);
+                let payload = [step as u8, (step >> 8) as u8, can_id as u8, 0, 0, 0, 0, 0];
+                Frame { timestamp: time, can_id, payload, payload_length: 8, attack: false }
+            })
+        };
+        let mut frames: Vec<Frame> = (0..4000).flat_map(of_step).collect();
+        frames[pause_at..].iter_mut().for_each(|frame| frame.timestamp += 300.0);
+        frames
+    };
+    // Of blocks of 64 windows of 20 frames, and somewhere in them.
+    for (number, pause_at) in
+        [2 * 1280 - 3, 2 * 1280, 2 * 1280 + 15, 7 * 1280 - 40, 9 * 1280 + 640].into_iter().enumerate()
+    {
+        let root = folder.path().join(format!("car-{number}"));
+        write_log(&root, "train_01_attack_free", "drive.csv", &frames(pause_at));
+        write_log(&root, "test_01_known", "drive.csv", &frames(5));
+        let dataset = Dataset::open(&root).unwrap();
+        for shard_bytes in [100_000, 64 << 20] {
+            let options = BuildOptions { features: FeatureSet::Profile, shard_bytes, keep_duplicates: true, ..small() };
+            let store = open_or_build(&dataset, &options, &root.join(format!("{shard_bytes}")), &()).unwrap();
+            let profiles = store.manifest().profile.as_ref().unwrap();
+            for profile in [&profiles.whole].into_iter().chain(&profiles.without) {
+                for (can_id, longest) in [(1, 0.03), (9, 1.1)] {
+                    let id = profile.id(can_id).unwrap();
+                    assert!(id.longest_silence_seconds < longest, "{pause_at}, {shard_bytes}: {id:?}");
+                }
+                assert_eq!(profile.id(1).unwrap().gone_seconds(), 5.0);
+            }
+        }
+    }
 }

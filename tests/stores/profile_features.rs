@@ -52,9 +52,7 @@ fn graphs(frames: &[Frame], blocks: usize) -> Columns {
 }
 
 fn learned(columns: &Columns) -> CarProfile {
-    let mut learner = ProfileLearner::default();
-    (0..columns.num_graphs()).for_each(|graph| learner.add(&columns.graph(graph)));
-    learner.profile()
+    ProfileLearner::of((0..columns.num_graphs()).map(|graph| columns.graph(graph))).profile()
 }
 
 /// Deviations by ID of the last graph, and what the rules count in it.
@@ -224,10 +222,8 @@ proptest! {
         prop_assert_eq!((&whole.can_ids, &whole.node_repeated), (&in_blocks.can_ids, &in_blocks.node_repeated));
         let halves: Vec<ProfileLearner> = [true, false]
             .map(|first| {
-                let mut learner = ProfileLearner::default();
                 let count = whole.num_graphs();
-                (0..count).filter(|graph| (*graph < count / 2) == first).for_each(|graph| learner.add(&whole.graph(graph)));
-                learner
+                ProfileLearner::of((0..count).filter(|graph| (*graph < count / 2) == first).map(|graph| whole.graph(graph)))
             })
             .to_vec();
         let profile = learned(&whole);

@@ -194,15 +194,13 @@ pub fn regular_traffic(seconds: f64, has: impl Fn(f64, u32) -> bool) -> Vec<Fram
 
 /// The profile of a car with this attack-free traffic.
 pub fn profile_of(frames: &[Frame]) -> CarProfile {
-    let mut learner = ProfileLearner::default();
+    let mut columns = Columns::new(FeatureSet::Profile);
     let pushed: Result<(), ()> = GraphStream::new(FeatureSet::Profile, 100, 100).push(frames, |mut window| {
-        let mut columns = Columns::new(FeatureSet::Profile);
         window.append_to(0, &mut columns);
-        learner.add(&columns.graph(0));
         Ok(())
     });
     pushed.unwrap();
-    learner.profile()
+    ProfileLearner::of((0..columns.num_graphs()).map(|window| columns.graph(window))).profile()
 }
 
 /// Frames in the format of `candump -L`.

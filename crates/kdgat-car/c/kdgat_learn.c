@@ -157,12 +157,13 @@ static void count_id(const kdgat_recording *recording, uint32_t without, uint32_
     }
 }
 
-/* Longest silence of an ID up to the end of a window, in seconds without pauses: a log may end before the ID is back. */
-static float longest_silence(const kdgat_recording *recording, uint32_t id)
+/* Longest silence of an ID up to the end of a window, in seconds without pauses, if it is longer than `least`, else `least`: a log may end before
+ * the ID is back. */
+static float longest_silence(const kdgat_recording *recording, uint32_t id, float least)
 {
     uint32_t window, first = 0, seen = 0, frames = 0;
     double latest = 0.0;
-    float longest = 0.0f;
+    float longest = least;
     frames_until until = {NULL, 0, 0};
 
     until.frames = recording->frames;
@@ -181,9 +182,12 @@ static float longest_silence(const kdgat_recording *recording, uint32_t id)
         if (frames >= KDGAT_FEWEST_FRAMES) {
             const double silence = recording->frames[first + KDGAT_WINDOW - 1u].time - latest;
             float found = (float)(silence < KDGAT_LONGEST_GAP ? silence : KDGAT_LONGEST_GAP);
-            until.end = first + KDGAT_WINDOW - 1u;
-            found = without_pauses(&until, found);
-            longest = found > longest ? found : longest;
+            if (found > longest) {
+                /* Pauses only shorten it. */
+                until.end = first + KDGAT_WINDOW - 1u;
+                found = without_pauses(&until, found);
+                longest = found > longest ? found : longest;
+            }
         }
     }
     return longest;
@@ -194,7 +198,7 @@ static void set_silence(const kdgat_recording *recording, const kdgat_counts *co
 {
     const float limit = kdgat_gone_seconds(usual);
     if (limit < INFINITY) {
-        const float silence = longest_silence(recording, usual->id);
+        const float silence = longest_silence(recording, usual->id, limit);
         usual->longest_silence = silence > limit ? silence : counts->longest_gap;
     }
 }

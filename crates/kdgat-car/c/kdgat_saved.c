@@ -1,7 +1,7 @@
 /* Saves and loads a calibration: numbers in little-endian order whatever the machine, then a checksum.
  *
  *   magic u32, version u32, model u64, precision u32, values u32, median f64, spread f64, threshold f64,
- *   profile set: counts_bytes u32, surprise f32, number u32, for each of KDGAT_CALIBRATION_IDS IDs, zeros after the last: ID u32, 9 values f32 in the
+ *   profile set: counts_bytes u32, surprise f32, number u32, for each of KDGAT_CALIBRATION_IDS IDs, zeros after the last: ID u32, 10 values f32 in the
  *     order of kdgat_usual, change_high u8 [8], change_most u8 [8], longest_standstill u8, repeating u8, seen u8 [8][32]
  *   classifier with a list of IDs: evidence f64, number u32, IDs u32 [KDGAT_CALIBRATION_IDS], zeros after the last
  *   autoencoder: means f64, rows of the factor f64

@@ -4,12 +4,11 @@
 //! ([`with_attacks`]), from one attack frame on. The windows with an attack are scored like the attack-free ones: with a profile that was
 //! not learned from their part of the traffic.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use kdgat_can::Frame;
 use kdgat_can::frame::PAYLOAD_BYTES;
-use kdgat_can::synthetic::{SyntheticKind, with_attacks};
+use kdgat_can::synthetic::{SyntheticKind, with_attacks, with_removal};
 use kdgat_graph::{CarProfile, Columns, GraphStream, GraphView};
 
 use super::calibration::AttacksFound;
@@ -42,11 +41,9 @@ pub struct AttackedWindows {
 pub fn removals(columns: &Columns, cut: Cut, profile: &CarProfile) -> AttacksFound {
     let count = columns.num_graphs().min(MOST_WINDOWS);
     let frames = frames_of((0..count).map(|window| columns.graph(window)), cut.window);
-    let kind = SyntheticKind::Removal;
     let (mut windows, mut found) = (0, 0);
     for seed in SEED..SEED + REMOVALS {
-        let copy = with_attacks(&frames, kind, SHARE, seed);
-        let Some(removed) = removed_id(&frames, &copy) else { continue };
+        let Some((copy, removed)) = with_removal(&frames, seed) else { continue };
         let (mut watch, mut is_found) = (DriveWatch::new(profile), false);
         let pushed = GraphStream::new(columns.features, cut.window, cut.stride).push(
             &copy,
@@ -62,15 +59,7 @@ pub fn removals(columns: &Columns, cut: Cut, profile: &CarProfile) -> AttacksFou
         windows += 1;
         found += u64::from(is_found);
     }
-    AttacksFound { kind: kind.to_string(), windows, found }
-}
-
-/// The ID with fewer frames in a copy; `None` if none has.
-fn removed_id(frames: &[Frame], copy: &[Frame]) -> Option<u32> {
-    let mut missing: BTreeMap<u32, i64> = BTreeMap::new();
-    frames.iter().for_each(|frame| *missing.entry(frame.can_id).or_default() += 1);
-    copy.iter().for_each(|frame| *missing.entry(frame.can_id).or_default() -= 1);
-    missing.into_iter().find(|(_, frames)| *frames > 0).map(|(can_id, _)| can_id)
+    AttacksFound { kind: SyntheticKind::Removal.to_string(), windows, found }
 }
 
 /// The windows of a copy that have an attack, and for each of them the part of the traffic that it is in.
@@ -197,27 +186,27 @@ mod tests {
     fn removed_ids_are_found_and_no_others() {
         let plan = DrivePlan { seed: 3, number: 1, begins_at_seconds: 1_700_000_000, frames: 40_000, attacks: vec![] };
         let columns = windows(&simulate_drive(&plan).frames, 100);
-        let mut learner = kdgat_graph::profile::ProfileLearner::default();
-        (0..columns.num_graphs()).for_each(|window| learner.add(&columns.graph(window)));
-        let profile = learner.profile();
+        let all = (0..columns.num_graphs()).map(|window| columns.graph(window));
+        let profile = kdgat_graph::profile::ProfileLearner::of(all).profile();
         let found = removals(&columns, Cut { window: 100, stride: 100 }, &profile);
         assert!(found.windows >= 6 && found.found >= 4, "{found:?}");
         let mut watch = DriveWatch::new(&profile);
         assert!((0..columns.num_graphs()).all(|window| watch.push(&columns.graph(window)).is_none()));
-        // A profile that knows the shortest silences of one ID alone calls it gone, and finds no other.
+        // A profile that follows one ID alone calls it gone in each copy of traffic in which it stops by itself, and finds no removal of another.
         let of_one = |can_id: u32| {
             let mut ids = profile.ids().to_vec();
             ids.iter_mut().filter(|id| id.can_id != can_id).for_each(|id| id.longest_silence_seconds = 0.0);
             CarProfile::new(ids, Vec::new())
         };
-        let alone = |can_id: u32| removals(&columns, Cut { window: 100, stride: 100 }, &of_one(can_id));
-        let each: Vec<_> = profile.ids().iter().map(|id| alone(id.can_id)).collect();
-        assert!(each.iter().all(|one| one.windows == found.windows && one.found <= found.found), "{each:?}");
-        assert_eq!(
-            each.iter().map(|one| one.found).sum::<u64>(),
-            found.found,
-            "each removed ID is found by its own silence"
-        );
+        let frames = simulate_drive(&plan).frames;
+        let stop = frames[frames.len() / 8].timestamp;
+        let can_id = profile.ids().iter().find(|id| id.gone_seconds() <= 5.0).unwrap().can_id;
+        let is_left = |frame: &Frame| frame.can_id != can_id || frame.timestamp < stop;
+        let stopped = windows(&frames.into_iter().filter(is_left).collect::<Vec<_>>(), 100);
+        let (one, mut watch) = (of_one(can_id), DriveWatch::new(&of_one(can_id)));
+        assert!((0..stopped.num_graphs()).any(|window| watch.push(&stopped.graph(window)).is_some()));
+        let found = removals(&stopped, Cut { window: 100, stride: 100 }, &one);
+        assert!(found.windows >= 6 && found.found == 0, "{found:?}");
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub fn profile_windows(
     relations: Relations,
 ) -> Result<ProfiledTraffic, EvaluateError> {
     let parts = fold_parts(windows.num_graphs());
-    let (mut profile, mut judging) = ProfileLearner::of_parts(windows, &parts);
+    let (mut profile, mut judging) = ProfileLearner::of_columns(windows, &parts);
     profile.keep_borne_out(&mut judging, windows, &parts, |counts| {
         relations == Relations::BorneOut
             && counts.windows > 0

@@ -107,19 +107,10 @@ fn of_car(store: &Arc<Store>, file: &TestFile) -> Result<Option<CarCounts>, Eval
     let in_store = |window: usize| file.calibration.start + window as u64;
     let windows = (file.calibration.end - file.calibration.start) as usize;
     let parts = fold_parts(windows);
-    let mut learned = Vec::with_capacity(parts.len());
-    for part in &parts {
-        let mut learner = ProfileLearner::default();
-        for window in part.clone() {
-            learner.add(&store.try_graph(in_store(window))?);
-        }
-        learned.push(learner);
-    }
-    let whole = ProfileLearner::merged(&learned, None).profile();
+    let (whole, judging) = ProfileLearner::of_parts(&parts, |window| store.try_graph(in_store(window)))?;
     let mut held_out = Vec::with_capacity(windows);
-    for (number, part) in parts.into_iter().enumerate() {
-        let without = ProfileLearner::judging(&learned, number).profile();
-        held_out.extend(counts(store, &without, part.map(in_store))?);
+    for (without, part) in judging.iter().zip(parts) {
+        held_out.extend(counts(store, without, part.map(in_store))?);
     }
     Ok(Some(CarCounts { all: counts(store, &whole, file.graphs.clone())?, held_out }))
 }

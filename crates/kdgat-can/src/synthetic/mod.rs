@@ -96,6 +96,17 @@ pub fn with_attacks(frames: &[Frame], kind: SyntheticKind, share: f64, seed: u64
     episodes::attack(frames, kind, shares, Stream::new(seed).child(kind as u64), &mut Bus::default()).frames
 }
 
+/// Copies attack-free frames, in order of time, without those of one ID from some moment on; returns the copy and the ID. `None` if no ID sends often
+/// enough to be missed. The same frames and seed give the same copy.
+pub fn with_removal(frames: &[Frame], seed: u64) -> Option<(Vec<Frame>, u32)> {
+    let kind = SyntheticKind::Removal;
+    // One ID is removed, whatever the shares.
+    let shares = Shares { attacks: 0.5, events: 0.0 };
+    let attacked = episodes::attack(frames, kind, shares, Stream::new(seed).child(kind as u64), &mut Bus::default());
+    let target = attacked.episodes.first()?.targets.first()?;
+    Some((attacked.frames, u32::from_str_radix(target, 16).ok()?))
+}
+
 /// Divides an attack-free log with this number of frames into blocks for training and validation, in ascending order and without overlap.
 pub type Divide<'a> = &'a (dyn Fn(&SourceFile, u64) -> Vec<SourceBlock> + Sync);
 

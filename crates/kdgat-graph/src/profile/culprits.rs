@@ -213,8 +213,7 @@ mod tests {
 
     fn profile() -> CarProfile {
         let attack_free = columns(&traffic(0, 2000));
-        let mut learner = ProfileLearner::default();
-        (0..attack_free.num_graphs()).for_each(|graph| learner.add(&attack_free.graph(graph)));
+        let learner = ProfileLearner::of((0..attack_free.num_graphs()).map(|graph| attack_free.graph(graph)));
         learner.profile()
     }
 

@@ -119,7 +119,7 @@ mod tests {
     /// The car's profile and the relations of it that are kept.
     fn kept(windows: &Columns) -> (usize, usize) {
         let parts = fold_parts(windows.num_graphs());
-        let (mut profile, mut judging) = ProfileLearner::of_parts(windows, &parts);
+        let (mut profile, mut judging) = ProfileLearner::of_columns(windows, &parts);
         let before = profile.relations().len();
         profile.keep_borne_out(&mut judging, windows, &parts, |counts| {
             counts.broken as f64 <= 3.0 + 2.0 * USUALLY_BROKEN * counts.windows as f64

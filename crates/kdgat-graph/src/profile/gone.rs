@@ -199,9 +199,7 @@ mod tests {
 
     fn profile(frames: &[Frame]) -> CarProfile {
         let windows = columns(frames);
-        let mut learner = ProfileLearner::default();
-        (0..windows.num_graphs()).for_each(|window| learner.add(&windows.graph(window)));
-        learner.profile()
+        ProfileLearner::of((0..windows.num_graphs()).map(|window| windows.graph(window))).profile()
     }
 
     /// The IDs reported in a drive, with the time in it.
@@ -295,7 +293,7 @@ mod tests {
         assert_eq!(profile(&slow).id(2).unwrap().gone_seconds(), f32::INFINITY);
     }
 
-    /// Who silences an ID in a labelled attack does not teach for how long it is usually silent.
+    /// A silence in windows of a labelled attack teaches nothing.
     #[test]
     fn a_silence_under_attack_is_none_of_the_ids() {
         let silenced = drive(0.0, 120.0, |time, id| id != 3 || !(30.0..50.0).contains(&time));

@@ -26,8 +26,6 @@ pub struct ProfileLearner {
     ids: BTreeMap<u32, IdCounts>,
     /// Longest silence of each ID up to the end of a window, in seconds without pauses: a drive may end before the ID is back.
     silences: BTreeMap<u32, f32>,
-    /// Pauses of the drive that is being learned.
-    pauses: Pauses,
     sample: WindowSample,
 }
 
@@ -91,10 +89,20 @@ impl Default for IdCounts {
 }
 
 impl ProfileLearner {
-    /// Learns from a window; its attack frames do not count.
-    pub fn add(&mut self, view: &GraphView<'_>) {
+    /// Learns from these windows, which are all windows of their drives.
+    pub fn of<'a>(windows: impl IntoIterator<Item = GraphView<'a>>) -> Self {
+        let (mut learner, mut pauses) = (Self::default(), Pauses::default());
+        for view in windows {
+            pauses.push(&view);
+            learner.add(&view, &pauses);
+        }
+        learner
+    }
+
+    /// Learns from a window; its attack frames do not count. `pauses` has taken this window, and all windows of the drive before it, whether they were
+    /// learned from or not.
+    pub fn add(&mut self, view: &GraphView<'_>, pauses: &Pauses) {
         self.sample.add(view);
-        self.pauses.push(view);
         let end = view.start_time + f64::from(view.frames.duration_seconds());
         let mut index = 0;
         for (node, (&can_id, &frames)) in view.can_ids.iter().zip(view.frames.of_node).enumerate() {
@@ -103,7 +111,7 @@ impl ProfileLearner {
             // An attacker may have silenced the ID.
             if !view.attack && view.frames.silence[node] > 0.0 {
                 let longest = self.silences.entry(can_id).or_default();
-                *longest = longest.max(self.pauses.without_pauses(view.frames.silence[node], end));
+                *longest = longest.max(pauses.without_pauses(view.frames.silence[node], end));
             }
             let mut repetitions = Repetitions::of(view, node);
             for (frame, time) in of_node.map(|index| (view.frames.frame(index), view.frames.times[index])) {
@@ -116,8 +124,7 @@ impl ProfileLearner {
                 // An injected frame that repeats the true one, or differs from it, says nothing about the ID.
                 if !view.attack {
                     counts.add_repetitions(&frame, &repeated);
-                    counts
-                        .add_silence(self.pauses.without_pauses(frame.gap_seconds, view.start_time + f64::from(time)));
+                    counts.add_silence(pauses.without_pauses(frame.gap_seconds, view.start_time + f64::from(time)));
                 }
             }
         }
@@ -152,18 +159,35 @@ impl ProfileLearner {
         others
     }
 
-    /// The car's profile from the `parts` of a calibration's `windows`, and the profiles that [judge](Self::judging) each part.
-    pub fn of_parts(windows: &Columns, parts: &[Range<usize>]) -> (CarProfile, Vec<CarProfile>) {
-        let mut learned: Vec<Self> = Vec::with_capacity(parts.len());
+    /// The car's profile from the `parts` of a calibration's windows, and the profiles that [judge](Self::judging) each part. `window` returns
+    /// a window by its number.
+    ///
+    /// # Errors
+    /// Those of `window`.
+    pub fn of_parts<'a, E>(
+        parts: &[Range<usize>],
+        mut window: impl FnMut(usize) -> Result<GraphView<'a>, E>,
+    ) -> Result<(CarProfile, Vec<CarProfile>), E> {
+        let mut pauses = Pauses::default();
+        let mut learned = Vec::with_capacity(parts.len());
         for part in parts {
-            // A silence may have begun in the part before.
-            let pauses = learned.last().map_or_else(Pauses::default, |before| before.pauses.clone());
-            let mut learner = Self { pauses, ..Self::default() };
-            part.clone().for_each(|window| learner.add(&windows.graph(window)));
+            let mut learner = Self::default();
+            for number in part.clone() {
+                let view = window(number)?;
+                pauses.push(&view);
+                learner.add(&view, &pauses);
+            }
             learned.push(learner);
         }
         let judging = (0..parts.len()).map(|part| Self::judging(&learned, part).profile()).collect();
-        (Self::merged(&learned, None).profile(), judging)
+        Ok((Self::merged(&learned, None).profile(), judging))
+    }
+
+    /// The same of windows in memory.
+    pub fn of_columns(windows: &Columns, parts: &[Range<usize>]) -> (CarProfile, Vec<CarProfile>) {
+        let window = |number| Ok::<_, std::convert::Infallible>(windows.graph(number));
+        let Ok(profiles) = Self::of_parts(parts, window);
+        profiles
     }
 
     /// The profile learned so far.

@@ -28,6 +28,7 @@ pub use deviations::DEVIATIONS;
 pub use evidence::{Comparisons, USUALLY_BROKEN};
 pub use gone::{GoneId, GoneWatch};
 pub use learner::ProfileLearner;
+pub use pauses::Pauses;
 pub use relations::{Partner, Relation, SignalRange};
 pub use signals::Place;
 
@@ -56,7 +57,7 @@ pub const PROFILE_VERSION: u32 = 2;
 
 /// Version of what a profile knows besides: raised whenever the same frames give other values that no feature reads. A store is built anew then; a
 /// model keeps what it knows.
-pub const KNOWLEDGE_VERSION: u32 = 2;
+pub const KNOWLEDGE_VERSION: u32 = 3;
 
 /// What is usual for one ID.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -17,7 +17,7 @@ struct Pause {
     seconds: f64,
 }
 
-/// Follows the windows of a drive and takes the pauses out of durations.
+/// Follows all windows of a drive, in order, and takes the pauses out of durations.
 #[derive(Debug, Clone, Default)]
 pub struct Pauses {
     drive: Option<Drive>,
@@ -27,6 +27,8 @@ pub struct Pauses {
 #[derive(Debug, Clone)]
 struct Drive {
     file: u32,
+    /// Time of the first frame that is known: what came before may have been a pause.
+    begin: f64,
     /// Time of the last window's last frame.
     latest: f64,
     /// Position of the frame after the last window's.
@@ -41,7 +43,7 @@ impl Pauses {
         let (begin, file) = (view.start_time, view.file);
         let end = begin + f64::from(view.frames.duration_seconds());
         if self.drive.as_ref().is_none_or(|drive| drive.file != file || end < drive.latest - LONGEST_STEP_SECONDS) {
-            self.drive = Some(Drive { file, latest: begin, next_frame: view.first_frame, pauses: Vec::new() });
+            self.drive = Some(Drive { file, begin, latest: begin, next_frame: view.first_frame, pauses: Vec::new() });
         }
         let Some(drive) = &mut self.drive else { return };
         // Of frames between two windows only the number is known.
@@ -59,21 +61,21 @@ impl Pauses {
             }
         }
         drive.latest = drive.latest.max(end);
-        // No silence is longer.
-        let first = drive.latest - LONGEST_GAP_SECONDS;
+        // No silence that ends in this window or a later one began before.
+        let first = begin - LONGEST_GAP_SECONDS;
         drive.pauses.retain(|pause| pause.end > first);
     }
 
-    /// Seconds without pauses of a silence of `seconds` up to the time `end` in the last window.
+    /// Seconds without pauses of a silence of `seconds` up to the time `end` in the last window, from the first known frame on.
     pub fn without_pauses(&self, seconds: f32, end: f64) -> f32 {
         let Some(drive) = self.drive.as_ref().filter(|_| f64::from(seconds) > LONGEST_STEP_SECONDS) else {
             return seconds;
         };
-        let begin = end - f64::from(seconds);
+        let begin = (end - f64::from(seconds)).max(drive.begin);
         // Times of a frame differ by rounding from one window to another, and pauses are longer than a second.
         let half = LONGEST_STEP_SECONDS / 2.0;
         let within = |pause: &&Pause| begin < pause.end - half && pause.end - half < end;
         let paused: f64 = drive.pauses.iter().filter(within).map(|pause| pause.seconds).sum();
-        (f64::from(seconds) - paused).max(0.0) as f32
+        if paused == 0.0 && begin > drive.begin { seconds } else { (end - begin - paused).max(0.0) as f32 }
     }
 }

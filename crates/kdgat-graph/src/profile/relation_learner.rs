@@ -434,9 +434,7 @@ mod tests {
     }
 
     fn learner(columns: &Columns, graphs: impl Iterator<Item = usize>) -> ProfileLearner {
-        let mut learner = ProfileLearner::default();
-        graphs.for_each(|graph| learner.add(&columns.graph(graph)));
-        learner
+        ProfileLearner::of(graphs.map(|graph| columns.graph(graph)))
     }
 
     fn profile(steps: usize) -> CarProfile {

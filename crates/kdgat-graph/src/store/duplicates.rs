@@ -17,7 +17,7 @@ use super::parallel::in_parallel;
 use super::shard::Shard;
 use super::traceless::{contains, push};
 use crate::moments::Moments;
-use crate::profile::{FOLDS, ProfileLearner, fold_of};
+use crate::profile::{FOLDS, Pauses, ProfileLearner, fold_of};
 use crate::{CarProfile, EDGE_FEATURES, EdgeScaling, FeatureSet, GraphView, NodeScaling, Split, StoreError};
 
 /// Graphs that are in two splits.
@@ -78,16 +78,26 @@ struct Trained {
     moments: Option<[Moments; 2]>,
     /// What the windows of each fold teach about the car.
     profile: Option<[ProfileLearner; FOLDS]>,
+    /// Pauses of the drive that is being read.
+    pauses: Pauses,
 }
 
 impl Trained {
     fn new(features: FeatureSet) -> Self {
         let moments = || [Moments::new(features.node_features()), Moments::new(EDGE_FEATURES)];
         let profile = features.needs_history().then(|| std::array::from_fn(|_| ProfileLearner::default()));
-        Self { ids: IdSet::default(), moments: (features == FeatureSet::Rich).then(moments), profile }
+        let moments = (features == FeatureSet::Rich).then(moments);
+        Self { ids: IdSet::default(), moments, profile, pauses: Pauses::default() }
     }
 
-    /// Adds a training window; the profile learns only from windows of a `fold`.
+    /// Takes the next window of the shard, whether it is for training or not.
+    fn pass(&mut self, view: &GraphView<'_>) {
+        if self.profile.is_some() {
+            self.pauses.push(view);
+        }
+    }
+
+    /// Adds a training window that was [passed](Self::pass); the profile learns only from windows of a `fold`.
     fn add(&mut self, view: &GraphView<'_>, fold: Option<usize>) {
         let attack_free = view.can_ids.iter().zip(view.attack_free).filter(|&(_, &flag)| flag == 1);
         self.ids.extend(attack_free.map(|(&id, _)| id));
@@ -96,7 +106,7 @@ impl Trained {
             edges.add_rows(view.edge_features);
         }
         if let (Some(folds), Some(fold)) = (&mut self.profile, fold.filter(|_| !view.attack)) {
-            folds[fold].add(view);
+            folds[fold].add(view, &self.pauses);
         }
     }
 
@@ -166,13 +176,14 @@ impl Graphs<'_> {
         let mut shards = OpenShards { graphs: self, open: Vec::new() };
         let mut profiles = Vec::new();
         for (log, file) in self.files.iter().enumerate().filter(|(_, file)| trains(file)).step_by(every) {
-            let mut learner = ProfileLearner::default();
+            let (mut learner, mut pauses) = (ProfileLearner::default(), Pauses::default());
             let (mut begin, mut seconds) = (None, 0.0);
             for graph in file.first_graph..file.first_graph + file.graphs {
                 shards.with(graph, |view| {
                     let teaches = !view.attack && file.split.of(graph - file.first_graph) == Some(Split::Train);
+                    pauses.push(view);
                     if teaches {
-                        learner.add(view);
+                        learner.add(view, &pauses);
                         seconds = view.start_time - *begin.get_or_insert(view.start_time);
                     }
                 })?;
@@ -202,6 +213,7 @@ impl Graphs<'_> {
         for position in 0..self.shards[index].graphs {
             let view = shard.graph(position as usize)?;
             let graph = self.shards[index].first_graph + position;
+            trained.pass(&view);
             if keep(graph, &view) && self.split_of(&view, graph) == Some(Split::Train) {
                 let file = &self.files[view.file as usize];
                 let teaches = file.role == Role::TrainAttackFree || !has_attack_free;
