@@ -107,6 +107,49 @@ fn categories_and_classes_of_both_are_one() {
     assert!(error.contains("test graphs of their own"), "{error}");
 }
 
+#[test]
+fn graphs_made_in_another_way_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let [data, test] = ["data", "test"].map(|name| folder.path().join(name));
+    let graphs = ("graphs.csv", "graph_id,y\na,yes\nb,no\n");
+    let refused = |files: &[(&str, &str)], [own, other]: [&str; 2], expected: [&str; 2]| {
+        tables(&data, &[files, &[("kdgat-graphs.toml", own)]].concat());
+        tables(&test, &[files, &[("kdgat-graphs.toml", own)]].concat());
+        joined(&data, &test).unwrap();
+        tables(&test, &[("kdgat-graphs.toml", other)]);
+        let error = joined(&data, &test).unwrap_err();
+        assert!(expected.iter().all(|text| error.contains(text)), "{error} lacks {expected:?}");
+    };
+    let listed = [graphs, ("nodes.csv", NODES), ("edges.csv", EDGES)];
+    refused(&listed, ["", "directed = false\n"], ["with listed edges, each in both directions,", "with listed edges;"]);
+    // Who lists both directions has the same graphs.
+    tables(&data, &[("edges.csv", &format!("{EDGES}a,2,1,near\n"))]);
+    joined(&data, &test).unwrap();
+
+    fs::remove_dir_all(&data).unwrap();
+    fs::remove_dir_all(&test).unwrap();
+    let nodes = "graph_id,node_id,c_one,c_two,pos_x,pos_y,pos_z\na,1,C,N,0,0,0\na,2,N,N,1,0,0\na,3,C,C,3,0,0\nb,1,N,C,0,0,0\nb,2,C,N,0,1,0\nb,3,C,N,0,5,0\n";
+    let points = [graphs, ("nodes.csv", nodes)];
+    let kinds = "kinds = \"c_one\"\n";
+    let with = |settings: &str| format!("{kinds}{settings}");
+    refused(&points, [&with("knn = 1\n"), &with("knn = 2\n")], ["to the 1 nearest nodes", "to the 2 nearest nodes"]);
+    let other_kinds = "kinds = \"c_two\"\nknn = 1\n";
+    refused(&points, [&with("knn = 1\n"), other_kinds], ["kinds by c_one", "kinds by c_two"]);
+
+    let tree = "1 3 0 0 0 1 -1\n2 3 1 0 0 1 1\n3 3 2 0 0 1 2\n4 3 3 0 0 1 3\n";
+    let trees = |root: &Path, settings: &str| {
+        for class in ["thin", "thick"] {
+            tables(&root.join(class), &[("1.swc", tree)]);
+        }
+        tables(root, &[("kdgat-graphs.toml", settings)]);
+    };
+    let [data, test] = ["trees", "thinned"].map(|name| folder.path().join(name));
+    trees(&data, "");
+    trees(&test, "resample = 2\n");
+    let error = joined(&data, &test).unwrap_err();
+    assert!(error.contains("1 in 2 points between branches"), "{error}");
+}
+
 /// A model is trained on one place and scored on the other; without the test data, its test graphs are unknown.
 #[test]
 fn a_model_is_scored_on_separate_test_data() {

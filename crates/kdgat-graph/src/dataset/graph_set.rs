@@ -64,7 +64,7 @@ pub struct GraphSet {
     pub position_hashes: Option<Vec<u64>>,
     /// True if the source lists edges; false if they were made from positions, or there are none.
     pub lists_edges: bool,
-    /// How the graphs were made from the source, such as "edges within 5, as 16 Gaussians": graphs made in another way mean something else.
+    /// The making of the graphs from the source, such as "edges within 5, as 16 Gaussians": graphs made in another way mean something else.
     pub made: String,
 }
 
@@ -208,6 +208,8 @@ impl PlacedGraphs {
 
 /// [`GraphSet::made`] of edges that the source lists.
 pub(super) const LISTED: &str = "listed edges";
+/// The end of [`GraphSet::made`] of listed edges to which the reverse of each was added.
+pub(super) const BOTH_WAYS: &str = ", each in both directions";
 
 /// An edge of a source, in the numbering of its graph.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::error::DatasetError;
-use super::graph_set::{GraphSet, LeftOut};
+use super::graph_set::{BOTH_WAYS, GraphSet, LeftOut};
 use super::schema::{Feature, Kinds, Schema, SpaceSchema, Target, Task, numbered};
 use super::space_set::SpaceSet;
 use super::{read, source_digest};
@@ -164,7 +164,12 @@ impl Join<'_> {
         self.expect_equal("the targets", [own, other].map(|schema| names(&schema.targets)))?;
         let edges = |set: &GraphSet| if set.lists_edges { "listed" } else { "made or absent" }.to_owned();
         self.expect_equal("edges that are", [training, test].map(edges))?;
-        self.expect_equal("", [training, test].map(|set| set.made.clone()))?;
+        let mut made = [training, test].map(|set| set.made.clone());
+        // A source may list both directions of each edge itself.
+        if made[0] != made[1] && training.is_undirected() && test.is_undirected() {
+            made = made.map(|text| text.replace(BOTH_WAYS, ""));
+        }
+        self.expect_equal("", made)?;
         let features = |features: &[Feature]| {
             let kind = |feature: &Feature| if feature.values.is_some() { " (categories)" } else { "" };
             let texts: Vec<String> =
@@ -230,7 +235,7 @@ impl Join<'_> {
         Ok(Some(SpaceSchema {
             kinds,
             forces: own.forces,
-            // As the making of the graphs says.
+            // Equal in both: the making of the graphs was compared.
             rooted: own.rooted,
             periodic: own.periodic || other.periodic,
             length_unit: unit(&own.length_unit, &other.length_unit),

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use super::error::{DatasetError, Origin, Place};
 use super::feature_rows::{Cells, Column, Rows};
-use super::graph_set::{Edges, GraphSet, LISTED, RawEdge, SortedEdges, expect_few_nodes};
+use super::graph_set::{BOTH_WAYS, Edges, GraphSet, LISTED, RawEdge, SortedEdges, expect_few_nodes};
 use super::nearest_points::NearestEdges;
 use super::node_places::{NodePlaces, POSITION, PlaceReader};
 use super::node_target_table::{NodeTargetReader, NodeTargets};
@@ -506,7 +506,7 @@ fn listed_edges(files: &SourceFiles, graphs: &Graphs, nodes: &Nodes, directed: b
         targets: sorted.targets,
         left_out: sorted.left_out,
         are_listed: true,
-        made: LISTED.to_owned(),
+        made: if directed { LISTED.to_owned() } else { format!("{LISTED}{BOTH_WAYS}") },
         notes: table.notes().to_vec(),
     })
 }
