@@ -446,6 +446,9 @@ fn a_task_of_two_processes_has_the_losses_of_one() {
     assert!((one - two).abs() <= 1e-5 * one.abs(), "{one} {two}");
     let log = std::fs::read_to_string(tasks(&workplace, "two", "student")[0].join("run/log.txt")).unwrap();
     assert!(log.contains("2 processes"), "{log}");
+    // A job of Slurm has a core for each process.
+    let script = workplace.success(&sweep(&["--executor", "slurm", "--output", "jobs", "--dry-run"]));
+    assert!(script.contains("#SBATCH --cpus-per-task=2\n") && script.contains("--threads 2 "), "{script}");
     std::fs::write(&file, format!("{text}processes = 3\n")).unwrap();
     let said = workplace.refused(&sweep(&["--output", "none"]));
     assert!(

@@ -14,7 +14,7 @@ use crate::SweepError;
 use crate::early::EarlyStopping;
 use crate::state::table::COLUMNS;
 use kdgat_config::{self, Config, Sources, nearest};
-use kdgat_train::memory::limits::PROCESS_BYTES;
+use kdgat_train::memory::limits::LEAST_PROCESS_BYTES;
 
 /// Sources of configuration besides the sweep file.
 #[derive(Clone, Debug, Default)]
@@ -123,7 +123,7 @@ fn step_problems(file: &SweepFile) -> Vec<String> {
             let processes = step.processes;
             problems.push(format!("step `{name}`: processes = {processes} must be from 1 to {MOST_PROCESSES}"));
         }
-        let needed = u64::from(step.processes) * (PROCESS_BYTES + PROCESS_BYTES / 4);
+        let needed = u64::from(step.processes) * LEAST_PROCESS_BYTES;
         if step.processes > 1 && file.resources.memory_per_trial.0 < needed {
             problems.push(format!(
                 "step `{name}`: {} processes need at least {} MiB, and [resources] memory_per_trial is {} MiB; raise it",

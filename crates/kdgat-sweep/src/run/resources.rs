@@ -8,7 +8,7 @@ use super::attempt::Grant;
 use crate::SweepError;
 use crate::plan::Plan;
 use kdgat_config::DeviceChoice;
-use kdgat_train::memory::limits::{PROCESS_BYTES, host_limit};
+use kdgat_train::memory::limits::{LEAST_PROCESS_BYTES, PROCESS_BYTES, host_limit};
 
 /// Slots for concurrent tasks.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,15 +47,15 @@ pub fn slots(plan: &Plan, wish: &Wish) -> Result<Slots, SweepError> {
 
 fn divide(plan: &Plan, wish: &Wish, gpus: &[Gpu], cores: usize, memory: u64) -> Result<Slots, SweepError> {
     let resources = &plan.resources;
-    let needed = resources.memory_per_trial.0.max(PROCESS_BYTES + PROCESS_BYTES / 4);
+    let needed = resources.memory_per_trial.0.max(LEAST_PROCESS_BYTES);
     if wish.jobs == Some(0) {
         return Err(SweepError::Usage("--jobs 0 runs nothing; use 1 or more".to_owned()));
     }
-    if memory < PROCESS_BYTES + PROCESS_BYTES / 4 {
+    if memory < LEAST_PROCESS_BYTES {
         return Err(SweepError::Usage(format!(
             "{} MiB of memory are not enough for one trial, which needs at least {} MiB; raise --memory",
             memory >> 20,
-            (PROCESS_BYTES + PROCESS_BYTES / 4) >> 20
+            LEAST_PROCESS_BYTES >> 20
         )));
     }
     let per_gpu = resources.trials_per_gpu.max(1);

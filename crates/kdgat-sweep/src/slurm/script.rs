@@ -24,12 +24,14 @@ pub fn script(
     let program = text_of_path(program)?;
     let settings = &plan.slurm;
     let step = tasks.first().map_or("", |task| task.step.as_str());
+    // Each process of a task has a core at least.
+    let cpus = tasks.iter().map(|task| task.processes as usize).max().unwrap_or(1).max(settings.cpus);
     let at_once = if settings.at_once > 0 { format!("%{}", settings.at_once) } else { String::new() };
     let log = format!("{}/slurm/{step}-%A_%a.log", pattern(folder.path())?);
     let mut directives = vec![
         format!("--job-name=kdgat-{}-{step}", plain(&plan.name)),
         format!("--array=0-{}{at_once}", tasks.len().saturating_sub(1)),
-        format!("--cpus-per-task={}", settings.cpus),
+        format!("--cpus-per-task={cpus}"),
         format!("--mem={}M", settings.asked_mebibytes(granted)),
         format!("--time={}", settings.time),
         format!("--signal=B:USR1@{}", settings.signal_seconds),
@@ -63,7 +65,6 @@ tasks=(
         ")\n{program} sweep work {folder} \"${{tasks[$SLURM_ARRAY_TASK_ID]}}\" --threads {cpus} --memory {granted}B &\n",
         program = quoted(program),
         folder = quoted(text_of_path(folder.path())?),
-        cpus = settings.cpus,
     );
     text += &format!(
         r#"task=$!
