@@ -42,7 +42,7 @@ pub struct LaunchArgs {
 
 /// Starts the processes and waits for them.
 pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
-    expect_training(&args.command)?;
+    expect_together(&args.command)?;
     let folder = Folder::new()?;
     let signals = listen(&folder.0)?;
     let port = match args.port {
@@ -86,7 +86,7 @@ pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
 }
 
 /// Refuses commands that would run several times instead of together.
-fn expect_training(command: &[OsString]) -> Result<(), UsageError> {
+fn expect_together(command: &[OsString]) -> Result<(), UsageError> {
     let name = command.first().and_then(|name| name.to_str()).unwrap_or_default();
     if !TOGETHER.contains(&name) {
         return Err(UsageError(format!(

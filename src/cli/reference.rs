@@ -38,7 +38,7 @@ Results go to standard output, progress and warnings to standard error. The exit
 The jobs of a sweep end with the same codes: 75 is what sysexits.h calls a temporary failure, which job scripts and service managers can
 restart; 76 is its neighbour, to be restarted with more memory. A signal ends commands that have nothing to save (`evaluate`, `export`,
 `report`, ...), which a shell shows as 130, or 143 for SIGTERM. `calibrate` and `detect` finish with the frames they have read, with 0. If the
-system kills a process for memory, a shell shows 137.
+system kills a process for memory, a shell shows 137, and so does `kdgat launch` for one of its processes.
 ";
 
 /// Runs `kdgat commands`: prints the reference.

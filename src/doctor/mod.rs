@@ -1,7 +1,7 @@
 //! Report on this machine: libtorch, CUDA, GPUs, memory, copy rates and the overlap of copies with computation; in several processes, how they meet and
 //! how fast they exchange.
 //!
-//! Anything missing is reported with its reason; nothing here is an error of the program.
+//! Anything missing is reported with its reason; processes that do not meet are the only error.
 
 mod copies;
 mod exchange;
