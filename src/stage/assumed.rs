@@ -1,13 +1,14 @@
 //! Networks that a plan assumes: those of a training without data, and teachers of the presets where none is trained yet.
 
 use super::StageError;
+use super::autoencoder::vgae_of;
+use super::classifier::gat_of;
 use super::{graphs, setup, teacher, training};
 use crate::config::{self, Config, Convolution, ModelKind, RadialBasisChoice, Sources};
 use crate::graph::{CarProfile, EdgeScaling, FeatureSet, Level, NodeScaling};
 use crate::nn::sgmp::PathConfig;
 use crate::nn::{
-    Architecture, GatConfig, GnnConfig, GnnKind, InputConfig, NodeGnnConfig, NodeGnnKind, RadialBasis, SpaceConfig,
-    TargetScale, VgaeConfig,
+    Architecture, GnnConfig, GnnKind, InputConfig, NodeGnnConfig, NodeGnnKind, RadialBasis, SpaceConfig, TargetScale,
 };
 
 /// Number of CAN IDs assumed without a dataset.
@@ -20,11 +21,24 @@ const ASSUMED_KINDS: i64 = 101;
 /// Neighbours of a node, by which sums of representations are scaled: no memory depends on it.
 const ASSUMED_NEIGHBOURS: f64 = 12.0;
 
-/// The configured model of the presets `names`.
-fn preset(names: [&str; 2], one_graph: bool) -> Result<config::ModelConfig, StageError> {
+/// The configuration with the model of the presets `names`.
+fn with_preset(config: &Config, names: [&str; 2], one_graph: bool) -> Result<Config, StageError> {
     let presets = names.map(str::to_owned).to_vec();
     let preset = config::load(&Sources { presets, one_graph, ..Sources::default() });
-    Ok(preset.map_err(|error| StageError::Input(error.to_string()))?.config.model)
+    let preset = preset.map_err(|error| StageError::Input(error.to_string()))?.config;
+    let mut found = Config { model: preset.model, ..config.clone() };
+    // The widths of representations.
+    found.graphs.irreps = preset.graphs.irreps;
+    Ok(found)
+}
+
+/// The model whose preset has the teacher of a graph network: that of the command which `kdgat train` names for a missing one.
+pub fn graph_teacher(model: ModelKind) -> ModelKind {
+    match model {
+        ModelKind::Irreps | ModelKind::Sgmp => model,
+        model if model.is_in_space() => ModelKind::PaiNN,
+        _ => ModelKind::Gin,
+    }
 }
 
 /// The teacher's networks: the one given by path, else that of the presets, and the further ones; none without distillation.
@@ -38,9 +52,12 @@ pub fn teachers(config: &Config) -> Result<Vec<Architecture>, StageError> {
     let first = match &config.distillation.teacher_path {
         Some(path) => teacher::open(path)?.architecture,
         None => {
-            let mut teacher = config.clone();
-            teacher.model = preset([config.model.model.as_str(), "teacher"], false)?;
-            network(&teacher)?
+            let model = match config.model.model {
+                // Without data, these are networks for CAN windows.
+                ModelKind::Vgae | ModelKind::Gat => config.model.model,
+                model => graph_teacher(model),
+            };
+            network(&with_preset(config, [model.as_str(), "teacher"], false)?)?
         }
     };
     let further = config.distillation.more_teachers.iter().flat_map(|paths| &paths.0);
@@ -54,39 +71,34 @@ pub fn teachers(config: &Config) -> Result<Vec<Architecture>, StageError> {
 /// A student whose presets have no teacher.
 pub fn teacher_of(config: &Config, student: &Architecture, edge_features: i64) -> Result<Architecture, StageError> {
     let model = match student {
-        // What `kdgat train` names as the command for a missing teacher.
-        Architecture::Graph(config) if config.kind.is_in_space() => preset(["painn", "teacher"], false)?,
-        Architecture::Graph(config) if config.kind == GnnKind::Sgmp => preset(["sgmp", "teacher"], false)?,
-        Architecture::Graph(_) => preset(["gin", "teacher"], false)?,
-        _ => preset([config.model.model.as_str(), "teacher"], false)?,
+        Architecture::Graph(_) => graph_teacher(config.model.model),
+        _ => config.model.model,
     };
-    let hidden = model.hidden.first().copied().unwrap_or(0) as i64;
-    let layers = model.layers as i64;
-    Ok(match student {
-        Architecture::Graph(student) => Architecture::Graph(GnnConfig {
-            kind: match student.kind {
-                GnnKind::SchNet | GnnKind::PaiNN | GnnKind::Irreps => GnnKind::PaiNN,
-                GnnKind::Sgmp => GnnKind::Sgmp,
-                _ => GnnKind::Gin,
-            },
-            edge_features: if student.kind.is_in_space() || student.kind == GnnKind::Sgmp { 0 } else { edge_features },
-            hidden,
-            layers,
-            heads: 1,
-            dropout: model.dropout,
-            embedding_columns: 0,
-            ..student.clone()
-        }),
-        Architecture::GraphVgae(student) => {
+    let teacher = with_preset(config, [model.as_str(), "teacher"], false)?;
+    let hidden = teacher.model.hidden.first().copied().unwrap_or(0) as i64;
+    let layers = teacher.model.layers as i64;
+    Ok(match (student, graphs::kind_of(model)) {
+        (Architecture::Graph(student), Some(kind)) => {
+            let irreps = student.space.as_ref().and_then(|space| space.irreps.as_ref());
+            let irreps = irreps.map(|irreps| graphs::configured_irreps(&teacher, irreps.neighbours)).transpose()?;
+            Architecture::Graph(GnnConfig {
+                kind,
+                edge_features: if kind == GnnKind::Gin { edge_features } else { 0 },
+                hidden: irreps.as_ref().map_or(hidden, |irreps| irreps.irreps.count() as i64),
+                layers,
+                heads: 1,
+                dropout: teacher.model.dropout,
+                embedding_columns: 0,
+                space: student.space.clone().map(|space| SpaceConfig { irreps, ..space }),
+                ..student.clone()
+            })
+        }
+        (Architecture::GraphVgae(student), _) => {
             let mut teacher = student.clone();
             (teacher.encoder.hidden, teacher.encoder.layers) = (hidden, layers);
             Architecture::GraphVgae(teacher)
         }
-        _ => {
-            let mut teacher = config.clone();
-            teacher.model = model;
-            network(&teacher)?
-        }
+        _ => network(&teacher)?,
     })
 }
 
@@ -100,7 +112,7 @@ pub fn node_teacher(config: &Config, student: &NodeGnnConfig) -> Result<NodeGnnC
     {
         return Ok(found);
     }
-    let model = preset(["sage", "teacher"], true)?;
+    let model = with_preset(config, ["sage", "teacher"], true)?.model;
     let hidden = model.hidden.first().copied().unwrap_or(0) as i64;
     Ok(NodeGnnConfig::new(NodeGnnKind::Sage, [student.node_features, hidden, model.layers as i64, student.outputs]))
 }
@@ -124,40 +136,13 @@ pub fn no_plan_of_agents() -> StageError {
 /// # Errors
 /// A model that has no graphs to plan for.
 pub fn network(config: &Config) -> Result<Architecture, StageError> {
-    let model = &config.model;
-    let edge_scaling = (model.conv == Convolution::GatV2).then(EdgeScaling::identity);
-    Ok(match model.model {
-        ModelKind::Vgae => Architecture::Vgae(VgaeConfig {
-            hidden: model.hidden.iter().map(|&width| width as i64).collect(),
-            latent: model.latent as i64,
-            heads: model.heads as i64,
-            embedding: model.embedding as i64,
-            vocabulary_size: ASSUMED_IDS,
-            dropout: model.dropout,
-            edge_scaling,
-            input: assumed_input(config),
-        }),
-        ModelKind::Gat => Architecture::Gat(GatConfig {
-            hidden: model.hidden.first().copied().unwrap_or(0) as i64,
-            layers: model.layers as i64,
-            heads: model.heads as i64,
-            embedding: model.embedding as i64,
-            fc_layers: model.fc_layers as i64,
-            vocabulary_size: ASSUMED_IDS,
-            dropout: model.dropout,
-            edge_scaling,
-            input: assumed_input(config),
-        }),
-        ModelKind::Gin => assumed_graph_network(config, GnnKind::Gin)?,
-        ModelKind::Gcn => assumed_graph_network(config, GnnKind::Gcn)?,
-        ModelKind::Sage => assumed_graph_network(config, GnnKind::Sage)?,
-        ModelKind::Mlp => assumed_graph_network(config, GnnKind::Mlp)?,
-        ModelKind::SchNet => assumed_graph_network(config, GnnKind::SchNet)?,
-        ModelKind::PaiNN => assumed_graph_network(config, GnnKind::PaiNN)?,
-        ModelKind::Irreps => assumed_graph_network(config, GnnKind::Irreps)?,
-        ModelKind::Sgmp => assumed_graph_network(config, GnnKind::Sgmp)?,
-        ModelKind::Dqn => return Err(no_plan_of_agents()),
-        ModelKind::Appnp => {
+    let edge_scaling = (config.model.conv == Convolution::GatV2).then(EdgeScaling::identity);
+    Ok(match (config.model.model, graphs::kind_of(config.model.model)) {
+        (ModelKind::Vgae, _) => Architecture::Vgae(vgae_of(config, ASSUMED_IDS, edge_scaling, assumed_input(config))),
+        (ModelKind::Gat, _) => Architecture::Gat(gat_of(config, ASSUMED_IDS, edge_scaling, assumed_input(config))),
+        (ModelKind::Dqn, _) => return Err(no_plan_of_agents()),
+        (_, Some(kind)) => assumed_graph_network(config, kind)?,
+        (_, None) => {
             let text = "appnp is for the nodes of one large graph (--data, or --nodes with --columns); for many graphs use --preset gin,student \
                         or another model";
             return Err(StageError::Input(text.into()));
@@ -171,6 +156,8 @@ fn assumed_graph_network(config: &Config, kind: GnnKind) -> Result<Architecture,
     let options = &config.graphs;
     let irreps =
         (kind == GnnKind::Irreps).then(|| graphs::configured_irreps(config, ASSUMED_NEIGHBOURS)).transpose()?;
+    let width = config.model.hidden.first().copied().unwrap_or(0);
+    let hidden = irreps.as_ref().map_or(width, |irreps| irreps.irreps.count()) as i64;
     let space = kind.is_in_space().then_some(SpaceConfig {
         cutoff: options.cutoff,
         kinds: ASSUMED_KINDS,
@@ -188,7 +175,7 @@ fn assumed_graph_network(config: &Config, kind: GnnKind) -> Result<Architecture,
         kind,
         node_features: if space.is_some() { 0 } else { ASSUMED_FEATURES },
         edge_features: 0,
-        hidden: config.model.hidden.first().copied().unwrap_or(0) as i64,
+        hidden,
         layers: config.model.layers as i64,
         heads: 1,
         outputs: if space.is_some() { 1 } else { ASSUMED_OUTPUTS },

@@ -12,8 +12,8 @@ use crate::config::{Config, Stage};
 use crate::distill::hints::Hints;
 use crate::distill::losses::Projection;
 use crate::distill::objective::{TeacherLink, Translation, VgaeDistillation, VgaeObjective};
-use crate::graph::Split;
-use crate::nn::{Architecture, FreshParameters, Scope, Vgae, VgaeConfig, vgae};
+use crate::graph::{EdgeScaling, Split};
+use crate::nn::{Architecture, FreshParameters, InputConfig, Scope, Vgae, VgaeConfig, vgae};
 use crate::train::trainable::Trainable;
 
 /// A VGAE of CAN windows.
@@ -122,17 +122,28 @@ fn no_training_graph(data: &Data) -> StageError {
 
 /// The configured VGAE for this dataset.
 pub(super) fn vgae_config(config: &Config, data: &Data) -> Result<VgaeConfig, StageError> {
+    let vocabulary_size = data.store.vocabulary().len() as i64;
+    Ok(vgae_of(config, vocabulary_size, training::edge_scaling(config, data)?, training::input(config, data)))
+}
+
+/// The configured VGAE for data of this vocabulary.
+pub(super) fn vgae_of(
+    config: &Config,
+    vocabulary_size: i64,
+    edge_scaling: Option<EdgeScaling>,
+    input: InputConfig,
+) -> VgaeConfig {
     let model = &config.model;
-    Ok(VgaeConfig {
+    VgaeConfig {
         hidden: model.hidden.iter().map(|&width| width as i64).collect(),
         latent: model.latent as i64,
         heads: model.heads as i64,
         embedding: model.embedding as i64,
-        vocabulary_size: data.store.vocabulary().len() as i64,
+        vocabulary_size,
         dropout: model.dropout,
-        edge_scaling: training::edge_scaling(config, data)?,
-        input: training::input(config, data),
-    })
+        edge_scaling,
+        input,
+    }
 }
 
 /// Builds the distillation loss: its weights, and the projection to the teacher's latent space if latents are compared.

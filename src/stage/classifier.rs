@@ -16,9 +16,9 @@ use crate::config::{Config, Stage, TaskLoss};
 use crate::curriculum::Scorer;
 use crate::distill::hints::Hints;
 use crate::distill::objective::{GatDistillation, GatObjective, TeacherLink};
-use crate::graph::Split;
+use crate::graph::{EdgeScaling, Split};
 use crate::nn::parameters::NamedTensor;
-use crate::nn::{Architecture, ClassLoss, FreshParameters, Gat, GatConfig, Scope};
+use crate::nn::{Architecture, ClassLoss, FreshParameters, Gat, GatConfig, InputConfig, Scope};
 use crate::train::trainable::Trainable;
 
 /// A classifier of CAN windows, with or without a curriculum.
@@ -151,19 +151,30 @@ pub(super) fn new_student(
 
 /// The configured GAT for this dataset.
 pub(super) fn gat_config(config: &Config, data: &Data) -> Result<GatConfig, StageError> {
+    let vocabulary_size = data.store.vocabulary().len() as i64;
+    Ok(gat_of(config, vocabulary_size, training::edge_scaling(config, data)?, training::input(config, data)))
+}
+
+/// The configured GAT for data of this vocabulary.
+pub(super) fn gat_of(
+    config: &Config,
+    vocabulary_size: i64,
+    edge_scaling: Option<EdgeScaling>,
+    input: InputConfig,
+) -> GatConfig {
     let model = &config.model;
-    Ok(GatConfig {
+    GatConfig {
         // The configuration check allows exactly one width.
         hidden: model.hidden.first().copied().unwrap_or(0) as i64,
         layers: model.layers as i64,
         heads: model.heads as i64,
         embedding: model.embedding as i64,
         fc_layers: model.fc_layers as i64,
-        vocabulary_size: data.store.vocabulary().len() as i64,
+        vocabulary_size,
         dropout: model.dropout,
-        edge_scaling: training::edge_scaling(config, data)?,
-        input: training::input(config, data),
-    })
+        edge_scaling,
+        input,
+    }
 }
 
 fn task_loss(config: &Config, data: &Data) -> Result<ClassLoss, StageError> {

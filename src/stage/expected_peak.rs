@@ -142,7 +142,7 @@ impl AlwaysBytes {
     }
 }
 
-/// Settings that a prediction can be repeated for without measuring again.
+/// The queues of a training, and the place of its targets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     pub queues: Queues,
@@ -270,7 +270,7 @@ impl<'a> Forecaster<'a> {
             let measured = of_places.map(|(&(epoch, batch), &sample)| MeasuredBatch { epoch, batch, sample });
             self.measured = measured.collect();
             if samples.len() == places.len() {
-                let found = self.training_peak(&self.settings)?;
+                let found = self.training_peak()?;
                 let place = (found.epoch, found.peak.batch);
                 if places.len() == most || places.contains(&place) {
                     return None;
@@ -283,13 +283,13 @@ impl<'a> Forecaster<'a> {
         Ok(())
     }
 
-    /// The expected peak with these settings; `None` if there is no batch.
-    pub fn expected(&self, settings: &Settings) -> Option<ExpectedPeak> {
-        let both = self.training_peak(settings).into_iter().chain(self.validation_peak(settings));
+    /// The expected peak; `None` if there is no batch.
+    pub fn expected(&self) -> Option<ExpectedPeak> {
+        let both = self.training_peak().into_iter().chain(self.validation_peak());
         both.max_by(|a, b| a.peak.bytes().total_cmp(&b.peak.bytes()))
     }
 
-    fn training_peak(&self, settings: &Settings) -> Option<ExpectedPeak> {
+    fn training_peak(&self) -> Option<ExpectedPeak> {
         let costs = Costs::of(&self.measured);
         let peaks = (0..self.epochs).filter_map(|epoch| {
             let batches = self.graphs.training(epoch);
@@ -301,20 +301,20 @@ impl<'a> Forecaster<'a> {
                 }
             };
             let bytes: Vec<BatchBytes> = batches.iter().enumerate().map(bytes_of).collect();
-            let peak = forecast::peak(&bytes, &self.pass(settings, epoch, 0))?;
+            let peak = forecast::peak(&bytes, &self.pass(epoch, 0))?;
             Some(self.found(peak, epoch, false, &batches))
         });
         peaks.reduce(|best, found| if found.peak.bytes() > best.peak.bytes() { found } else { best })
     }
 
     /// The peak of the validation after the first epoch: later ones have no visits.
-    fn validation_peak(&self, settings: &Settings) -> Option<ExpectedPeak> {
+    fn validation_peak(&self) -> Option<ExpectedPeak> {
         let sample = self.validation.as_ref()?;
         let batches = self.graphs.validation_batches();
         let costs = Costs::proportional(sample);
         let bytes: Vec<BatchBytes> = batches.iter().map(|batch| costs.at(self.sizes.shape(batch))).collect();
         let trained = self.graphs.training.len() as u64;
-        let pass = Pass { burst: 1, ..self.pass(settings, 0, trained) };
+        let pass = Pass { burst: 1, ..self.pass(0, trained) };
         Some(self.found(forecast::peak(&bytes, &pass)?, 0, true, &batches))
     }
 
@@ -324,8 +324,8 @@ impl<'a> Forecaster<'a> {
     }
 
     /// The circumstances of a training epoch, with targets of so many graphs already cached by the run.
-    fn pass(&self, settings: &Settings, epoch: u64, cached: u64) -> Pass {
-        let CachedTargets { place, record_bytes, filled, complete, .. } = settings.targets;
+    fn pass(&self, epoch: u64, cached: u64) -> Pass {
+        let CachedTargets { place, record_bytes, filled, complete, .. } = self.settings.targets;
         let has_teacher = self.has_teacher;
         let is_cached = complete || (epoch > 0 && place != CachePlace::Nowhere);
         let graphs = self.graphs;
@@ -341,8 +341,8 @@ impl<'a> Forecaster<'a> {
         let gate = (place != CachePlace::Nowhere && cached == 0).then_some(GATE);
         Pass {
             always,
-            waiting: settings.queues.waiting,
-            burst: if has_teacher && !is_cached { settings.queues.burst } else { 1 },
+            waiting: self.settings.queues.waiting,
+            burst: if has_teacher && !is_cached { self.settings.queues.burst } else { 1 },
             visits: (has_teacher && !is_cached).then_some(Visits {
                 copies: if self.half { 2.0 } else { 1.0 },
                 // Of batches that are cached in part, the others go through the teacher.
@@ -379,7 +379,7 @@ impl Costs {
         }
     }
 
-    /// In proportion to nodes and edges of one sample.
+    /// Costs in proportion to the nodes and edges of one sample.
     fn proportional(sample: &Sample) -> Self {
         let size = (sample.shape.nodes + sample.shape.edges).max(1.0);
         let of = |bytes: f64| Linear { fixed: 0.0, per_node: bytes / size, per_edge: bytes / size };

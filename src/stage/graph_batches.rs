@@ -54,7 +54,7 @@ pub fn prepare(
     let sizing = Sizing {
         config,
         has_teacher: !run.teachers.is_empty(),
-        can_checkpoint: matches!(architecture, Architecture::Vgae(_) | Architecture::Gat(_)),
+        can_checkpoint: architecture.can_checkpoint(),
         directory: &run.directory,
         decided: run.decided,
         console: &mut run.console,
@@ -120,7 +120,7 @@ fn expected_peak<'a>(
     let queues = Queues { burst: config.distillation.teacher_burst, waiting: waiting_batches(config, false) };
     let settings = Settings { queues, targets: CachedTargets::of(training.student.teacher()) };
     let expected = match Forecaster::measure(config, training, graphs, settings) {
-        Ok(forecaster) => forecaster.expected(&settings),
+        Ok(forecaster) => forecaster.expected(),
         Err(error) if memory::is_out_of_memory(&error) => {
             run.console.note(&format!("memory: the peak cannot be predicted: {error}"));
             None

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::StageError;
 use super::graph_autoencoder::expect_difficulty_model;
 use super::recorded_division::{RecordedSplit, expect_same_division};
 use super::setup::Data;
 use super::teacher::{FoundTeacher, ModelRole, Search, asked, data_flag, open};
-use crate::config::{Config, ModelKind};
+use super::{StageError, assumed};
+use crate::config::Config;
 use crate::distill::frozen::LoadedModel;
 use crate::graph::dataset::GraphSplit;
 use crate::nn::{Architecture, GnnConfig};
@@ -53,11 +53,7 @@ pub fn difficulty_model(
 
 /// The command that trains a teacher on the configured dataset of graphs and fold.
 fn graph_teacher_command(config: &Config) -> String {
-    let model = match config.model.model {
-        ModelKind::Irreps => "irreps",
-        model if model.is_in_space() => "painn",
-        _ => "gin",
-    };
+    let model = assumed::graph_teacher(config.model.model);
     format!("kdgat train --preset {model},teacher{}{}", data_flag(config), fold_flag(config))
 }
 

@@ -234,10 +234,20 @@ pub fn schema(store: &Store) -> Result<&Schema, StageError> {
     store.schema().ok_or_else(missing)
 }
 
-/// A model's name with its article.
-fn with_article(model: &str) -> String {
-    let article = if matches!(model, "sgmp" | "irreps") { "an" } else { "a" };
-    format!("{article} {model}")
+/// The kind of graph network of a model; `None` for models of other data.
+pub(super) fn kind_of(model: ModelKind) -> Option<GnnKind> {
+    Some(match model {
+        ModelKind::Gin => GnnKind::Gin,
+        ModelKind::Gcn => GnnKind::Gcn,
+        ModelKind::Sage => GnnKind::Sage,
+        ModelKind::Gat => GnnKind::Gat,
+        ModelKind::Mlp => GnnKind::Mlp,
+        ModelKind::SchNet => GnnKind::SchNet,
+        ModelKind::PaiNN => GnnKind::PaiNN,
+        ModelKind::Irreps => GnnKind::Irreps,
+        ModelKind::Sgmp => GnnKind::Sgmp,
+        ModelKind::Appnp | ModelKind::Vgae | ModelKind::Dqn => return None,
+    })
 }
 
 /// Refuses a network that reads edges for graphs in space of which none has any.
@@ -250,7 +260,7 @@ fn expect_edges(config: &Config, store: &Store, kind: GnnKind) -> Result<(), Sta
             "--data {}: the graphs have positions and no edges, which {} reads: set `cutoff` in kdgat-graphs.toml to make edges from the \
              positions, or list them in edges.csv",
             config.data.data.as_deref().unwrap_or(std::path::Path::new("")).display(),
-            with_article(kind.as_str())
+            config.model.model.with_article()
         ))),
     }
 }
@@ -287,22 +297,11 @@ pub(super) fn gnn_config(
             "a curriculum chooses graphs by a loss of theirs, and the targets are of nodes; drop --curriculum-start-share".into(),
         ));
     }
-    let kind = match model.model {
-        ModelKind::Gcn => GnnKind::Gcn,
-        ModelKind::Sage => GnnKind::Sage,
-        ModelKind::Gat => GnnKind::Gat,
-        ModelKind::Mlp => GnnKind::Mlp,
-        ModelKind::SchNet => GnnKind::SchNet,
-        ModelKind::PaiNN => GnnKind::PaiNN,
-        ModelKind::Irreps => GnnKind::Irreps,
-        ModelKind::Sgmp => GnnKind::Sgmp,
-        ModelKind::Appnp => {
-            return Err(StageError::Input(
-                "appnp classifies the nodes of one large graph, and the data are many graphs; use --preset gin,teacher or another model".into(),
-            ));
-        }
-        // The configuration check allows no other model.
-        ModelKind::Gin | ModelKind::Vgae | ModelKind::Dqn => GnnKind::Gin,
+    let Some(kind) = kind_of(model.model) else {
+        return Err(StageError::Input(format!(
+            "{} is not for the targets of many graphs; use --preset gin,teacher or another model",
+            model.model
+        )));
     };
     expect_edges(config, &data.store, kind)?;
     let (outputs, level, pooling, embedding_columns) = match head {
@@ -374,7 +373,7 @@ fn no_positions(config: &Config) -> StageError {
     StageError::Input(format!(
         "{} reads positions of nodes, and the data have none: name the columns of positions of tables (docs/graphs.md), or use another \
          model, such as --preset gin,teacher",
-        with_article(&config.model.model.to_string())
+        config.model.model.with_article()
     ))
 }
 
@@ -387,7 +386,7 @@ fn space_config(config: &Config, (data, split): (&Data, &GraphSplit), head: Head
     if let Some(reason) = &space.unfit {
         return Err(StageError::Input(format!(
             "{} cannot be trained on these positions: {reason}",
-            with_article(&model.to_string())
+            model.with_article()
         )));
     }
     let outputs = foreign::output_names(schema).len();

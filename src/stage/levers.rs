@@ -1,11 +1,11 @@
 //! Settings with which a training needs less memory, and what each of them saves: measured, or computed from what was measured.
 
-use super::StageError;
-use super::expected_peak::CachePlace;
-use super::measured::Networks;
+use super::measured::{Networks, Queues};
 use super::memory_plan::Planned;
+use super::sizing::CACHED_TARGETS;
+use super::{StageError, training};
 use crate::config::{Config, Precision, Residency};
-use crate::memory::budget::{BATCH_DATA, LOADER_QUEUE, MemoryBudget, TEACHER_WEIGHTS};
+use crate::memory::budget::{BATCH_DATA, GRADIENTS, LOADER_QUEUE, MemoryBudget, OPTIMIZER_STATES, TEACHER_WEIGHTS};
 use crate::nn::{Architecture, GnnKind, PretrainingConfig};
 
 /// Share of the peak that a setting must save to be named.
@@ -22,22 +22,19 @@ pub struct Lever {
 /// Changes of a training whose memory is measured again.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Variant {
-    /// Activations are recomputed in the backward pass.
+    /// True to recompute activations in the backward pass.
     pub recomputes: bool,
-    /// Activations in bf16.
+    /// True for activations in bf16.
     half: bool,
-    /// Layers of half the width.
+    /// True for layers of half the width.
     narrower: bool,
-    /// The teacher's weights are on the device during a visit only.
+    /// True to have the teacher's weights on the device during a visit only.
     offloads_teacher: bool,
-    /// Targets are cached on disk.
-    targets_on_disk: bool,
 }
 
 impl Variant {
-    /// Activations are recomputed in the backward pass, and nothing else is changed.
-    pub const RECOMPUTING: Self =
-        Self { recomputes: true, half: false, narrower: false, offloads_teacher: false, targets_on_disk: false };
+    /// The variant that recomputes activations and changes nothing else.
+    pub const RECOMPUTING: Self = Self { recomputes: true, half: false, narrower: false, offloads_teacher: false };
 
     /// The configuration and the networks with these changes.
     pub fn of(&self, config: &Config, networks: &Networks) -> (Config, Networks) {
@@ -52,11 +49,6 @@ impl Variant {
             networks.student = student;
         }
         (config, networks)
-    }
-
-    /// The place of cached targets, if the training chooses `planned`.
-    pub fn place(&self, planned: CachePlace) -> CachePlace {
-        if self.targets_on_disk { CachePlace::Disk } else { planned }
     }
 }
 
@@ -92,9 +84,16 @@ fn narrower(architecture: &Architecture) -> Option<(Architecture, String)> {
 impl Lever {
     /// The settings that need less memory than `budget` at batches of `wanted` graphs, those that save most first.
     ///
+    /// `recomputing` is the budget with activations that are recomputed, of a network that can.
+    ///
     /// # Errors
     /// A step that cannot be measured.
-    pub fn all(planned: &Planned, budget: &MemoryBudget, wanted: usize) -> Result<Vec<Self>, StageError> {
+    pub fn all(
+        planned: &Planned,
+        budget: &MemoryBudget,
+        recomputing: Option<&MemoryBudget>,
+        wanted: usize,
+    ) -> Result<Vec<Self>, StageError> {
         let peak = |budget: &MemoryBudget, graphs: usize| budget.peak_bytes(planned.worst.shape(graphs));
         let measured = |variant: Variant| Ok::<_, StageError>(peak(&planned.budget(&variant)?, wanted));
         let (config, student) = (&planned.config, &planned.networks.student);
@@ -103,7 +102,7 @@ impl Lever {
         if wanted > 1 {
             let smaller = wanted.div_ceil(2);
             // Gradients of the batches so far are kept beside those of the current one.
-            let gradients = budget.components.iter().find(|component| component.name == "gradients");
+            let gradients = budget.components.iter().find(|component| component.name == GRADIENTS);
             let kept = match config.training.accumulate_grad_batches {
                 1 => gradients.map_or(0.0, |component| component.bytes.fixed),
                 _ => 0.0,
@@ -112,18 +111,28 @@ impl Lever {
             let flags = format!("--batch-size {smaller} --accumulate-grad-batches {accumulated}");
             add("half of the batch, accumulated", flags, peak(budget, smaller) + kept);
         }
-        if matches!(student, Architecture::Vgae(_) | Architecture::Gat(_)) {
-            add("activations computed again", "--gradient-checkpointing true".into(), measured(Variant::RECOMPUTING)?);
+        if let Some(recomputing) = recomputing {
+            let flags = match config.memory.gradient_checkpointing {
+                true => "--gradient-checkpointing true, the default, where more graphs fit by it",
+                false => "--gradient-checkpointing true",
+            };
+            add("activations computed again", flags.into(), peak(recomputing, wanted));
         }
         if config.training.precision == Precision::Single {
             let variant = Variant { half: true, ..Variant::default() };
             add("mixed precision", "--precision bf16-mixed".into(), measured(variant)?);
         }
-        if let Some((_, flags)) = narrower(student) {
+        // Weights that a training begins with have one width.
+        if let Some((_, flags)) = narrower(student).filter(|_| config.training.init_from.is_none()) {
             add("half of the width", flags, measured(Variant { narrower: true, ..Variant::default() })?);
         }
         let has = |name: &str| budget.components.iter().any(|component| component.name == name);
-        let burst = config.distillation.teacher_burst;
+        let without = |name: &str| {
+            let mut budget = budget.clone();
+            budget.components.retain(|component| component.name != name);
+            budget
+        };
+        let Queues { burst, waiting } = planned.queues(config);
         if !planned.networks.teachers.is_empty() {
             if burst > 1 {
                 add("fewer batches a visit", "--teacher-burst 1".into(), peak(&budget.with_burst(burst, 1), wanted));
@@ -133,22 +142,18 @@ impl Lever {
                 add("weights of the teacher off the device", "--offload-teacher".into(), measured(variant)?);
             }
             if planned.caches_in_memory() {
-                let variant = Variant { targets_on_disk: true, ..Variant::default() };
-                add("targets on disk", "--teacher-cache disk".into(), measured(variant)?);
+                add("targets on disk", "--teacher-cache disk".into(), peak(&without(CACHED_TARGETS), wanted));
             }
         }
         if has(LOADER_QUEUE) && config.training.prefetch_batches > 1 && has(BATCH_DATA) {
             let mut shorter = budget.clone();
             let queue = shorter.components.iter_mut().filter(|component| component.name == LOADER_QUEUE);
-            let waiting = super::sizing::waiting_batches(config, false).max(1);
-            let workers = super::training::loader_workers(config, false);
-            queue.for_each(|component| component.bytes = component.bytes.times(workers as f64 / waiting as f64));
+            let least = training::loader_workers(config, planned.is_on_gpu()).min(waiting);
+            queue.for_each(|component| component.bytes = component.bytes.times(least as f64 / waiting.max(1) as f64));
             add("a shorter queue", "--prefetch-batches 1".into(), peak(&shorter, wanted));
         }
-        if has("optimiser states") && planned.is_on_gpu() && !config.memory.offload_optimizer {
-            let mut without = budget.clone();
-            without.components.retain(|component| component.name != "optimiser states");
-            add("Adam's states in host memory", "--offload-optimizer".into(), peak(&without, wanted));
+        if has(OPTIMIZER_STATES) && planned.is_on_gpu() && !config.memory.offload_optimizer {
+            add("Adam's states in host memory", "--offload-optimizer".into(), peak(&without(OPTIMIZER_STATES), wanted));
         }
         let most = (1.0 - WORTH_NAMING) * peak(budget, wanted);
         levers.retain(|lever| lever.bytes < most);

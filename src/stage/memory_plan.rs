@@ -8,7 +8,7 @@ use tch::Device;
 use super::autoencoder::WindowAutoencoder;
 use super::classifier::WindowClassifier;
 use super::epochs::{Epochs, Graphs};
-use super::expected_peak::{CachedTargets, Forecaster, Settings};
+use super::expected_peak::{CachePlace, CachedTargets, Forecaster, Settings};
 use super::graph_autoencoder::GraphAutoencoder;
 use super::graph_batches::counted_by;
 use super::graphs::{GraphNetwork, schema};
@@ -18,23 +18,24 @@ use super::plan_text::{Expected, GraphPlan, Row};
 use super::planned_batches::PlannedGraphs;
 use super::setup::{self, Data};
 use super::sizes::{Counted, Sizes};
-use super::sizing::{CACHED_TARGETS, limit_flag, planned_bytes, waiting_batches};
+use super::sizing::{self, CACHED_TARGETS, limit_flag, planned_bytes, waiting_batches};
 use super::workload::{TeacherSource, Workload};
 use super::{StageError, assumed, training};
 use crate::config::{self, AttentionChoice, Config, DataKind, DeviceChoice, ModelKind, Residency, Stage};
 use crate::distill::RegistryError;
 use crate::files;
 use crate::graph::{Loader, Shuffle, Store, Task};
-use crate::memory::budget::{LOADER_QUEUE, MemoryBudget, Moment, TEACHER_WEIGHTS, WorstBatches};
+use crate::memory::budget::{LOADER_QUEUE, MemoryBudget, Moment, OPTIMIZER_STATES, TEACHER_WEIGHTS, WorstBatches};
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
 use crate::nn::{Architecture, BatchNeeds, PretrainingConfig};
 use crate::torch::{allocator, device};
-use crate::train::fit::FitOptions;
 
 /// Memory of the CUDA driver and libtorch's kernels, in bytes.
 const CUDA_CONTEXT_BYTES: f64 = 450e6;
 /// Nodes and edges of the largest measured batch of made graphs: larger batches follow in proportion.
 const MEASURED_SIZE: usize = 4096;
+/// Most nodes and edges together of a made graph.
+const LARGEST_MADE: usize = 1 << 24;
 /// Made graphs that can be in a batch.
 const MADE_GRAPHS: usize = 256;
 
@@ -100,26 +101,31 @@ impl Planned {
     /// A training on the configured dataset.
     fn of_data(config: &Config) -> Result<Self, StageError> {
         let is_vgae = config.model.model == ModelKind::Vgae;
+        // Data are opened for a device that is here.
+        let mut opened = config.clone();
+        if matches!(config.training.device, DeviceChoice::Cuda(_)) && setup::device(config.training.device).is_err() {
+            opened.training.device = DeviceChoice::Cpu;
+        }
         match config.data_kind {
             DataKind::Graphs if is_vgae => {
-                let workload = GraphAutoencoder::open(config)?;
+                let workload = GraphAutoencoder::open(&opened)?;
                 let from = FromData { data: workload.data.clone(), stage: Stage::Autoencoder, task: Task::Regression };
                 Self::of_workload(config, workload, from)
             }
             DataKind::Windows if is_vgae => {
-                let workload = WindowAutoencoder::open(config)?;
+                let workload = WindowAutoencoder::open(&opened)?;
                 let from = FromData { data: workload.data.clone(), stage: Stage::Autoencoder, task: Task::Regression };
                 Self::of_workload(config, workload, from)
             }
             DataKind::Windows if config.model.model == ModelKind::Gat => {
-                let workload = WindowClassifier::open(config, Stage::Classifier)?;
+                let workload = WindowClassifier::open(&opened, Stage::Classifier)?;
                 let from =
                     FromData { data: workload.data.clone(), stage: Stage::Classifier, task: Task::Classification };
                 Self::of_workload(config, workload, from)
             }
             DataKind::Windows if config.model.model == ModelKind::Dqn => Err(assumed::no_plan_of_agents()),
             _ => {
-                let workload = GraphNetwork::open(config)?;
+                let workload = GraphNetwork::open(&opened)?;
                 let task = schema(&workload.data.store)?.task;
                 let from = FromData { data: workload.data.clone(), stage: Stage::Train, task };
                 Self::of_workload(config, workload, from)
@@ -195,7 +201,14 @@ impl Planned {
         let task = if is_regression { Task::Regression } else { Task::Classification };
         let networks = Networks { student, teachers: assumed::teachers(config)?, foreign: None, task };
         let wanted = training::batch_graphs(config, count).min(count).max(1);
-        let measured = (MEASURED_SIZE / (nodes + edges).max(1)).clamp(4, MADE_GRAPHS).min(wanted);
+        let of_graph = nodes.saturating_add(edges).max(1);
+        if of_graph > LARGEST_MADE {
+            return Err(StageError::Input(format!(
+                "--nodes {nodes} --edges {edges}: expected graphs of at most {LARGEST_MADE} nodes and edges together; for one large graph add --columns"
+            )));
+        }
+        let fewest = (LARGEST_MADE / of_graph).min(4);
+        let measured = (MEASURED_SIZE / of_graph).clamp(fewest, MADE_GRAPHS).min(wanted);
         let graphs = Graphs {
             training: (0..measured as u64).collect(),
             validation: Vec::new(),
@@ -293,9 +306,10 @@ impl Planned {
         !self.is_on_gpu() && self.targets.memory_bytes() > 0.0
     }
 
-    fn queues(&self, config: &Config) -> Queues {
+    /// Batches in memory at a time.
+    pub fn queues(&self, config: &Config) -> Queues {
         let burst = if self.networks.teachers.is_empty() { 1 } else { config.distillation.teacher_burst };
-        Queues { burst, waiting: waiting_batches(config, self.is_on_gpu()) }
+        sizing::queues(config, burst, &self.graphs, [self.count, self.graphs.validation.len()], self.is_on_gpu())
     }
 
     fn loaders(&self, config: &Config) -> [Loader; 2] {
@@ -321,10 +335,11 @@ impl Planned {
         let (config, networks) = variant.of(&self.config, &self.networks);
         let FreshTraining { mut student, mut trainable } = FreshTraining::new(&config, self.device, &networks)?;
         student.set_checkpointing(variant.recomputes);
-        let options = self.fit_options(&config);
+        let options = training::fit_options(&config, self.device);
         let [training, validation] = self.loaders(&config);
         let queues = self.queues(&config);
-        let mut measured = Measured::of(&mut *student, &mut trainable, [&training, &validation], &self.sizes, &options);
+        let loaders = [&training, &validation];
+        let mut measured = Measured::of(&mut *student, &mut trainable, loaders, &self.sizes, &options);
         let mut budget = measured.budget(&self.graphs.training, self.graphs.batch_graphs, None, queues)?;
         if self.for_absent_gpu {
             as_on_gpu(&mut budget, &config);
@@ -333,15 +348,10 @@ impl Planned {
         if self.is_on_gpu() && config.training.cuda_graphs == Some(true) {
             budget.record_steps();
         }
-        let targets = CachedTargets { place: variant.place(self.targets.place), ..self.targets };
-        if targets.memory_bytes() > 0.0 && !self.is_on_gpu() {
-            budget.add(CACHED_TARGETS, Moment::Always, targets.memory_bytes());
+        if self.caches_in_memory() {
+            budget.add(CACHED_TARGETS, Moment::Always, self.targets.memory_bytes());
         }
         Ok(budget)
-    }
-
-    fn fit_options(&self, config: &Config) -> FitOptions {
-        training::fit_options(config, self.device)
     }
 
     /// The memory limit of the training device.
@@ -365,26 +375,29 @@ impl Planned {
             false => planned_bytes(config, self.device, &limit),
         };
         let wanted = self.graphs.batch_graphs.min(self.count).max(1);
-        let can_recompute = matches!(self.networks.student, Architecture::Vgae(_) | Architecture::Gat(_));
+        let can_recompute = self.networks.student.can_checkpoint();
+        let recomputing = can_recompute.then(|| self.budget(&Variant::RECOMPUTING)).transpose()?;
         let mut budget = self.budget(&Variant::default())?;
         let mut fitting = budget.largest_batch(&self.worst, planned_bytes, wanted);
         let at = Row::new(format!("batches of {wanted} graphs"), budget.peak_bytes(self.worst.shape(wanted)));
-        let levers = Lever::all(&self, &budget, wanted)?;
+        let levers = Lever::all(&self, &budget, recomputing.as_ref(), wanted)?;
         let mut recomputes = false;
-        if can_recompute && config.memory.gradient_checkpointing && fitting.is_none_or(|graphs| graphs < wanted) {
+        let is_short = config.memory.gradient_checkpointing && fitting.is_none_or(|graphs| graphs < wanted);
+        if let Some(recomputing) = recomputing.filter(|_| is_short) {
             // As in a training: activations are recomputed if that allows more graphs.
-            let recomputing = self.budget(&Variant::RECOMPUTING)?;
             let graphs = recomputing.largest_batch(&self.worst, planned_bytes, wanted);
             if graphs > fitting {
                 (budget, fitting, recomputes) = (recomputing, graphs, true);
             }
         }
         let expected = match fitting {
-            Some(fitting) if !self.is_on_gpu() && self.knows_batches => self.expected(fitting)?,
+            Some(fitting) if !self.is_on_gpu() && self.knows_batches => self.expected(fitting, recomputes)?,
             _ => None,
         };
+        let limit_flag = limit_flag(self.is_on_gpu());
         let plan = GraphPlan {
             files: self.files()?,
+            disk_cache: (self.targets.place == CachePlace::Memory).then(|| self.targets.bytes()),
             what: self.what,
             expected,
             budget,
@@ -396,7 +409,7 @@ impl Planned {
             is_fixed: !config.training.optimize_batch_size,
             safety_factor: config.memory.safety_factor,
             planned_bytes,
-            limit_flag: limit_flag(self.device.is_cuda() || self.for_absent_gpu),
+            limit_flag,
             limit,
             at,
             levers,
@@ -405,8 +418,9 @@ impl Planned {
     }
 
     /// The expected peak of the run with so many graphs at a time.
-    fn expected(&self, fitting: usize) -> Result<Option<Expected>, StageError> {
-        let (config, mut graphs, mut options) = (&self.config, self.graphs.clone(), self.fit_options(&self.config));
+    fn expected(&self, fitting: usize, recomputes: bool) -> Result<Option<Expected>, StageError> {
+        let (config, mut graphs) = (&self.config, self.graphs.clone());
+        let mut options = training::fit_options(config, self.device);
         // As in a training: the batch is smaller, or it goes through the model in parts.
         if config.training.optimize_batch_size {
             graphs.batch_graphs = fitting;
@@ -414,11 +428,13 @@ impl Planned {
             options.micro_batch_graphs = Some(fitting);
         }
         let FreshTraining { mut student, mut trainable } = FreshTraining::new(config, self.device, &self.networks)?;
+        student.set_checkpointing(recomputes);
         let [training, validation] = self.loaders(config);
         let measured = Measured::of(&mut *student, &mut trainable, [&training, &validation], &self.sizes, &options);
-        let settings = Settings { queues: self.queues(config), targets: self.targets };
-        let forecaster = Forecaster::measure(config, measured, &graphs, settings)?;
-        let found = forecaster.expected(&settings);
+        let burst = if self.networks.teachers.is_empty() { 1 } else { config.distillation.teacher_burst };
+        let queues = Queues { burst, waiting: waiting_batches(config, false) };
+        let settings = Settings { queues, targets: self.targets };
+        let found = Forecaster::measure(config, measured, &graphs, settings)?.expected();
         Ok(found.map(|found| Expected::of(&found, options.max_epochs, self.counted.name())))
     }
 
@@ -434,11 +450,9 @@ impl Planned {
         }
         if of_teachers > 0.0 {
             files.push(Row::new("teacher", of_teachers));
-            let name = match self.targets.memory_bytes() > 0.0 || self.targets == CachedTargets::NONE {
-                true => "cached targets, with --teacher-cache disk",
-                false => "cached targets",
-            };
-            files.push(Row::new(name, self.targets.bytes()));
+            if self.targets.place == CachePlace::Disk {
+                files.push(Row::new("cached targets", self.targets.bytes()));
+            }
         }
         // The state has the weights and the optimiser's two values for each parameter.
         files.push(Row::new("best model and last state of a run", 4.0 * weight_bytes(&self.networks.student)?));
@@ -453,7 +467,7 @@ fn as_on_gpu(budget: &mut MemoryBudget, config: &Config) {
         // Batches wait in host memory, and so do weights between visits.
         LOADER_QUEUE => false,
         TEACHER_WEIGHTS => resident,
-        "optimiser states" => !config.memory.offload_optimizer,
+        OPTIMIZER_STATES => !config.memory.offload_optimizer,
         _ => true,
     });
     budget.add("CUDA context", Moment::Always, CUDA_CONTEXT_BYTES);

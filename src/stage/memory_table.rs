@@ -89,7 +89,7 @@ impl WindowBudgets {
     }
 }
 
-/// No machine has so many: the table is the same wherever it is made.
+/// A GPU that no machine has, so that the table is the same wherever it is made.
 const ABSENT_GPU: DeviceChoice = DeviceChoice::Cuda(usize::MAX);
 
 /// Recommendations for all GPU sizes, for CAN windows.
@@ -133,21 +133,11 @@ pub fn memory_table() -> Result<String, StageError> {
         "Steps are measured on the CPU, with the operations of a GPU; larger ones follow in proportion. Half of the memory is planned for.\n\n",
     );
     describe_windows(&mut text, &overlays()?);
-    for (presets, size, what) in [
-        (
-            ["painn,teacher", "painn,student"],
-            MOLECULE,
-            "structures of 20 nodes and 380 pairs of near nodes, with forces",
-        ),
-        (
-            ["schnet,teacher", "schnet,student"],
-            MOLECULE,
-            "structures of 20 nodes and 380 pairs of near nodes, with forces",
-        ),
-    ] {
-        let _ = writeln!(text, "\n{what}, without a teacher:\n{}", header("", GIGABYTES));
+    let what = "structures of 20 nodes and 380 pairs of near nodes, with forces, without a teacher";
+    for presets in [["painn,teacher", "painn,student"], ["schnet,teacher", "schnet,student"]] {
+        let _ = writeln!(text, "\n{what}:\n{}", header(GIGABYTES));
         for preset in presets {
-            describe_network(&mut text, preset, size)?;
+            describe_network(&mut text, preset)?;
         }
     }
     describe_paths(&mut text)?;
@@ -155,9 +145,9 @@ pub fn memory_table() -> Result<String, StageError> {
 }
 
 /// The names of memory sizes above their columns.
-fn header<const N: usize>(first: &str, gigabytes: [u64; N]) -> String {
+fn header<const N: usize>(gigabytes: [u64; N]) -> String {
     let sizes: String = gigabytes.iter().map(|gigabytes| format!(" {:>10}", format!("{gigabytes} GB"))).collect();
-    format!("{first:<58}{sizes}")
+    format!("{:<58}{sizes}", "")
 }
 
 fn row(text: &mut String, name: &str, values: impl IntoIterator<Item = usize>) {
@@ -167,7 +157,7 @@ fn row(text: &mut String, name: &str, values: impl IntoIterator<Item = usize>) {
 }
 
 fn describe_windows(text: &mut String, rows: &[OverlayRow]) {
-    let _ = writeln!(text, "CAN windows of 60 nodes and 160 edges, batch by preset:\n{}", header("", GPU_GIGABYTES));
+    let _ = writeln!(text, "CAN windows of 60 nodes and 160 edges, batch by preset:\n{}", header(GPU_GIGABYTES));
     for (index, preset) in WINDOW_PRESETS.iter().enumerate() {
         row(text, preset, rows.iter().map(|row| row.batches[index].1));
     }
@@ -203,12 +193,12 @@ fn extrapolated(at: [usize; 2], bytes: [f64; 2], target: f64, step: usize) -> us
     (most.max(0.0) as usize) / step * step
 }
 
-fn describe_network(text: &mut String, preset: &'static str, size: PlannedSize) -> Result<(), StageError> {
-    let (planned, budget) = measured(preset, size, ABSENT_GPU, None)?;
+fn describe_network(text: &mut String, preset: &'static str) -> Result<(), StageError> {
+    let (planned, budget) = measured(preset, MOLECULE, ABSENT_GPU, None)?;
     let (width, layers) = (planned.config.model.hidden[0], planned.config.model.layers);
-    let largest = |gigabytes| budget.largest_batch(&planned.worst, target(gigabytes), size.graphs).unwrap_or(0);
+    let largest = |gigabytes| budget.largest_batch(&planned.worst, target(gigabytes), MOLECULE.graphs).unwrap_or(0);
     row(text, &format!("{preset}: batch at width {width}"), GIGABYTES.map(largest));
-    let (_, wider) = measured(preset, size, ABSENT_GPU, Some([2 * width, layers]))?;
+    let (_, wider) = measured(preset, MOLECULE, ABSENT_GPU, Some([2 * width, layers]))?;
     let bytes = [&budget, &wider].map(|budget| budget.peak_bytes(planned.worst.shape(BATCH)));
     let widest = |gigabytes| extrapolated([width, 2 * width], bytes, target(gigabytes), 8);
     row(text, &format!("{preset}: width at batches of {BATCH}"), GIGABYTES.map(widest));
@@ -218,7 +208,7 @@ fn describe_network(text: &mut String, preset: &'static str, size: PlannedSize) 
     }
 }
 
-/// What settings save of the memory of batches of so many of the planned graphs, which are `batch` graphs of the table.
+/// Lists the savings of settings, of the memory of batches of `made` planned graphs, which are `batch` graphs of the table.
 fn describe_levers(
     text: &mut String,
     planned: &Planned,
@@ -228,7 +218,7 @@ fn describe_levers(
     let peak = budget.peak_bytes(planned.worst.shape(made));
     // Writing to a String cannot fail.
     let _ = writeln!(text, "  of the {} of batches of {batch}:", gibibytes(peak));
-    for Lever { name, flags, bytes } in Lever::all(planned, budget, made)? {
+    for Lever { name, flags, bytes } in Lever::all(planned, budget, None, made)? {
         let flags = if flags.starts_with("--batch-size") { "--accumulate-grad-batches 2" } else { &flags };
         let _ = writeln!(text, "    {name} ({flags}) saves {:.0} %", 100.0 * (1.0 - bytes / peak));
     }
@@ -240,7 +230,7 @@ fn describe_paths(text: &mut String) -> Result<(), StageError> {
     let _ = writeln!(
         text,
         "\ngraphs of 100 nodes with 38,800 paths of three edges, without a teacher:\n{}",
-        header("", GIGABYTES)
+        header(GIGABYTES)
     );
     let recipe: String =
         RECIPE.iter().map(|[batch, width, layers]| format!(" {:>10}", format!("{batch}/{width}/{layers}"))).collect();

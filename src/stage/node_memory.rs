@@ -7,10 +7,11 @@ use std::sync::Arc;
 use tch::Device;
 
 use super::measured::{FreshTraining, Measured, Networks, Queues, weight_bytes};
+use super::node_sizing::SeedBatches;
 use super::nodes::{array_bytes, consistency, node_gnn_config, samples_validation, whole_forward_bytes};
 use super::planned_batches::PlannedBatches;
 use super::sizes::Sizes;
-use super::sizing::{SeedBatches, waiting_batches};
+use super::sizing::waiting_batches;
 use super::{StageError, assumed, node_data, node_features, setup, training};
 use crate::config::{Config, FeaturesFrom};
 use crate::graph::{Loader, Task};
@@ -155,7 +156,7 @@ fn of_size(config: &Config, size: PlannedGraph) -> Result<Planned, StageError> {
     setup::prepare(config)?;
     let PlannedGraph { nodes, edges, columns, classes, labelled, half } = size;
     // Undirected edges are stored in both directions.
-    let edges = if config.nodes.undirected { 2 * edges } else { edges };
+    let edges = if config.nodes.undirected { edges.saturating_mul(2) } else { edges };
     let shape = NodeGraph {
         features: Features::Dense { columns, values: Vec::new().into() },
         task: NodeTask { classes },

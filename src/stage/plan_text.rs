@@ -89,6 +89,8 @@ pub struct GraphPlan {
     pub what: Vec<String>,
     /// Files, with their bytes.
     pub files: Vec<Row>,
+    /// Bytes of a file that takes the place of targets cached in memory, if they are.
+    pub disk_cache: Option<f64>,
     /// `None` on a GPU, and if the batches are not known.
     pub expected: Option<Expected>,
     /// Measured budget of the worst batches.
@@ -123,6 +125,9 @@ impl GraphPlan {
         let _ = writeln!(text, "\n\non disk:");
         self.files.iter().for_each(|row| line(&mut text, &row.name, row.bytes));
         line(&mut text, "sum", self.files.iter().map(|row| row.bytes).sum());
+        if let Some(bytes) = self.disk_cache {
+            line(&mut text, "cached targets, with --teacher-cache disk", bytes);
+        }
         if let Some(expected) = &self.expected {
             let _ = writeln!(text, "\nmemory at the expected peak, {}:", expected.at);
             expected.rows.iter().for_each(|row| line(&mut text, &row.name, row.bytes));

@@ -140,9 +140,9 @@ fn architecture(
 fn expect_trees(config: &Config, store: &Store, network: &GnnConfig) -> Result<(), StageError> {
     if network.paths.is_none() {
         return Err(StageError::Input(format!(
-            "--objective gt-ssl predicts how trees grow from the paths to a node, which a {} does not read; use --preset sgmp,teacher, or \
+            "--objective gt-ssl predicts how trees grow from the paths to a node, which {} does not read; use --preset sgmp,teacher, or \
              --objective masked",
-            config.model.model
+            config.model.model.with_article()
         )));
     }
     let is_rooted = schema(store)?.space.as_ref().is_some_and(|space| space.rooted);

@@ -6,7 +6,7 @@ use crate::graph::{GraphView, PairCounter, Store};
 use crate::memory::budget::{Shape, WorstBatches};
 use crate::nn::{Architecture, BatchNeeds, GnnKind};
 
-/// What a network computes besides nodes.
+/// The quantity that a network computes besides nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Counted {
     /// Edges, and the self-loop that layers add to each node.
@@ -88,10 +88,7 @@ impl Sizes {
 
     /// The size of a batch.
     pub fn shape(&self, batch: &[u64]) -> Shape {
-        batch.iter().fold(Shape::default(), |sum, &graph| {
-            let (nodes, edges) = self.of_graph(graph);
-            Shape { graphs: sum.graphs + 1.0, nodes: sum.nodes + nodes as f64, edges: sum.edges + edges as f64 }
-        })
+        Shape::sum(batch.iter().map(|&graph| self.of_graph(graph)))
     }
 
     /// The worst batches of these graphs.

@@ -1,5 +1,5 @@
-//! Fits a training into the memory limits before its first epoch: how many graphs, or nodes of one large graph, a batch has and how many of
-//! them go through the model at a time, from measured steps.
+//! Fits a training on graphs into the memory limits before its first epoch: how many graphs a batch has and how many of them go through the model at
+//! a time, from measured steps.
 
 use serde::{Deserialize, Serialize};
 use tch::Device;
@@ -9,10 +9,8 @@ use super::epochs::{Epochs, Graphs};
 use super::measured::{Measured, Queues};
 use super::training;
 use crate::config::{Config, Residency};
-use crate::distill::objective::Student;
 use crate::memory::budget::{
-    BATCH_DATA, BatchBuffers, Component, LOADER_QUEUE, MemoryBudget, Moment, Shape, TARGETS, WholeBatches,
-    WorstBatches, gibibytes, largest_fitting,
+    BATCH_DATA, Component, LOADER_QUEUE, MemoryBudget, Moment, Shape, TARGETS, WholeBatches, WorstBatches, gibibytes,
 };
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
 use crate::memory::{self, Meter};
@@ -75,6 +73,25 @@ pub(super) fn waiting_batches(config: &Config, graphs_for_gpu: bool) -> usize {
     workers * (config.training.prefetch_batches / workers).max(1)
 }
 
+/// Batches announced to a teacher with this burst and prefetched at a time, of so many training and validation graphs. If the batch size is known, at
+/// most those of an epoch; if it is still to be found, batches may become smaller and more numerous, so there is no such bound.
+pub(super) fn queues(
+    config: &Config,
+    burst: usize,
+    graphs: &Graphs,
+    [training, validation]: [usize; 2],
+    on_gpu: bool,
+) -> Queues {
+    let waiting = waiting_batches(config, on_gpu);
+    if config.training.optimize_batch_size || graphs.budget.is_some() {
+        return Queues { burst, waiting };
+    }
+    let batches = |count: usize| count.div_ceil(graphs.batch_graphs.max(1));
+    let (training, validation) = (batches(training), batches(validation));
+    let burst = burst.min(training.max(validation).max(1));
+    Queues { burst, waiting: waiting.min(training.saturating_sub(burst).max(validation.saturating_sub(1))) }
+}
+
 /// Memory of a device to plan for, in bytes: the safety factor's share of the limit and, of host memory, not more than other programs leave.
 pub(super) fn planned_bytes(config: &Config, device: Device, limit: &Limit) -> f64 {
     let target = config.memory.safety_factor * limit.bytes as f64;
@@ -97,7 +114,12 @@ pub(super) struct Room<'a> {
 
 impl Room<'_> {
     /// Writes the budget of batches of which `at_once` go through the model at a time.
-    fn write(&self, budget: &MemoryBudget, at_once: usize, directory: &RunDirectory) -> Result<(), StageError> {
+    pub(super) fn write(
+        &self,
+        budget: &MemoryBudget,
+        at_once: usize,
+        directory: &RunDirectory,
+    ) -> Result<(), StageError> {
         let written = WrittenBudget {
             budget,
             limit_bytes: self.limit.bytes,
@@ -109,16 +131,16 @@ impl Room<'_> {
         Ok(directory.write_json(BUDGET, &written)?)
     }
 
-    fn line(&self, budget: &MemoryBudget, batch: usize, at_once: usize) -> String {
+    pub(super) fn line(&self, budget: &MemoryBudget, batch: usize, at_once: usize) -> String {
         budget.line(self.unit, (batch, at_once), self.worst, self.limit, self.target)
     }
 
-    fn table(&self, budget: &MemoryBudget, at_once: usize) -> String {
+    pub(super) fn table(&self, budget: &MemoryBudget, at_once: usize) -> String {
         budget.table(self.unit, at_once, self.worst)
     }
 
     /// The flags that make batches of the same size elsewhere or later.
-    fn pinned(batch: usize) -> String {
+    pub(super) fn pinned(batch: usize) -> String {
         format!("to get the same batches elsewhere or later, use --optimize-batch-size false --batch-size {batch}")
     }
 }
@@ -252,7 +274,7 @@ impl Sizing<'_> {
         }
     }
 
-    /// A step of one graph that runs out of memory is an error that names what to do.
+    /// Turns running out of memory in a step of one graph into an error that names what to do.
     fn expect_measured(
         &self,
         settled: Result<Settled, StageError>,
@@ -274,7 +296,13 @@ impl Sizing<'_> {
         room: &Room,
     ) -> Result<Settled, StageError> {
         let (graphs, on_gpu) = (&plan.graphs, training.options.device.is_cuda());
-        let queues = self.queues(training.student, graphs, on_gpu);
+        let queues = queues(
+            self.config,
+            training.student.source().burst(),
+            graphs,
+            [&graphs.training, &graphs.validation].map(Vec::len),
+            on_gpu,
+        );
         let mut budget = training.budget(&graphs.training, graphs.batch_graphs, None, queues)?;
         if records_steps {
             budget.record_steps();
@@ -296,7 +324,7 @@ impl Sizing<'_> {
         Ok(self.settled_with(training, budget, plan, room, queues.burst))
     }
 
-    /// The same, of this budget of bursts of so many batches.
+    /// Computes the same from a budget of bursts of `burst` batches.
     fn settled_with(
         &self,
         training: &Measured,
@@ -346,19 +374,6 @@ impl Sizing<'_> {
         Ok(gpu_limit(memory.gpu_memory_limit.map(|size| size.0), free))
     }
 
-    /// Batches announced to the teacher and prefetched at a time. If the batch size is known, at most those of an epoch; if it is still to be
-    /// found, batches may become smaller and more numerous, so there is no such bound.
-    fn queues(&self, student: &dyn Student, graphs: &Graphs, on_gpu: bool) -> Queues {
-        let (burst, waiting) = (student.source().burst(), waiting_batches(self.config, on_gpu));
-        if self.config.training.optimize_batch_size || graphs.budget.is_some() {
-            return Queues { burst, waiting };
-        }
-        let batches = |of: &[u64]| of.len().div_ceil(graphs.batch_graphs.max(1));
-        let (training, validation) = (batches(&graphs.training), batches(&graphs.validation));
-        let burst = burst.min(training.max(validation).max(1));
-        Queues { burst, waiting: waiting.min(training.saturating_sub(burst).max(validation.saturating_sub(1))) }
-    }
-
     /// The error for complete batches that do not fit. A batch can go through the model in parts, but it is in memory as a whole, and so
     /// are the targets of all batches of a teacher visit; smaller parts do not help. `budget`: of one graph at a time.
     fn whole_batches_do_not_fit(
@@ -369,7 +384,9 @@ impl Sizing<'_> {
         room: &Room,
     ) -> StageError {
         let (limit, on_gpu) = (room.limit, training.options.device.is_cuda());
-        let burst = self.queues(training.student, &plan.graphs, on_gpu).burst;
+        let graphs = &plan.graphs;
+        let counts = [&graphs.training, &graphs.validation].map(Vec::len);
+        let burst = queues(self.config, training.student.source().burst(), graphs, counts, on_gpu).burst;
         let bytes = settled.budget.peak_bytes(room.worst.shape(1));
         let targets = if self.has_teacher { format!(", {burst} of them with their targets,") } else { String::new() };
         let residency = self.config.distillation.residency();
@@ -466,141 +483,4 @@ fn whole_batches(training: &Measured, plan: &Epochs, burst: usize) -> WholeBatch
     let validation = graphs.validation_batches();
     let each = batches.iter().chain(&validation).map(|batch| training.sizes.shape(batch));
     WholeBatches { burst, mean, largest: each.fold(mean, larger) }
-}
-
-/// The inputs for fitting batches of sampled neighbours of one large graph.
-pub struct NodeSizing<'a> {
-    pub config: &'a Config,
-    pub directory: &'a RunDirectory,
-    /// The seeds of an epoch.
-    pub seeds: &'a [u64],
-    /// Bytes of arrays by node that are no tensors.
-    pub array_bytes: f64,
-    /// Peak bytes of a validation on the whole graph, beside its features and edges; 0 if it reads samples.
-    pub validation_bytes: f64,
-    /// Seeds of a sampled validation; 0 if it reads the whole graph.
-    pub validation: usize,
-    /// Wanted seeds of a batch.
-    pub wanted: usize,
-    /// Seeds of a batch in a run that is resumed: they stay, because the losses depend on them.
-    pub decided: Option<usize>,
-}
-
-/// The size of batches of sampled neighbours, and the memory that they leave.
-#[derive(Debug)]
-pub struct Fitted {
-    /// Seeds per batch.
-    pub batch_nodes: usize,
-    /// Number of buffers for batches, and the bytes of each.
-    pub buffers: (usize, f64),
-    /// Host memory that the limit leaves for features, in bytes.
-    pub free_bytes: f64,
-    /// Lines for the user.
-    pub notes: Vec<String>,
-}
-
-/// Batches of seeds with their sampled neighbours, in buffers.
-pub(super) struct SeedBatches<'a> {
-    /// Measured with a full queue of the loader.
-    pub budget: &'a MemoryBudget,
-    pub queues: Queues,
-    /// Seeds of an epoch, of training or of validation, whichever has more.
-    pub seeds: usize,
-}
-
-impl SeedBatches<'_> {
-    /// The buffers for batches of so many seeds.
-    pub fn buffers(&self, nodes: usize) -> BatchBuffers {
-        let Queues { burst, waiting } = self.queues;
-        BatchBuffers { burst, waiting, steps: self.seeds.div_ceil(nodes.max(1)) }
-    }
-
-    /// The budget of batches of so many seeds.
-    pub fn budget_of(&self, nodes: usize) -> MemoryBudget {
-        self.budget.with_buffers(self.buffers(nodes), nodes)
-    }
-
-    /// The largest number of seeds, at most `wanted`, that peaks at no more than this.
-    pub fn largest(&self, wanted: usize, worst: &WorstBatches, target: f64) -> Option<usize> {
-        if self.budget_of(wanted).peak_bytes(worst.shape(wanted)) <= target {
-            return Some(wanted);
-        }
-        // Fewer seeds give longer epochs: the search takes a full queue for all.
-        largest_fitting(wanted, |nodes| {
-            let buffers = BatchBuffers { steps: usize::MAX, ..self.buffers(nodes) };
-            self.budget.with_buffers(buffers, nodes).peak_bytes(worst.shape(nodes)) <= target
-        })
-    }
-}
-
-impl NodeSizing<'_> {
-    /// Measures batches, and takes the largest number of seeds, up to the wanted one, that fits.
-    ///
-    /// # Errors
-    /// If not even one seed fits, or if the number is fixed (`optimize_batch_size`) and does not; the message has a table of memory by
-    /// component.
-    pub fn fit(self, mut training: Measured) -> Result<Fitted, StageError> {
-        let limit = host_limit(self.config.memory.memory_limit.map(|size| size.0));
-        let queues = Queues { burst: training.student.source().burst(), waiting: waiting_batches(self.config, false) };
-        let available = self.wanted.min(self.seeds.len()).max(1);
-        let worst = WorstBatches::uniform(1.0, 0.0, self.seeds.len().max(1));
-        let measured = training.budget(self.seeds, available, Some(available), queues);
-        let mut budget = measured.map_err(|error| match memory::is_out_of_memory(&error) {
-            true => StageError::Memory(format!(
-                "not even a small batch fits into the memory of {} ({}): {error}; lower --fanouts or --hidden, or raise --memory-limit",
-                gibibytes(limit.bytes as f64),
-                limit.source
-            )),
-            false => error,
-        })?;
-        budget.add("arrays by node", Moment::Always, self.array_bytes);
-        if self.validation_bytes > 0.0 {
-            budget.add("validation", Moment::Visit, self.validation_bytes);
-        }
-        let target = planned_bytes(self.config, Device::Cpu, &limit);
-        let room = Room { limit: &limit, target, worst: &worst, unit: "nodes" };
-        let fixed = !self.config.training.optimize_batch_size;
-        let batches = SeedBatches { budget: &budget, queues, seeds: self.seeds.len().max(self.validation) };
-        let peak = |nodes: usize| batches.budget_of(nodes).peak_bytes(worst.shape(nodes));
-        let batch_nodes = match (self.decided, batches.largest(available, &worst, target)) {
-            (Some(decided), _) => decided.min(available),
-            (None, _) if fixed && peak(available) <= limit.bytes as f64 => available,
-            (None, Some(nodes)) if !fixed => nodes,
-            (None, None) if !fixed && peak(1) <= limit.bytes as f64 => 1,
-            (None, found) => return Err(self.does_not_fit(&batches.budget_of(available), &room, available, found)),
-        };
-        let mut notes = Vec::new();
-        let of_batch = batches.budget_of(batch_nodes);
-        if self.decided.is_none() {
-            notes.push(room.line(&of_batch, batch_nodes, batch_nodes));
-            if batch_nodes < available {
-                let bytes = gibibytes(peak(available));
-                let pinned = Room::pinned(batch_nodes);
-                notes.push(format!("memory: batches of {available} nodes would take {bytes}; {pinned}"));
-            }
-            room.write(&of_batch, batch_nodes, self.directory)?;
-        }
-        let buffers = batches.buffers(batch_nodes);
-        let buffers = (buffers.count(), of_batch.buffer_bytes(buffers, worst.shape(batch_nodes)));
-        Ok(Fitted { batch_nodes, buffers, free_bytes: (target - peak(batch_nodes)).max(0.0), notes })
-    }
-
-    fn does_not_fit(&self, budget: &MemoryBudget, room: &Room, nodes: usize, fitting: Option<usize>) -> StageError {
-        let remedy = match fitting {
-            Some(fitting) => format!("lower --batch-size to {fitting} or use --optimize-batch-size"),
-            None if self.validation_bytes > 0.0 => {
-                "use --node-validation sampled, lower --fanouts or --hidden".to_owned()
-            }
-            None => "lower --fanouts, --hidden, --num-workers or --prefetch-batches".to_owned(),
-        };
-        StageError::Memory(format!(
-            "batches of {nodes} nodes with their sampled neighbours need {}, of which {} whatever the batch, but the limit is {} ({}): \
-             {remedy}, or raise --memory-limit\n{}",
-            gibibytes(budget.peak_bytes(room.worst.shape(nodes))),
-            gibibytes(budget.peak_bytes(Shape::default())),
-            gibibytes(room.limit.bytes as f64),
-            room.limit.source,
-            room.table(budget, nodes).trim_end()
-        ))
-    }
 }

@@ -7,7 +7,7 @@ use tch::{Device, Kind, Tensor};
 use super::StageError;
 use super::graph_autoencoder::is_of_classes;
 use super::graphs::schema;
-use super::tested_graphs::{given, mean_row, rows_of_graphs};
+use super::tested_batches::{given, mean_row, rows_of_graphs};
 use crate::evaluate::graphs::{Metric, interval};
 use crate::evaluate::ranking::Ranking;
 use crate::evaluate::{EvaluateError, TrainedModel};

@@ -12,7 +12,7 @@ use super::node_data::{self, NodeData};
 use super::node_teacher::activation_place;
 use super::recorded_runs::sections_of;
 use super::tested::{Measured, Scored, TestSet};
-use super::tested_graphs::given;
+use super::tested_batches::given;
 use super::{StageError, training};
 use crate::config::{Config, NodesConfig};
 use crate::distill::frozen::{ActivationPlace, outputs_of_all_nodes};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tch::{Device, Tensor};
 
 use super::StageError;
-use super::tested_graphs::{given, mean_row, rows_of_graphs};
+use super::tested_batches::{given, mean_row, rows_of_graphs};
 use crate::evaluate::graphs::{Metric, interval};
 use crate::evaluate::{EvaluateError, TrainedModel};
 use crate::graph::dataset::GraphSplit;

@@ -72,6 +72,46 @@ fn a_plan_knows_networks_of_positions() {
         assert!(with > 1.5 * without, "{preset}: {with} MiB with forces, {without} without");
     }
     assert!(activations("sgmp,student", &[]) > 0.0);
+    // With the teacher of its presets, of other representations.
+    for preset in ["irreps,teacher", "irreps,student", "mlp,student"] {
+        let size = ["--graphs", "100", "--nodes", "6", "--edges", "20", "--batch-size", "4", "--memory-limit", "8GiB"];
+        let said = workplace.success(&[&["memory", "plan", "--preset", preset], &size[..]].concat());
+        let teacher = [("irreps,student", "\nteacher: irreps of 3 layers"), ("mlp,student", "\nteacher: gin of")];
+        let teacher = teacher.iter().find(|(student, _)| *student == preset);
+        assert!(teacher.is_none_or(|(_, teacher)| said.contains(teacher)), "{preset}: {said}");
+    }
+}
+
+/// Sizes that no memory has are refused, not made.
+#[test]
+fn a_plan_for_graphs_of_any_size_ends() {
+    let workplace = Workplace::new();
+    let plan = ["memory", "plan", "--preset", "gat,student", "--use-kd", "false", "--graphs", "5", "--edges", "10"];
+    for nodes in ["18446744073709551615", "1000000000000"] {
+        let said = workplace.refused(&[&plan[..], &["--nodes", nodes]].concat());
+        assert!(said.contains("at most 16777216 nodes and edges together"), "{said}");
+    }
+    workplace.success(&[&plan[..], &["--nodes", "100000"]].concat());
+}
+
+/// The expected peak is that of the training that is planned: its activations are computed again if more graphs fit by it. A plan for a GPU that is
+/// not here reads data, too, and one without a cache lists none.
+#[test]
+fn a_plan_on_data_is_that_of_the_training() {
+    let workplace = Workplace::with_teacher();
+    let plan = |more: &[&str]| workplace.success(&[&["memory", "plan", "--preset", "vgae,teacher"], more].concat());
+    let fixed = ["--batch-size", "64", "--optimize-batch-size", "false", "--memory-limit"];
+    let ample = plan(&[&fixed[..], &["4GiB"]].concat());
+    let peak = mebibytes(&ample, "  batches of 64 graphs");
+    let scarce = plan(&[&fixed[..], &[&format!("{:.1}MiB", 0.97 * peak)]].concat());
+    assert!(scarce.contains("activations computed again"), "{scarce}");
+    let expected = |plan: &str| mebibytes(plan, "  expected peak of tensors");
+    assert!(expected(&scarce) < 0.97 * expected(&ample), "{scarce}\n{ample}");
+    let absent = plan(&["--device", "cuda:63", "--gpu-memory-limit", "8GB"]);
+    assert!(absent.contains("measured on the CPU with the operations of a GPU"), "{absent}");
+    let student = ["memory", "plan", "--preset", "vgae,student", "--use-teacher-cache", "false"];
+    let uncached = workplace.success(&student);
+    assert!(uncached.contains("\nteacher:") && !uncached.contains("cached targets"), "{uncached}");
 }
 
 /// A plan works for more graphs than the memory has bytes.
@@ -83,9 +123,10 @@ fn a_plan_takes_the_same_memory_for_any_number_of_graphs() {
         let settings = ["memory", "plan", "--preset", "gat,student", "--use-kd", "false", "--memory-limit", "8GiB"];
         workplace.success(&[&settings[..], &["--optimize-batch-size", "false"], &size[..]].concat())
     };
-    let usual = plan("4000000");
+    // Of more batches than wait for the training.
+    let usual = plan("100000000000");
     for graphs in ["10000000000000", "18446744073709551615"] {
-        // "within this memory: --batch-size 4000000, 34874 graphs at a time, ..."
+        // "within this memory: --batch-size 1000000000, 34874 graphs at a time, ..."
         let fitting = |plan: &str| plan.lines().last().unwrap().split(", ").nth(1).unwrap().to_owned();
         assert_eq!(fitting(&plan(graphs)), fitting(&usual));
     }

@@ -71,6 +71,11 @@ pub enum Architecture {
 }
 
 impl Architecture {
+    /// True if the network can recompute activations in the backward pass (gradient checkpointing).
+    pub fn can_checkpoint(&self) -> bool {
+        matches!(self, Self::Vgae(_) | Self::Gat(_))
+    }
+
     /// Name of the model: `vgae`, `gat`, `graph`, `nodes`, `graph-vgae` or `pretraining`.
     pub fn model_name(&self) -> &'static str {
         match self {

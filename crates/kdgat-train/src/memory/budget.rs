@@ -18,6 +18,17 @@ pub struct Shape {
     pub edges: f64,
 }
 
+impl Shape {
+    /// The batch of graphs with these numbers of nodes and edges.
+    pub fn sum(graphs: impl IntoIterator<Item = (u64, u64)>) -> Self {
+        graphs.into_iter().fold(Self::default(), |sum, (nodes, edges)| Self {
+            graphs: sum.graphs + 1.0,
+            nodes: sum.nodes + nodes as f64,
+            edges: sum.edges + edges as f64,
+        })
+    }
+}
+
 /// Bytes as a linear function of a batch's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Linear {
@@ -54,8 +65,8 @@ impl Linear {
         }
     }
 
-    /// Least-squares fit of bytes to nodes and edges; to nodes alone if the samples do not separate nodes from edges; in proportion to nodes if
-    /// all have the same size.
+    /// Least-squares fit of bytes to nodes and edges; to nodes alone if the samples do not separate nodes from edges; the largest if bytes do not
+    /// grow with nodes; in proportion to nodes if all samples have the same size.
     pub fn fit(samples: &[(Shape, f64)]) -> Self {
         let in_both = |shape: Shape| vec![1.0, shape.nodes, shape.edges];
         let in_nodes = |shape: Shape| vec![1.0, shape.nodes];
@@ -63,11 +74,12 @@ impl Linear {
         if let Some(found) = solved {
             return Self { fixed: found[0], per_node: found[1], per_edge: found[2] };
         }
-        if let Some(found) = solve(samples, &in_nodes).filter(|found| found[1] >= 0.0) {
-            return Self { fixed: found[0], per_node: found[1], per_edge: 0.0 };
+        let largest = |of: fn(&(Shape, f64)) -> f64| samples.iter().map(of).fold(0.0, f64::max);
+        match solve(samples, &in_nodes) {
+            Some(found) if found[1] >= 0.0 => Self { fixed: found[0], per_node: found[1], per_edge: 0.0 },
+            Some(_) => Self::fixed(largest(|(_, bytes)| *bytes)),
+            None => Self { per_node: largest(|(shape, bytes)| bytes / shape.nodes.max(1.0)), ..Self::default() },
         }
-        let of_node = samples.iter().map(|(shape, bytes)| bytes / shape.nodes.max(1.0)).fold(0.0, f64::max);
-        Self { per_node: of_node, ..Self::default() }
     }
 }
 
@@ -129,6 +141,10 @@ pub struct Component {
 
 /// Name of the component for the tensors of batches.
 pub const BATCH_DATA: &str = "batch data";
+/// Name of the component for gradients of weights.
+pub const GRADIENTS: &str = "gradients";
+/// Name of the component for the optimiser's states.
+pub const OPTIMIZER_STATES: &str = "optimiser states";
 /// Name of the component for a teacher's targets.
 pub const TARGETS: &str = "targets";
 /// Name of the component for a teacher's forward.
@@ -457,6 +473,18 @@ mod tests {
         let shapes = [1.0, 2.0, 5.0].map(|size| Shape { graphs: 1.0, nodes: 100.0 * size, edges: 300.0 * size });
         let found = Linear::fit(&shapes.map(|shape| (shape, 7.0 + shape.nodes + shape.edges)));
         assert!((found.at(shapes[2]) - 2007.0).abs() < 1e-3, "{found:?}");
+    }
+
+    /// Bytes that do not depend on the batch stay what they are, whichever way rounding bends the line.
+    #[test]
+    fn constant_bytes_are_extrapolated_as_such() {
+        let shape = |nodes: f64| Shape { graphs: 1.0, nodes, edges: 1.3 * nodes };
+        for bend in [-1.0, 0.0, 1.0] {
+            let samples =
+                [1000.0, 1700.0, 2200.0, 3100.0, 4000.0].map(|nodes| (shape(nodes), 123_000.0 + bend * 1e-3 * nodes));
+            let found = Linear::fit(&samples).at(shape(250_000.0));
+            assert!((found - 123_000.0).abs() < 500.0, "{bend}: {found}");
+        }
     }
 
     /// Batches of one size say nothing of what does not depend on it: twice the size is planned with twice the memory.

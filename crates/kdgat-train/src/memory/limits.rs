@@ -5,6 +5,8 @@ use std::path::Path;
 
 /// Host memory that a process needs besides its tensors, in bytes: libtorch's code and data, threads, buffers of the loader.
 pub const PROCESS_BYTES: u64 = 400 << 20;
+/// Least memory of a process: without tensors, and a quarter as much for tensors.
+pub const LEAST_PROCESS_BYTES: u64 = PROCESS_BYTES + PROCESS_BYTES / 4;
 
 /// Source of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use kdgat_torch::allocator::{self, Phase};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::budget::{
-    BATCH_DATA, Component, LOADER_QUEUE, Linear, MemoryBudget, Moment, OTHER, Shape, TARGETS, TEACHER_ACTIVATIONS,
-    TEACHER_WEIGHTS,
+    BATCH_DATA, Component, GRADIENTS, LOADER_QUEUE, Linear, MemoryBudget, Moment, OPTIMIZER_STATES, OTHER, Shape,
+    TARGETS, TEACHER_ACTIVATIONS, TEACHER_WEIGHTS,
 };
 use super::{Activity, Meter, MicroBatch, set_activity};
 use crate::fit::FitError;
@@ -199,8 +199,8 @@ impl Probe<'_> {
         let other = (base - parameters - gradients - optimizer - teacher - own).max(0.0);
         let always = [
             ("parameters", parameters),
-            ("gradients", gradients),
-            ("optimiser states", optimizer),
+            (GRADIENTS, gradients),
+            (OPTIMIZER_STATES, optimizer),
             (TEACHER_WEIGHTS, teacher),
             (OTHER, other),
         ];
@@ -286,10 +286,7 @@ impl Probe<'_> {
     }
 
     fn shape(&self, graphs: &[u64]) -> Shape {
-        graphs.iter().fold(Shape::default(), |sum, &graph| {
-            let (nodes, edges) = (self.size_of)(graph);
-            Shape { graphs: sum.graphs + 1.0, nodes: sum.nodes + nodes as f64, edges: sum.edges + edges as f64 }
-        })
+        Shape::sum(graphs.iter().map(|&graph| (self.size_of)(graph)))
     }
 
     fn load(&self, graphs: &[u64]) -> Result<Batch, FitError> {
