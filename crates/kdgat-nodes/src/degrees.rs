@@ -126,13 +126,6 @@ impl Degrees {
     }
 }
 
-impl BatchSize {
-    /// Rows of features of a batch of `seeds`.
-    pub fn rows(&self, seeds: f64) -> f64 {
-        self.layers.first().map_or(seeds, |layer| layer.sources)
-    }
-}
-
 fn class_of(degree: usize) -> usize {
     match degree <= EXACT {
         true => degree,
@@ -179,6 +172,7 @@ mod tests {
         let batch = degrees.batch(1000.0, &[10.0, 5.0]);
         let share = degrees.hot_share(&batch, 1e5);
         assert!(share > 0.3 && share < 0.9, "a tenth of the rows answers {share}");
-        assert!(batch.rows(1000.0) < 1000.0 * 66.0 && batch.rows(1000.0) > 1000.0 * 20.0);
+        let rows = batch.layers[0].sources;
+        assert!((20_000.0..66_000.0).contains(&rows), "{rows} rows");
     }
 }

@@ -37,8 +37,7 @@ where
     fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
         let own: Vec<Tensor> = inputs[..self.num_inputs].iter().map(|input| input.shallow_clone()).collect();
         let outputs = (self.body)(&own)?;
-        let saved = if recorded { inputs.iter().map(|input| input.shallow_clone()).collect() } else { Vec::new() };
-        Ok(Forward { outputs, saved })
+        Ok(Forward::saving_inputs(outputs, inputs, recorded))
     }
 
     /// Frees recomputed activations and output gradients as the backward passes them.

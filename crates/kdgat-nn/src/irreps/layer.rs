@@ -75,7 +75,7 @@ impl IrrepsLayer {
     ) -> Result<Self, ModelError> {
         let gate = options.gate.then(|| Gate::new(output, kernel));
         let before_gate = gate.as_ref().map_or_else(|| output.clone(), Gate::input);
-        // The shape of this weight, which a file may not have, bounds what follows.
+        // Before the coupling, whose size grows with the cube of the features: a file without a weight of this shape is refused here.
         let linear = IrrepsLinear::new(scope.sub("linear_in"), [input, input], kernel)?;
         let coupling = Coupling::new(input, &before_gate);
         let (hidden, weights) = (options.radial_hidden, coupling.order.len() as i64);
@@ -145,13 +145,13 @@ impl IrrepsLayer {
         let inputs: Vec<Tensor> =
             [Some(features.radial), features.fading].into_iter().flatten().map(Tensor::shallow_clone).collect();
         if mode == Mode::Evaluation || !once {
-            return hidden([first, second], &inputs, (mode, self.kernel));
+            return hidden([first, second], &inputs, mode, self.kernel);
         }
         let parameters: Vec<&Tensor> = first.parameters().chain(second.parameters()).collect();
         let own = [first.shallow_clone(), second.shallow_clone()];
         let kernel = self.kernel;
         let body = move |inputs: &[Tensor]| {
-            let found = hidden([&own[0], &own[1]], inputs, (mode, kernel));
+            let found = hidden([&own[0], &own[1]], inputs, mode, kernel);
             Ok(vec![found.map_err(|error| TchError::Torch(error.to_string()))?])
         };
         let mut found = checkpoint(body, &inputs.iter().collect::<Vec<_>>(), &parameters)?;
@@ -160,11 +160,7 @@ impl IrrepsLayer {
 }
 
 /// `[lines, columns + 1]` of functions of the length and, if messages fade out, the factor.
-fn hidden(
-    [first, second]: [&Dense; 2],
-    inputs: &[Tensor],
-    (mode, kernel): (Mode, Backend),
-) -> Result<Tensor, ModelError> {
+fn hidden([first, second]: [&Dense; 2], inputs: &[Tensor], mode: Mode, kernel: Backend) -> Result<Tensor, ModelError> {
     let of = |layer: &Dense, x: &Tensor| activated(&layer.forward(x, mode)?, Smooth::Silu, kernel);
     let rows = of(second, &of(first, &inputs[0])?)?;
     let ones = Tensor::f_ones([rows.size()[0], 1], (rows.f_kind()?, rows.device()))?;

@@ -70,7 +70,8 @@ impl IrrepsNetwork {
         scope: &mut Scope,
         space: &SpaceConfig,
         irreps: &IrrepsConfig,
-        (layers, kernel): (i64, Backend),
+        layers: i64,
+        kernel: Backend,
     ) -> Result<Self, ModelError> {
         let of_nodes = &irreps.irreps;
         let scalars = Irreps::scalars(of_nodes.num_scalars());

@@ -95,8 +95,7 @@ pub fn path_sums(
     let all = [embeddings, of_nodes].into_iter().chain(weights);
     let contiguous: Vec<Tensor> = all.map(Tensor::f_contiguous).collect::<Result<_, _>>()?;
     let inputs: Vec<&Tensor> = contiguous.iter().collect();
-    let mut outputs = autograd::apply(PathSums { graph: Arc::clone(graph), bases }, &inputs)?;
-    Ok(outputs.pop().unwrap_or_default())
+    autograd::apply_one(PathSums { graph: Arc::clone(graph), bases }, &inputs)
 }
 
 /// Number of weights of [`path_sums`].
@@ -122,8 +121,7 @@ impl Function for PathSums {
             range.for_each(|index| pass.forward_block(&blocks[index], &mut work, parts.take(index)));
         });
         drop(parts);
-        let saved = if recorded { inputs.iter().map(|input| input.shallow_clone()).collect() } else { Vec::new() };
-        Ok(Forward { outputs: vec![output], saved })
+        Ok(Forward::saving_inputs(vec![output], inputs, recorded))
     }
 
     fn backward(

@@ -75,8 +75,7 @@ fn of_form(form: Form, arguments: &[&Tensor], pairs: &Pairs, kernel: Backend) ->
 fn derivative(form: Form, by: usize, others: &[&Tensor], pairs: &Pairs, kernel: Backend) -> Result<Tensor, TchError> {
     let others = others.iter().map(|tensor| tensor.f_contiguous()).collect::<Result<Vec<_>, _>>()?;
     let function = Derivative { form, by, pairs: pairs.shallow_clone(), kernel };
-    let mut outputs = autograd::apply(function, &others.iter().collect::<Vec<_>>())?;
-    Ok(outputs.pop().unwrap_or_default())
+    autograd::apply_one(function, &others.iter().collect::<Vec<_>>())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,8 +100,7 @@ impl Function for Derivative {
             true => self.fused(inputs)?,
             false => self.composed(inputs)?,
         };
-        let saved = if recorded { inputs.iter().map(|input| input.shallow_clone()).collect() } else { Vec::new() };
-        Ok(Forward { outputs: vec![output], saved })
+        Ok(Forward::saving_inputs(vec![output], inputs, recorded))
     }
 
     fn backward(

@@ -75,7 +75,7 @@ impl SpaceNetwork {
                 Representation::PaiNN(PaiNN::new(&mut representation, &space, [layers, columns], kernel)?)
             }
             (_, Some(irreps)) => {
-                Representation::Irreps(IrrepsNetwork::new(&mut representation, &space, irreps, (layers, kernel))?)
+                Representation::Irreps(IrrepsNetwork::new(&mut representation, &space, irreps, layers, kernel)?)
             }
             (_, None) => Representation::SchNet(SchNet::new(&mut representation, &space, [layers, columns], kernel)?),
         };
