@@ -8,7 +8,7 @@ teacher around any PyTorch module, with the losses of :mod:`kdgat.losses`. PyTor
 import importlib
 from typing import TYPE_CHECKING
 
-from kdgat.launch import TORCH_VERSION, main, program
+from kdgat.launch import TORCH_VERSION, NotStarted, main, program
 
 if TYPE_CHECKING:
     from kdgat import losses
@@ -29,6 +29,7 @@ __all__ = [
     "Detector",
     "GraphBatch",
     "NodeStore",
+    "NotStarted",
     "ProgramError",
     "Run",
     "RunError",

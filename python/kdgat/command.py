@@ -14,7 +14,7 @@ from typing import Any, Optional, Sequence, Union
 
 from kdgat.launch import NotStarted, program
 
-#: Exit codes of a command that was interrupted: it saved its state, or ended at once after a second interrupt.
+#: Exit codes of a command that handles interrupts, after one: it saved its state, or ended at once after a second one.
 INTERRUPTED = (75, 130)
 #: Bytes of what the program says that are kept for an error.
 _KEPT = 80_000
@@ -81,7 +81,7 @@ def run(arguments: Sequence[Word], show: bool = True, cwd: Optional[Word] = None
         reader.join()
     os.close(reading)
     child.stdout.close()
-    if interrupted and child.returncode in (0, *INTERRUPTED):
+    if interrupted and child.returncode in (0, -signal.SIGINT, *INTERRUPTED):
         raise KeyboardInterrupt
     if child.returncode != 0:
         raise ProgramError(_message(said, child.returncode), child.returncode)

@@ -13,7 +13,7 @@ _PACKAGE = pathlib.Path(__file__).resolve().parent
 
 
 class NotStarted(RuntimeError):
-    """The reason why the program cannot be started."""
+    """An error that keeps the program from starting."""
 
 
 def _libtorch():

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 import unittest
+from unittest import mock
 
 import kdgat
 
@@ -140,6 +141,33 @@ class Commands(unittest.TestCase):
             _, said = child.communicate(timeout=120)
             self.assertEqual(child.returncode, 75, said.decode())
             self.assertFalse(kdgat.Run(run).is_finished)
+
+    def test_ctrl_c_arrives_from_a_command_without_a_handler(self):
+        children, ended = [], subprocess.Popen.wait
+
+        def wait(child, timeout=None):
+            children.append(child)
+            if len(children) == 1:
+                raise KeyboardInterrupt
+            return ended(child, timeout)
+
+        # The shell of a background job has set it to be ignored, which a command would inherit.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder) / "kdgat"
+            program.write_text("#!/bin/sh\nexec sleep 60\n")
+            program.chmod(0o755)
+            path = os.pathsep.join([folder, os.environ["PATH"]])
+            with mock.patch.dict(os.environ, PATH=path), mock.patch.object(subprocess.Popen, "wait", wait):
+                with self.assertRaises(KeyboardInterrupt):
+                    kdgat.check("small")
+        self.assertEqual(children[0].returncode, -signal.SIGINT)
+
+    def test_a_missing_pytorch_is_an_error_with_a_name(self):
+        self.assertTrue("NotStarted" in kdgat.__all__ and issubclass(kdgat.NotStarted, RuntimeError))
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, PATH=folder), mock.patch("importlib.util.find_spec", return_value=None):
+            with self.assertRaisesRegex(kdgat.NotStarted, "kdgat needs PyTorch"):
+                kdgat.program()
 
     def test_nobody_reading_does_not_stop_the_program(self):
         code = "import kdgat, sys; kdgat.run(['config', '--reference']); print('ended', file=sys.stderr)"
