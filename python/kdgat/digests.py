@@ -97,17 +97,18 @@ def _rotated(values: np.ndarray, bits: int) -> np.ndarray:
 
 
 def crc32c(content: Bytes) -> int:
-    """CRC-32C of some bytes, none or at least 4."""
+    """CRC-32C of some bytes."""
     data = np.frombuffer(content, np.uint8)
-    if len(data) == 0:
-        return 0
     # Zeros before the data change no CRC that begins with 0, and one that begins with ones is that of data whose first bits are flipped.
-    head = len(data) % _STRIP_BYTES or _STRIP_BYTES
-    first = np.zeros(_STRIP_BYTES, np.uint8)
-    first[_STRIP_BYTES - head :] = data[:head]
-    first[_STRIP_BYTES - head : _STRIP_BYTES - head + 4] ^= np.uint8(255)
+    # The head, at the end of two strips, has all 4 bytes that are flipped; of shorter data the rest of the ones is left over.
+    head = (len(data) - 4) % _STRIP_BYTES + 4 if len(data) > 4 else len(data)
+    first = np.zeros(2 * _STRIP_BYTES, np.uint8)
+    begin = len(first) - head
+    first[begin:] = data[:head]
+    first[begin : begin + 4] ^= np.uint8(255)
+    rest = 0xFFFFFFFF >> 8 * min(4, len(data))
     strips = data[head:].view("<u4").reshape(-1, _STRIP_BYTES // 4)
-    remainders = [_of_strips(first.view("<u4").reshape(1, -1))]
+    remainders = [_of_strips(first.view("<u4").reshape(2, -1))]
     remainders += [_of_strips(strips[begin : begin + _STRIPS]) for begin in range(0, len(strips), _STRIPS)]
     level = np.concatenate(remainders)
     level = np.concatenate([np.zeros((1 << (len(level) - 1).bit_length()) - len(level), np.uint32), level])
@@ -115,7 +116,7 @@ def crc32c(content: Bytes) -> int:
     while len(level) > 1:
         level = _applied(shift, level[::2]) ^ level[1::2]
         shift = _applied(shift, shift)
-    return int(level[0]) ^ 0xFFFFFFFF
+    return int(level[0]) ^ rest ^ 0xFFFFFFFF
 
 
 @functools.lru_cache(None)
@@ -142,7 +143,7 @@ def _of_strips(words: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(None)
 def _past_a_strip() -> np.ndarray:
-    """What a strip of zeros makes of each bit of a remainder, ``[32]``."""
+    """Remainder of each single bit after a strip of zeros, ``[32]``."""
     low, high = _tables()
     state = np.uint32(1) << np.arange(32, dtype=np.uint32)
     for _ in range(_STRIP_BYTES // 4):

@@ -120,6 +120,15 @@ class Orders(unittest.TestCase):
     def test_checksums_are_the_published_ones(self):
         self.assertEqual(crc32c(b"123456789"), 0xE3069283)
         self.assertEqual(crc32c(bytes(32)), 0x8A9136AA)
+        # Bit by bit, for lengths around those of strips.
+        content = bytes(number * number % 253 for number in range(1100))
+        for length in (*range(9), *range(508, 520), *range(1020, 1032)):
+            remainder = 0xFFFFFFFF
+            for byte in content[:length]:
+                remainder ^= byte
+                for _ in range(8):
+                    remainder = (remainder >> 1) ^ (0x82F63B78 if remainder & 1 else 0)
+            self.assertEqual(crc32c(content[:length]), remainder ^ 0xFFFFFFFF, length)
         # The vectors of the BLAKE3 reference: bytes 0, 1, … 250 over and over.
         content = bytes(number % 251 for number in range(5000))
         for length, expected in (
@@ -127,6 +136,8 @@ class Orders(unittest.TestCase):
             (1, "2d3adedff11b61f14c886e35afa036736dcd87a74d27b5c1510225d0f592e213"),
             (1024, "42214739f095a406f3fc83deb889744ac00df831c10daa55189b5d121c855af7"),
             (1025, "d00278ae47eb27b34faecf67b4fe263f82d5412916c1ffd97c8cb7fb814b8444"),
+            (2049, "5f4d72f40d7a5f82b15ca2b2e44b1de3c2ef86c426c95c1af0b6879522563030"),
+            (3073, "7124b49501012f81cc7f11ca069ec9226cecb8a2c850cfe644e327d22d3e1cd3"),
         ):
             self.assertEqual(blake3_hex(content[:length]), expected)
 
