@@ -11,12 +11,13 @@ from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from kdgat.batch_budget import cut, packed
 from kdgat.digests import blake3_hex
 from kdgat.epoch_order import epoch_order
 from kdgat.graph_batch import FORMS, GraphBatch
 from kdgat.graph_shards import EDGES, NODES, BatchRows, Shards
 from kdgat.mapped_file import StoreError, reopened
-from kdgat.positions import checked_positions, ends_of
+from kdgat.positions import checked_positions
 from kdgat.store_manifest import Manifest
 
 #: Standard CAN IDs have 11 bits.
@@ -167,15 +168,8 @@ class Store:
         order = self._positions(graphs)
         if shuffle:
             order = epoch_order(order, seed, epoch, block, buffer)
-        limits = [(ends_of(counts(order)), most) for counts, most in ((self.node_counts, nodes), (self.edge_counts, edges)) if most is not None]
-        batches, begin = [], 0
-        while begin < len(order):
-            end = min([begin + size, *(int(ends.searchsorted(ends[begin] + most, "right")) - 1 for ends, most in limits)])
-            # A graph that is larger than a limit is a batch of its own.
-            end = max(begin + 1, end)
-            batches.append(order[begin:end])
-            begin = end
-        return batches
+        limits = [(counts(order), most) for counts, most in ((self.node_counts, nodes), (self.edge_counts, edges)) if most is not None]
+        return (packed if limits and not self._manifest.features.is_can else cut)(order, size, limits)
 
     def batches(
         self,
@@ -192,6 +186,9 @@ class Store:
         form: Optional[str] = None,
     ) -> Iterator[Any]:
         """Yields the batches of an epoch: at most ``size`` graphs, ``nodes`` nodes and ``edges`` edges each; a larger graph is alone.
+
+        With such a limit, CAN windows are cut into batches in their order, and each graph of other kinds is put into the first batch that has
+        room, as the program does. ``edges`` are those of the store, without self-loops.
 
         ``shuffle`` puts the graphs into the program's order for this seed and epoch; ``block`` and ``buffer`` are its ``--shuffle-block`` and
         ``--shuffle-buffer``. ``graphs``: positions, by default all. ``workers``: threads that make batches ahead. ``form``: instead of the

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 import kdgat
 from kdgat import neighbour_sampler, node_store
+from kdgat.batch_budget import packed
 from kdgat.digests import blake3_hex, crc32c
 from kdgat.epoch_order import epoch_order
 from kdgat.neighbour_sampler import Sampler
@@ -193,13 +194,24 @@ class Batches(Files):
             self.assertEqual(sum(1 for _ in store), 30)
             store.verify()
 
-    def test_batches_are_cut_as_the_program_does(self):
+    def test_batches_are_cut_and_packed_as_the_program_does(self):
         graphs = SmallGraphs([(2 + graph * 7 % 5, graph * 11 % 9) for graph in range(18)])
         store = kdgat.Store(graphs.write(self.folder / "store"))
         descending = np.arange(17, -1, -1)
         plan = store.plan(4, graphs=descending, nodes=12, edges=16)
         self.assertEqual([part.tolist() for part in plan], [[17, 16, 15], [14, 13], [12, 11, 10], [9, 8], [7, 6, 5], [4, 3], [2, 1, 0]])
+        others = kdgat.Store(SmallGraphs([(2 + graph * 7 % 5, graph * 11 % 9) for graph in range(18)], kind="classes").write(self.folder / "others"))
+        plan = others.plan(4, graphs=descending, nodes=12, edges=16)
+        self.assertEqual([part.tolist() for part in plan], [[17, 16, 15], [14, 13, 11], [12, 10, 8], [9, 7], [6, 5, 4], [3, 2, 0], [1]])
+        self.assertTrue(all(part.dtype == np.int64 for part in plan))
+        # More batches than are open at a time: the sums of their graphs, times their places.
+        numbers = np.arange(199, -1, -1)
+        many = packed(numbers, 200, [(40 * (1 + numbers // 100) + numbers % 7, 150)])
+        self.assertEqual((len(many), sum(place * int(part.sum()) for place, part in enumerate(many, 1))), (112, 1011538))
+        self.assertEqual([part.tolist() for part in others.plan(9, graphs=[4, 2], nodes=1)], [[4], [2]])
+        self.assertEqual(others.plan(9, graphs=[], nodes=1), [])
         self.assertEqual([len(part) for part in store.plan(5)], [5, 5, 5, 3])
+        self.assertEqual([len(part) for part in others.plan(5)], [5, 5, 5, 3])
         alone = store.plan(9, graphs=descending, nodes=3)
         self.assertTrue(all(len(part) == 1 for part in alone) and len(alone) == 18)
         shuffled = np.concatenate(store.plan(5, shuffle=True, seed=8, epoch=2, graphs=descending))
