@@ -162,9 +162,9 @@ class Store:
 
         Arguments are those of :meth:`batches`. A plan is a sampler for ``torch.utils.data.DataLoader(store, sampler=plan, batch_size=None)``.
         """
-        for name, value in (("size", size), ("nodes", nodes), ("edges", edges)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}: expected a whole number from 1")
+        for name, value, least in (("size", size, 1), ("nodes", nodes, 1), ("edges", edges, 1), ("block", block, 0), ("buffer", buffer, 0)):
+            if value is not None and value < least:
+                raise ValueError(f"{name}={value}: expected a whole number from {least}")
         order = self._positions(graphs)
         if shuffle:
             order = epoch_order(order, seed, epoch, block, buffer)

@@ -218,8 +218,14 @@ class Batches(Files):
         self.assertEqual(shuffled.tolist(), epoch_order(descending, 8, 2).tolist())
         ahead = np.concatenate([batch.graph for batch in store.batches(5, True, 8, 2, descending, workers=2)])
         self.assertEqual(ahead.tolist(), shuffled.tolist())
-        for arguments, text in (({"size": 0}, "size=0"), ({"size": 1, "nodes": 0}, "nodes=0"), ({"size": 1, "shuffle": True, "seed": -1}, "seed=-1")):
-            self.refuses(f"{text}: expected a whole number", lambda: store.plan(**arguments), ValueError)
+        for arguments, text in (
+            ({"size": 0}, "size=0"),
+            ({"nodes": 0}, "nodes=0"),
+            ({"shuffle": True, "seed": -1}, "seed=-1"),
+            ({"shuffle": True, "block": -4}, "block=-4"),
+            ({"shuffle": True, "block": 4, "buffer": -1}, "buffer=-1"),
+        ):
+            self.refuses(f"{text}: expected a whole number", lambda: store.plan(**{"size": 1, **arguments}), ValueError)
         self.refuses("form='arrow': expected 'numpy', 'torch', 'pyg'", lambda: store.batches(3, form="arrow"), ValueError)
         self.refuses("workers=-1", lambda: store.batches(3, workers=-1), ValueError)
 
