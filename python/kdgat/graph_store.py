@@ -129,8 +129,12 @@ class Store:
 
         Of CAN windows these are the program's sets, without training windows that are also in another set; with ``attack`` only those with this
         label, with ``folder`` only those of a folder of the dataset. Graphs of other kinds are divided by a run, unless the dataset does it.
-        Raises ValueError if it does not.
+        Raises ValueError if it does not, and for ``attack`` and ``folder``, which are of CAN windows alone.
         """
+        if not self._manifest.features.is_can:
+            for name, value in (("attack", attack), ("folder", folder)):
+                if value is not None:
+                    raise ValueError(f"{name}={value!r} selects CAN windows, and the graphs of {self.name} are none: leave it out")
         graphs = self._manifest.select(split, folder)
         return graphs if attack is None else graphs[self.labels(graphs) == int(attack)]
 

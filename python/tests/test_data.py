@@ -243,7 +243,10 @@ class Batches(Files):
         self.refuses("assigns its graphs to no sets", lambda: kdgat.Store(path).select("train"), ValueError)
         manifest = json.loads((path / "store.json").read_text())
         (path / "store.json").write_text(json.dumps({**manifest, "given_splits": "tvx" * 10}))
-        self.assertEqual(kdgat.Store(path).select("validation").tolist(), list(range(1, 30, 3)))
+        others = kdgat.Store(path)
+        self.assertEqual(others.select("validation").tolist(), list(range(1, 30, 3)))
+        self.refuses("attack=False selects CAN windows, and the graphs of small are none", lambda: others.select("train", attack=False), ValueError)
+        self.refuses("folder='train' selects CAN windows", lambda: others.select("train", folder="train"), ValueError)
 
     def test_readers_import_no_pytorch(self):
         path = SmallGraphs(sizes()).write(self.folder / "store")
