@@ -55,7 +55,7 @@ class Targets:
         Outputs of nodes need it, because it has the numbers of nodes. Raises StoreError if the file is no cache, damaged, truncated, of another
         version, or of another store.
         """
-        self.path = pathlib.Path(path)
+        self.path = pathlib.Path(path).absolute()
         self._store = store
         if self.path.is_dir():
             raise StoreError(f"{self.path} is a folder, expected a file such as stores/targets/NAME.targets; what kdgat.Teacher has cached in a folder is read by Teacher.targets(batch)")

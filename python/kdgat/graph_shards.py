@@ -118,6 +118,8 @@ class Shards:
         entry = self._manifest.shards[number]
         path = self._folder / entry.name
         try:
+            if not self._folder.exists():
+                raise StoreError(f"{self._folder} is not there any more; open it again")
             if _identity(self._folder) != self._opened:
                 raise StoreError(f"{self._folder} has been replaced since it was opened; open it again")
             file = MappedFile(path)

@@ -40,7 +40,7 @@ class Store:
         or truncated. Contents are not compared with their checksums; :meth:`verify` does that.
         """
         _check_form(form)
-        self.path = pathlib.Path(path)
+        self.path = pathlib.Path(path).absolute()
         #: Form of batches.
         self.form = form
         self._manifest = Manifest.read(self.path)

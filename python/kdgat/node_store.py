@@ -45,7 +45,7 @@ class NodeStore:
 
         Below 32 MiB the checksums of all arrays are compared, too, as :meth:`verify` does for a store of any size.
         """
-        self.path = pathlib.Path(path)
+        self.path = pathlib.Path(path).absolute()
         try:
             self._file = MappedFile(self.path)
         except OSError as error:

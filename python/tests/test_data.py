@@ -353,6 +353,22 @@ class Batches(Files):
         os.rename(path, self.folder / "old")
         SmallGraphs(sizes(), seed=4).write(path)
         self.refuses("has been replaced since it was opened; open it again", lambda: store[[3]])
+        path = SmallGraphs(sizes()).write(self.folder / "gone")
+        store = kdgat.Store(path)
+        os.rename(path, self.folder / "elsewhere")
+        self.refuses("gone is not there any more; open it again", lambda: store[[3]])
+
+    def test_relative_paths_are_those_of_the_folder_in_which_a_store_was_opened(self):
+        SmallGraphs(sizes()).write(self.folder / "store")
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        store = kdgat.Store("store")
+        targets_file(self.folder / "a.targets", [("logits", "graphs", 2)], store.node_counts(), store.digest)
+        node_file(self.folder / "g.kdgat-nodes", Nodes.arrays(self, "dense"), "dense", 6)
+        opened = [store, kdgat.Targets("a.targets", store), kdgat.NodeStore("g.kdgat-nodes")]
+        os.chdir("/")
+        self.assertEqual(len(store[[3, 4]].y), 2)
+        self.assertEqual([len(pickle.loads(pickle.dumps(one))) for one in opened], [30, 30, 50])
 
     def test_a_store_works_in_loaders_of_forked_and_of_spawned_processes(self):
         path = SmallGraphs(sizes()).write(self.folder / "store")
