@@ -29,6 +29,7 @@ _LONGEST_HEADER_BYTES = 1 << 20
 _CHECKSUM_BYTES = 4
 _KEY = ("teacher_weights", "architecture", "dataset", "features", "targets", "precision", "node_counts")
 _OUTPUT = re.compile(r"(.+) \[(nodes|graphs), (\d+)\]")
+_VIEWS = re.compile(r"(\d+) views with ")
 #: Most views of a graph that are looked for.
 _MOST_VIEWS = 1 << 12
 
@@ -52,8 +53,8 @@ class Targets:
         """Opens a file of targets (``stores/targets/NAME.targets``).
 
         ``store``: the :class:`kdgat.Store` or :class:`kdgat.NodeStore` whose graphs or nodes it has; then it is checked that the file belongs to it.
-        Outputs of nodes need it, because it has the numbers of nodes. Raises StoreError if the file is no cache, damaged, truncated, of another
-        version, or of another store.
+        Outputs of nodes and files with several views of each graph need it: it has the numbers of nodes and graphs. Raises StoreError if the file is no
+        cache, damaged, truncated, of another version, or of another store, and ValueError without a store that it needs.
         """
         self.path = pathlib.Path(path).absolute()
         self._store = store
@@ -251,6 +252,9 @@ class Targets:
     def _graphs_by_size(self) -> int:
         if self._widths["nodes"]:
             raise ValueError(f"{self.path} has rows of nodes: give the store, kdgat.Targets(path, store), which knows how many nodes a graph has")
+        views = _VIEWS.search(self.key["features"])
+        if views is not None and int(views[1]) > 1:
+            raise ValueError(f"{self.path} has several views of each graph: give the store, kdgat.Targets(path, store), which knows how many graphs there are")
         record = self._widths["graphs"] * self._dtype.itemsize + _CHECKSUM_BYTES
         # Whole pages before the records leave a few numbers to try.
         most = max(0, self._size - self._table) // (record + 1)

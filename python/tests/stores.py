@@ -118,11 +118,11 @@ def _width(name: str) -> int:
     return {"cell": 0, "edge_source": 2, "edge_target": 2, "kind": 2, "label": 3}.get(name, 1)
 
 
-def targets_file(path: pathlib.Path, outputs: list, counts, dataset: str, precision: str = "f32", missing=()) -> list:
+def targets_file(path: pathlib.Path, outputs: list, counts, dataset: str, precision: str = "f32", missing=(), features: str = "") -> list:
     """Writes a cache of targets: ``outputs`` are name, unit and columns. Returns the rows of each output by record."""
     random, dtype = np.random.default_rng(3), "<f4" if precision == "f32" else "<f2"
-    key = {name: "" for name in ("teacher_weights", "architecture", "features")}
-    key.update(dataset=dataset, precision=precision, node_counts=blake3_hex(np.asarray(counts, "<u4")))
+    key = {name: "" for name in ("teacher_weights", "architecture")}
+    key.update(dataset=dataset, features=features, precision=precision, node_counts=blake3_hex(np.asarray(counts, "<u4")))
     key["targets"] = " + ".join(f"{name} [{per}, {columns}]" for name, per, columns in outputs)
     header = json.dumps(key).encode()
     content = struct.pack("<8s4I", b"KDGATTGT", 1, len(header), zlib.crc32(header), 0) + header

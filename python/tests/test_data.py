@@ -434,6 +434,13 @@ class CachedTargets(Files):
             self.assertTrue(np.array_equal(targets.rows([count - 1]), rows[-1][0]))
         targets_file(self.path, [("latent", "nodes", 2)], self.counts, self.store.digest)
         self.refuses("has rows of nodes: give the store", lambda: kdgat.Targets(self.path), ValueError)
+        for views in (1, 3):
+            features = f"vocabulary 12ab, {views} views with 0.5 of the IDs hidden"
+            targets_file(self.path, [("logits", "graphs", 2)], np.tile(self.counts, views), self.store.digest, features=features)
+            self.assertEqual(kdgat.Targets(self.path, self.store).views, views)
+            if views == 1:
+                self.assertEqual(len(kdgat.Targets(self.path)), 30)
+        self.refuses("has several views of each graph: give the store", lambda: kdgat.Targets(self.path), ValueError)
 
     def test_what_is_damaged_or_belongs_to_another_store_is_refused(self):
         targets_file(self.path, [("logits", "graphs", 2)], self.counts, self.store.digest)
