@@ -7,7 +7,6 @@ Floyd 1987), long ones independently, and again if two positions coincide. Here 
 from __future__ import annotations
 
 import dataclasses
-import threading
 from typing import List, Optional, Sequence
 
 import numpy as np
@@ -19,8 +18,6 @@ from kdgat.positions import ends_of, spelled_out
 _SHORT_ROW, _FEW = 512, 16
 #: Draws that are made at once: their numbers stay in the processor's caches.
 _DRAWS_AT_ONCE = 1 << 14
-#: Most nodes of a graph whose rows are kept from sample to sample: 64 MiB.
-_MOST_KEPT_ROWS = 1 << 24
 #: Most edges of a layer.
 _MOST_EDGES = (1 << 31) - 1
 
@@ -65,15 +62,13 @@ class Sampler:
     def __init__(self, indptr: np.ndarray, indices: np.ndarray) -> None:
         """``indptr``: i64 ``[nodes + 1]``; ``indices``: sources, u32 ``[edges]``, ascending for each target."""
         self._indptr, self._indices = indptr, indices
-        self._threads = threading.local()
 
     def sample(self, seeds: np.ndarray, fanouts: Sequence[Optional[int]], seed: int, epoch: int) -> Sample:
         """Samples the neighbourhood of ``seeds``, i64; see :meth:`kdgat.NodeStore.sample`."""
         if any(fanout is not None and fanout < 0 for fanout in fanouts):
             raise ValueError(f"fanouts={list(fanouts)}: expected whole numbers from 0, or None for all neighbours")
         keys = random_bits(seed, NEIGHBOURS, epoch, np.arange(len(fanouts)))
-        # Each thread uses its rows again, because fresh memory costs more than a sample; but not those of a large graph, whose pages would all stay.
-        rows = self._threads.__dict__.pop("rows", None) or _Rows(len(self._indptr) - 1)
+        rows = _Rows(len(self._indptr) - 1)
         seed_rows = rows.number(seeds)
         layers = []
         for fanout, key in zip(fanouts, keys):
@@ -85,11 +80,7 @@ class Sampler:
                 raise ValueError(f"{len(edges) + len(targets)} edges in one layer, at most {_MOST_EDGES} are possible: use fewer nodes at a time")
             neighbours = self._indices.take(edges).astype(np.int64)
             layers.append(_layer(targets, neighbours, counts, rows.number(neighbours), len(rows)))
-        nodes = rows.nodes()
-        if len(self._indptr) <= _MOST_KEPT_ROWS:
-            rows.forget()
-            self._threads.rows = rows
-        return Sample(nodes, layers[::-1], seed_rows)
+        return Sample(rows.nodes(), layers[::-1], seed_rows)
 
 
 class _Rows:
@@ -123,11 +114,6 @@ class _Rows:
         rows = self._next.take(found).astype(np.int64)
         rows -= 1
         return rows
-
-    def forget(self) -> None:
-        """Forgets all nodes."""
-        self._next[self.nodes()] = 0
-        self._parts, self._count = [], 0
 
 
 def _layer(targets: np.ndarray, neighbours: np.ndarray, counts: np.ndarray, rows: np.ndarray, num_sources: int) -> Layer:
