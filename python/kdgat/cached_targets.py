@@ -65,7 +65,7 @@ class Targets:
         except OSError as error:
             raise StoreError(f"cannot open the cache of targets {self.path}: {error.strerror}") from error
         weakref.finalize(self, os.close, self._file)
-        #: What the targets depend on: digests of weights, architecture, dataset and numbers of nodes, and the precision.
+        #: The cache's key: digests of weights, architecture, dataset and numbers of nodes, and the precision.
         self.key: Dict[str, str] = {}
         header_end = self._read_header()
         #: The outputs in the order of a record.
@@ -94,11 +94,7 @@ class Targets:
 
     def has(self, graphs: Sequence[int], view: int = 0) -> np.ndarray:
         """True for the graphs that have a record by now, ``[graphs]``."""
-        numbers = self._numbers(graphs, view)
-        if not self._filled[numbers].all():
-            # Another process may have written it since.
-            self._filled = self._read_filled()
-        return self._filled[numbers]
+        return self._has(self._numbers(graphs, view))
 
     def rows(self, graphs: Sequence[int], output: Optional[str] = None, view: int = 0) -> np.ndarray:
         """Rows of an output for these graphs, one graph after another: f32 ``[graphs, columns]`` or ``[nodes, columns]``.
@@ -121,7 +117,7 @@ class Targets:
 
     def _read(self, graphs: Sequence[int], view: int) -> Dict[str, np.ndarray]:
         numbers = self._numbers(graphs, view)
-        found = self.has(graphs, view)
+        found = self._has(numbers)
         if not found.all():
             raise StoreError(
                 f"{self.path} has no targets of {self._unit} {int(np.asarray(graphs)[~found][0])}, but of {int(found.sum())} of the {len(found)} that are "
@@ -182,6 +178,13 @@ class Targets:
         if not 0 <= view < self.views:
             raise ValueError(f"view={view}: {self.path} has {self.views} views of each graph (0 to {self.views - 1})")
         return positions + view * len(self)
+
+    def _has(self, numbers: np.ndarray) -> np.ndarray:
+        """True for the records that are written by now."""
+        if not self._filled[numbers].all():
+            # Another process may have written it since.
+            self._filled = self._read_filled()
+        return self._filled[numbers]
 
     def _nodes_before(self, numbers: np.ndarray) -> np.ndarray:
         return np.zeros(len(numbers), np.int64) if self._node_starts is None else self._node_starts[numbers]

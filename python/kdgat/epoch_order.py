@@ -61,13 +61,13 @@ def below(bits: np.ndarray, bound: np.ndarray) -> np.ndarray:
     return high
 
 
-def shuffled(items: Sequence, seed: int, epoch: int, purpose: int = SHUFFLE) -> list:
+def shuffled(items: Sequence, seed: int, epoch: int) -> list:
     """The items in random order (Fisher–Yates)."""
     order = list(items)
     if len(order) > 1 << 32:
         raise ValueError(f"{len(order)} items to shuffle; expected at most 2^32")
     last = np.arange(len(order) - 1, 0, -1, dtype=np.uint64)
-    chosen = below(random_bits(seed, purpose, epoch, last), last + np.uint64(1))
+    chosen = below(random_bits(seed, SHUFFLE, epoch, last), last + np.uint64(1))
     for at, other in zip(range(len(order) - 1, 0, -1), chosen.tolist()):
         order[at], order[other] = order[other], order[at]
     return order

@@ -22,7 +22,7 @@ from kdgat.store_manifest import Manifest
 
 #: Standard CAN IDs have 11 bits.
 _STANDARD_IDS = 1 << 11
-#: What selects graphs: positions, or true for each one that is meant.
+#: A selection of graphs: positions, or true for each selected one.
 Graphs = Union[Sequence[int], np.ndarray, range, slice]
 
 

@@ -50,9 +50,22 @@ class NodeStore:
             self._file = MappedFile(self.path)
         except OSError as error:
             raise StoreError(f"cannot open {self.path}: {error.strerror}") from error
-        self._header, self._begin = self._read_header()
-        self._sections: Dict[str, dict] = {}
-        self._place_sections()
+        header, self._begin = self._read_header()
+        #: Name of the dataset.
+        self.name: str = header["name"]
+        #: Digest of the graph's contents. Caches of targets belong to it.
+        self.digest: str = header["digest"]
+        #: Number of nodes.
+        self.num_nodes: int = header["num_nodes"]
+        #: Number of directed edges: an undirected edge counts twice.
+        self.num_edges: int = header["num_edges"]
+        #: Number of classes.
+        self.num_classes: int = header["classes"]
+        #: Number of features of a node.
+        self.num_features: int = header["columns"]
+        #: ``dense`` (f32), ``half`` (f16) or ``sparse``.
+        self.feature_kind: str = header["features"]
+        self._sections = self._placed_sections(header["sections"])
         #: Edges by target: those that lead to node ``i`` are ``indptr[i]`` to ``indptr[i + 1]``, i64 ``[nodes + 1]``.
         self.indptr: np.ndarray = self._array("indptr").view(np.int64)
         #: The node that each edge comes from, u32 ``[edges]``, ascending for each target, without self-loops.
@@ -78,41 +91,6 @@ class NodeStore:
 
     def __reduce__(self) -> Tuple[Any, ...]:
         return reopened, (NodeStore, str(self.path), [], self.digest)
-
-    @property
-    def name(self) -> str:
-        """Name of the dataset."""
-        return self._header["name"]
-
-    @property
-    def digest(self) -> str:
-        """Digest of the graph's contents. Caches of targets belong to it."""
-        return self._header["digest"]
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes."""
-        return self._header["num_nodes"]
-
-    @property
-    def num_edges(self) -> int:
-        """Number of directed edges: an undirected edge counts twice."""
-        return self._header["num_edges"]
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return self._header["classes"]
-
-    @property
-    def num_features(self) -> int:
-        """Number of features of a node."""
-        return self._header["columns"]
-
-    @property
-    def feature_kind(self) -> str:
-        """``dense`` (f32), ``half`` (f16) or ``sparse``."""
-        return self._header["features"]
 
     @property
     def features(self) -> np.ndarray:
@@ -225,14 +203,14 @@ class NodeStore:
             raise self._damaged(f"its header: {error}") from error
         return fields, end
 
-    def _place_sections(self) -> None:
-        """Checks that the arrays follow each other, without gaps, to the end of the file, with the sizes of the graph."""
-        sections: List[dict] = self._header["sections"]
+    def _placed_sections(self, sections: List[dict]) -> Dict[str, dict]:
+        """The arrays by name. They follow each other, without gaps, to the end of the file, with the sizes of the graph. Raises StoreError if not."""
         stored = {section["name"]: section for section in sections}
+        layout = self._layout(stored)
         offset = 0
         for section in sections:
             name = section["name"]
-            found = self._layout(stored).get(name)
+            found = layout.get(name)
             if found is None:
                 raise self._damaged(f"array {name} is unknown")
             dtype, count = found
@@ -245,11 +223,11 @@ class NodeStore:
             offset += whole_pages(bytes_expected)
         if offset != self._file.size - self._begin:
             raise self._damaged(f"{self._file.size - self._begin} bytes of arrays, expected {offset}")
-        required = {"indptr", "indices", "labels"} | set(self._layout(stored)) - {"split", "original", "node_hashes"}
+        required = {"indptr", "indices", "labels"} | set(layout) - {"split", "original", "node_hashes"}
         missing = sorted(required - set(stored))
         if missing:
             raise self._damaged(f"it has no array {missing[0]}")
-        self._sections = stored
+        return stored
 
     def _layout(self, stored: Dict[str, dict]) -> Dict[str, Tuple[str, int]]:
         """Type and number of values of each array of this graph."""

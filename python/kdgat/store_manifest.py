@@ -86,10 +86,9 @@ class ShardEntry:
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """A log of CAN frames: its folder, its role, its graphs, and their ranges in the store by set."""
+    """A log of CAN frames: its folder, its graphs, and their ranges in the store by set."""
 
     folder: str
-    role: str
     first_graph: int
     graphs: int
     ranges: dict
@@ -104,7 +103,7 @@ class Log:
             ranges = {name: [(first + begin, first + end) for begin, end in _ranges(fields["split"][name])] for name in ("train", "validation")}
         if any(end > first + graphs for parts in ranges.values() for _, end in parts):
             raise ValueError(f"{fields['name']} has {graphs} graphs, and sets beyond them")
-        return cls(str(fields["folder"]), str(fields["role"]), first, graphs, ranges)
+        return cls(str(fields["folder"]), first, graphs, ranges)
 
 
 class Manifest:
@@ -117,7 +116,6 @@ class Manifest:
         self.schema: Optional[dict] = fields.get("schema")
         self.features = Features.of(fields["features"], self.schema)
         self.vocabulary: List[int] = [_count(number) for number in fields["vocabulary"]]
-        self.window = _count(fields["options"]["window"])
         self.shards = [ShardEntry.of(entry) for entry in fields["shards"]]
         self.graphs = _count(fields["totals"]["graphs"])
         self._logs = [Log.of(entry) for entry in fields["files"]]
