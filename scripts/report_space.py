@@ -2,7 +2,7 @@
 """Trains the networks of benches/results/molecules.md or trees.md, evaluates them, and prints their tables.
 
     scripts/report_space.py molecules TRAIN.npz TEST.npz [--peer PYTHON] [--seeds 1,2,3]
-    scripts/report_space.py trees FOLDER [--seeds 1,2,3]
+    scripts/report_space.py trees FOLDER [--seeds 1,2,3] [--tables none,types]
 
 `molecules` reads conformations in the layout of rMD17: PaiNN and SchNet with the presets' settings, the same networks of schnetpack if --peer names a Python
 that has it (`benches/peer/install molecules`), and students of PaiNN, alone and with their teacher. Every tenth conformation of TRAIN.npz validates.
@@ -42,8 +42,8 @@ GIN = ["--preset", "gin,teacher", "--hidden", "64", "--layers", "3"]
 TREE_EPOCHS = ["--max-epochs", "30"]
 GIN_EPOCHS = ["--max-epochs", "100"]
 
-# Student's t, 97.5 %, by degrees of freedom.
-T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
+# 97.5 % quantiles of Student's t by degrees of freedom.
+T = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}
 
 
 class Study:
@@ -55,17 +55,24 @@ class Study:
         self.runs.mkdir(parents=True, exist_ok=True)
 
     def call(self, run, command, output):
-        """Runs a command, with its output in a file, and notes its processor time."""
+        """Runs a command, with its output in a file, and notes its processor time, also if it fails or is interrupted."""
         output.parent.mkdir(parents=True, exist_ok=True)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         with open(output, "w") as file:
-            code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, cwd=self.runs).returncode
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            child = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, cwd=self.runs)
+        try:
+            try:
+                code = child.wait()
+            finally:
+                # Ctrl-C reaches the command, too: a training saves its state, and its time is known when it has ended.
+                child.wait()
+        finally:
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+            with open(self.runs / "seconds.csv", "a") as file:
+                file.write(f"{run},{seconds:.1f}\n")
         if code != 0:
             sys.exit(f"report_space: {' '.join(command)} failed with {code}; its output is in {output}")
-        seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-        with open(self.runs / "seconds.csv", "a") as file:
-            file.write(f"{run},{seconds:.1f}\n")
 
     def wanted(self, arm):
         return self.arms is None or arm in self.arms
@@ -83,14 +90,16 @@ class Study:
         return str(folder)
 
     def evaluated(self, name, runs, *arguments):
-        """Results of `kdgat evaluate` by run folder, and all of them."""
+        """Results of `kdgat evaluate` by the keys of the runs."""
+        if not runs:
+            return {}
         output = self.runs / f"evaluation-{name}"
         output.mkdir(exist_ok=True)
-        command = [self.program, "evaluate", *arguments, "--output", str(output), "--threads", self.threads, *runs]
+        command = [self.program, "evaluate", *arguments, "--output", str(output), "--threads", self.threads, *runs.values()]
         with open(output / "log.txt", "w") as log:
             if subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.runs).returncode != 0:
                 sys.exit(f"report_space: {' '.join(command[:6])} ... failed; its output is in {log.name}")
-        return json.loads((output / "graph_metrics.json").read_text())
+        return dict(zip(runs, json.loads((output / "graph_metrics.json").read_text())["models"], strict=True))
 
     def seconds(self, arm):
         """Mean processor seconds of an arm's runs, for a table; a resumed run's are added up."""
@@ -113,11 +122,24 @@ def spread(values, overlap=0.0):
     if len(values) < 2:
         return mean, None, None
     deviation = statistics.stdev(values)
-    return mean, deviation, T.get(len(values) - 1, 2.0) * deviation * math.sqrt(1 / len(values) + overlap)
+    return mean, deviation, t_quantile(len(values) - 1) * deviation * math.sqrt(1 / len(values) + overlap)
 
 
-def row(*cells):
-    print("| " + " | ".join(str(cell) for cell in cells) + " |")
+def t_quantile(degrees):
+    """97.5 % quantile of Student's t distribution. From 5 on its expansion in 1/degrees (Abramowitz & Stegun, 26.7.5), as `kdgat evaluate` has it."""
+    inverse = 1 / degrees
+    return T.get(degrees, 1.959964 + inverse * (2.372271 + inverse * (2.822499 + inverse * (2.555850 + inverse * 1.589534))))
+
+
+def table(title, header, rows):
+    """Prints a table under its title, if it has rows."""
+    if not rows:
+        return
+    if title:
+        print(f"{title}\n")
+    for cells in (header, ["---", *["--:"] * (len(header) - 1)], *rows):
+        print("| " + " | ".join(str(cell) for cell in cells) + " |")
+    print()
 
 
 # Molecules
@@ -147,7 +169,7 @@ def molecules(options):
             else:
                 runs[f"{model}-distilled", seed] = None
     runs = finished(runs)
-    by_run = dict(zip(runs, study.evaluated("molecules", list(runs.values()), *data)["models"], strict=True))
+    by_run = study.evaluated("molecules", runs, *data)
     networks(by_run, peers, options.seeds, study)
     students(by_run, options.seeds, study)
 
@@ -180,24 +202,23 @@ def peer(study, options, model, seed, files):
 
 
 def networks(by_run, peers, seeds, study):
-    row("network, program", "parameters", "energy MAE", "RMSE", "forces MAE", "RMSE", "CPU seconds a run")
-    row("---", "--:", "--:", "--:", "--:", "--:", "--:")
+    rows = []
     metrics = {"energy_mae": "energies MAE", "energy_rmse": "energies RMSE", "forces_mae": "forces MAE", "forces_rmse": "forces RMSE"}
     for model in ("painn", "schnet"):
         own = [by_run[key] for seed in seeds if (key := (f"{model}-teacher", seed)) in by_run]
-        found = [line for seed in seeds if (line := peers[model, seed])]
+        found = [last for seed in seeds if (last := peers[model, seed])]
         if own:
             ours = {key: [value(result, name) for result in own] for key, name in metrics.items()}
             seconds = study.seconds(f"{model}-teacher")
-            row(f"{model}, kdgat", own[0]["parameters"], *(with_deviation(values) for values in ours.values()), seconds)
+            rows.append([f"{model}, kdgat", own[0]["parameters"], *(with_deviation(values) for values in ours.values()), seconds])
         if len(found) == len(seeds):
             theirs = {key: [result[key] for result in found] for key in metrics}
             seconds = study.seconds(f"peer-{model}")
-            row(f"{model}, schnetpack", "", *(with_deviation(values) for values in theirs.values()), seconds)
+            rows.append([f"{model}, schnetpack", "", *(with_deviation(values) for values in theirs.values()), seconds])
             if own:
                 ratios = {key: statistics.mean(values) / statistics.mean(theirs[key]) for key, values in ours.items()}
-                row(f"{model}, ratio", "", *(f"{ratio:.3f}" for ratio in ratios.values()), "")
-    print()
+                rows.append([f"{model}, ratio", "", *(f"{ratio:.3f}" for ratio in ratios.values()), ""])
+    table("", ["network, program", "parameters", "energy MAE", "RMSE", "forces MAE", "RMSE", "CPU seconds a run"], rows)
 
 
 def with_deviation(values):
@@ -206,19 +227,19 @@ def with_deviation(values):
 
 
 def students(by_run, seeds, study):
-    row("student", "parameters", "energy MAE", "forces MAE", "share of the gap closed, forces (95 %)", "energies (95 %)", "CPU seconds a run")
-    row("---", "--:", "--:", "--:", "--:", "--:", "--:")
+    rows = []
     of = lambda arm, metric: [value(by_run[arm, seed], metric) for seed in seeds]
     for model in ("painn", "schnet"):
         for way in ("alone", "distilled"):
             arm, shares = f"{model}-{way}", ["", ""]
             if (arm, seeds[0]) not in by_run:
                 continue
-            if way == "distilled":
+            if way == "distilled" and all((other, seeds[0]) in by_run for other in (f"{model}-alone", "painn-teacher")):
                 shares = [closed(of(f"{model}-alone", metric), of(arm, metric), of("painn-teacher", metric)) for metric in ("forces MAE", "energies MAE")]
-            row(f"{model} {way}", by_run[arm, seeds[0]]["parameters"], with_deviation(of(arm, "energies MAE")), with_deviation(of(arm, "forces MAE")),
-                *shares, study.seconds(arm))
-    print()
+            errors = [with_deviation(of(arm, metric)) for metric in ("energies MAE", "forces MAE")]
+            rows.append([f"{model} {way}", by_run[arm, seeds[0]]["parameters"], *errors, *shares, study.seconds(arm)])
+    header = ["student", "parameters", "energy MAE", "forces MAE", "share of the gap closed, forces (95 %)", "energies (95 %)", "CPU seconds a run"]
+    table("", header, rows)
 
 
 def closed(alone, distilled, teacher):
@@ -242,10 +263,9 @@ def trees(options):
         runs = finished(runs)
         classifiers = {key: run for key, run in runs.items() if not key[0].startswith("start")}
         starts = {key: run for key, run in runs.items() if key[0] in ("start gt-ssl", "start masked")}
-        print(f"{'With' if name == 'types' else 'Without'} types of points:\n")
-        accuracies(study, name, data, classifiers)
-        if starts:
-            pretraining(study, name, data, starts)
+        title = f"{'With' if name == 'types' else 'Without'} types of points:"
+        accuracies(study, name, title, data, classifiers)
+        pretraining(study, name, "" if classifiers else title, data, starts)
 
 
 def prepared(study, source, name):
@@ -288,18 +308,18 @@ def of_fold(study, name, data, place, runs):
     following("student distilled", teacher, "--teacher-path", *SGMP_STUDENT, *TREE_EPOCHS, "--offload-teacher")
 
 
-def accuracies(study, name, data, runs):
-    evaluation = study.evaluated(name, list(runs.values()), *data[:2])
-    by_run = dict(zip(runs, evaluation["models"], strict=True))
+def accuracies(study, name, title, data, runs):
+    if not runs:
+        return
+    by_run = study.evaluated(name, runs, *data[:2])
     arms = list(dict.fromkeys(arm for arm, _, _ in runs))
     scratch = {"sgmp gt-ssl": "sgmp scratch", "sgmp masked": "sgmp scratch", "gin vgae": "gin scratch", "student distilled": "student alone"}
-    row("", "parameters", "accuracy ± deviation over folds (95 %)", "macro F1", "ROC AUC", "difference (95 %)", "CPU seconds a run")
-    row("---", "--:", "--:", "--:", "--:", "--:", "--:")
+    rows = []
     first = [result for (arm, _, _), result in by_run.items() if arm == arms[0]]
-    for title, key in (("most frequent class", "baseline"), ("logistic regression on descriptors", "linear")):
+    for baseline, key in (("most frequent class", "baseline"), ("logistic regression on descriptors", "linear")):
         folds = by_fold([(result["fold"], of_baseline(result, key, "accuracy")) for result in first])
         others = [statistics.mean(of_baseline(result, key, metric) for result in first) for metric in ("macro_f1", "roc_auc")]
-        row(title, "", interval(folds, first), *(f"{other:.3f}" for other in others), "", "")
+        rows.append([baseline, "", interval(folds, first), *(f"{other:.3f}" for other in others), "", ""])
     for arm in arms:
         found = [result for (own, _, _), result in by_run.items() if own == arm]
         folds = by_fold([(result["fold"], value(result, "accuracy")) for result in found])
@@ -310,8 +330,9 @@ def accuracies(study, name, data, runs):
             mean, _, half = spread([after - start for after, start in zip(folds, before, strict=True)], overlap(found))
             difference = f"{mean:+.3f}" + ("" if half is None else f" ({mean - half:+.3f} to {mean + half:+.3f})")
         seconds = study.seconds(f"{name}/{arm}")
-        row(arm, found[0]["parameters"], interval(folds, found), *(f"{other:.3f}" for other in others), difference, seconds)
-    print()
+        rows.append([arm, found[0]["parameters"], interval(folds, found), *(f"{other:.3f}" for other in others), difference, seconds])
+    header = ["", "parameters", "accuracy ± deviation over folds (95 %)", "macro F1", "ROC AUC", "difference (95 %)", "CPU seconds a run"]
+    table(title, header, rows)
 
 
 def of_baseline(result, key, metric):
@@ -335,11 +356,9 @@ def interval(folds, results):
     return f"{mean:.3f}" + ("" if half is None else f" ± {deviation:.3f} ({mean - half:.3f} to {mean + half:.3f})")
 
 
-def pretraining(study, name, data, runs):
-    evaluation = study.evaluated(name + "-starts", list(runs.values()), *data[:2])
-    by_run = dict(zip(runs, evaluation["models"], strict=True))
-    row("held-out trees", "pre-trained", "deviation over runs", "constant")
-    row("---", "--:", "--:", "--:")
+def pretraining(study, name, title, data, runs):
+    by_run = study.evaluated(name + "-starts", runs, *data[:2])
+    rows = []
     for objective in ("gt-ssl", "masked"):
         found = [result for (arm, _, _), result in by_run.items() if arm == f"start {objective}"]
         if not found:
@@ -347,24 +366,25 @@ def pretraining(study, name, data, runs):
         for metric in [each["name"] for each in found[0]["metrics"]]:
             mean, deviation, _ = spread([value(result, metric) for result in found])
             constant = statistics.mean(of_baseline(result, "baseline", metric) for result in found)
-            row(f"{objective}: {metric}", f"{mean:.4f}", "" if deviation is None else f"{deviation:.4f}", f"{constant:.4f}")
-    print()
+            rows.append([f"{objective}: {metric}", f"{mean:.4f}", "" if deviation is None else f"{deviation:.4f}", f"{constant:.4f}"])
+    table(title, ["held-out trees", "pre-trained", "deviation over runs", "constant"], rows)
 
 
 def main():
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[1, 2, 3])
+    common.add_argument("--threads", type=int, default=1)
+    common.add_argument("--program", default=str(PROJECT / "scripts/kdgat"))
+    common.add_argument("--runs", help="folder of the runs (default: runs/report-molecules or runs/report-trees)")
+    common.add_argument("--arms", type=lambda text: text.split(","), help='rows to train, such as "painn-teacher,peer-painn" or "gin scratch" (default: all)')
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[1, 2, 3])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--program", default=str(PROJECT / "scripts/kdgat"))
-    parser.add_argument("--runs", help="folder of the runs (default: runs/report-molecules or runs/report-trees)")
-    parser.add_argument("--arms", type=lambda text: text.split(","), help='rows to train, such as "painn-teacher,peer-painn" or "gin scratch" (default: all)')
     studies = parser.add_subparsers(required=True, dest="study")
-    of_molecules = studies.add_parser("molecules")
+    of_molecules = studies.add_parser("molecules", parents=[common])
     of_molecules.add_argument("train")
     of_molecules.add_argument("test")
     of_molecules.add_argument("--peer", help="Python of `benches/peer/install molecules`; without it, kdgat's networks alone")
     of_molecules.set_defaults(run=molecules)
-    of_trees = studies.add_parser("trees")
+    of_trees = studies.add_parser("trees", parents=[common])
     of_trees.add_argument("folder")
     of_trees.add_argument("--tables", type=lambda text: text.split(","), default=["none", "types"], help="none: without types of points (default: both)")
     of_trees.set_defaults(run=trees)
