@@ -82,6 +82,8 @@ class Orders(unittest.TestCase):
         self.assertEqual(
             second.nodes.tolist(), [0, 90, 174, 256, 308, 334, 494, 508, 796, 799, 825, 841, 932, 974, 1032, 1052, 1076, 1153]
         )
+        third = sampler.sample(np.array([0]), [12], 3, 2)
+        self.assertEqual(third.nodes.tolist(), [0, 174, 256, 308, 334, 494, 508, 825, 841, 932, 974, 1032, 1076])
         twice = sampler.sample(np.array([5, 7, 5]), [None, 1], 3, 2)
         self.assertEqual((twice.nodes.tolist(), twice.seed_rows.tolist()), ([5, 7, 0, 1, 2, 39, 184, 9], [0, 1, 0]))
         self.assertEqual(twice.layers[1].edge_index.tolist(), [[2, 3, 4, 0, 1], [0, 0, 0, 0, 1]])

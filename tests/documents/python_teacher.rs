@@ -118,6 +118,11 @@ fn snippets_of_the_page_and_examples_run() {
     run("test_documents", &[]);
 }
 
+#[test]
+fn tables_of_networks_in_space_are_made_from_their_runs() {
+    run("test_report_space", &[]);
+}
+
 /// Runs, commands and detectors of the program, on a classifier of the report's tests.
 #[test]
 fn the_program_answers_in_python() {

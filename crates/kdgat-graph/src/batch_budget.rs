@@ -180,13 +180,21 @@ mod tests {
         }
     }
 
-    /// `kdgat.Store` of the Python package cuts the same batches: `python/tests/test_data.py` has the same ones.
+    /// `kdgat.Store` of the Python package makes the same batches: `python/tests/test_data.py` has the same ones.
     #[test]
     fn batches_are_those_of_the_python_package() {
         let sizes: Vec<(u32, u32)> = (0..18).map(|graph| (2 + graph * 7 % 5, graph * 11 % 9)).collect();
         let (budget, graphs) = setting(&sizes, Some(12), Some(16));
         let expected: [&[u64]; 7] = [&[17, 16, 15], &[14, 13], &[12, 11, 10], &[9, 8], &[7, 6, 5], &[4, 3], &[2, 1, 0]];
         assert_eq!(budget.cut(&graphs, 4), expected);
+        let expected: [&[u64]; 7] = [&[17, 16, 15], &[14, 13, 11], &[12, 10, 8], &[9, 7], &[6, 5, 4], &[3, 2, 0], &[1]];
+        assert_eq!(budget.pack(&graphs, 4), expected);
+        // More batches than are open at a time: the sums of their graphs, times their places.
+        let sizes: Vec<(u32, u32)> = (0..200).map(|graph| (40 * (1 + graph / 100) + graph % 7, 0)).collect();
+        let (budget, graphs) = setting(&sizes, Some(150), None);
+        let packed = budget.pack(&graphs, 200);
+        let places: u64 = (1..).zip(&packed).map(|(place, batch)| place * batch.iter().sum::<u64>()).sum();
+        assert_eq!((packed.len(), places), (112, 1_011_538));
     }
 
     #[test]

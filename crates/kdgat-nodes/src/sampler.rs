@@ -285,6 +285,8 @@ mod tests {
             second.nodes(),
             [0, 90, 174, 256, 308, 334, 494, 508, 796, 799, 825, 841, 932, 974, 1032, 1052, 1076, 1153]
         );
+        let third = sample(&graph, &[Fanout::AtMost(12)], &[0], 2);
+        assert_eq!(third.nodes(), [0, 174, 256, 308, 334, 494, 508, 825, 841, 932, 974, 1032, 1076]);
         let twice = sample(&graph, &[Fanout::All, Fanout::AtMost(1)], &[5, 7, 5], 2);
         assert_eq!(twice.nodes(), [5, 7, 0, 1, 2, 39, 184, 9]);
         assert_eq!(twice.seed_rows(), Some(&[0, 1, 0][..]));
