@@ -151,6 +151,7 @@ fn molecules() -> Result<Batch, Error> {
         row_pointers: Tensor::f_from_slice(&pointers)?,
         shifts: None,
         forces: None,
+        displaced: None,
     };
     let list = EdgeList {
         id_index: &vec![0; nodes],

@@ -122,6 +122,7 @@ impl Kinds {
             row_pointers: pointers,
             shifts: Some(Tensor::f_zeros([count, 3], FLOAT)?),
             forces: None,
+            displaced: None,
         };
         let edges = Edges::of_pairs(&Pairs::of(&space)?)?;
         let vectors = Tensor::f_randn([count, 3], FLOAT)?;

@@ -2,7 +2,7 @@
 
 use super::node_targets::joined;
 use super::teacher::FoundTeacher;
-use crate::config::{CachePrecision, Config, TeacherCache};
+use crate::config::{self, CachePrecision, Config, Stage, TeacherCache};
 use crate::distill::frozen::{HiddenIds, TeacherVocabulary};
 use crate::distill::{CacheMode, CacheOptions, Precision};
 use crate::memory;
@@ -65,12 +65,16 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, dataset: &DatasetIde
 
 /// Everything that the views of training graphs depend on, as text; `None` without views.
 fn views_key(config: &Config, hidden_ids: HiddenIds) -> Option<String> {
+    let views = config.distillation.kd_views;
     let hidden = match hidden_ids {
-        HiddenIds::Seen => return None,
+        HiddenIds::Seen => {
+            let deviation = config::displacement(config, Stage::Train)?;
+            return Some(format!("{views} views displaced by {deviation}"));
+        }
         HiddenIds::Unknown => "hidden",
         HiddenIds::Replaced => "replaced",
     };
-    Some(format!("{} views with {} of the IDs {hidden}", config.distillation.kd_views, config.model.unknown_drop))
+    Some(format!("{views} views with {} of the IDs {hidden}", config.model.unknown_drop))
 }
 
 /// The architectures of a teacher's networks, as text.

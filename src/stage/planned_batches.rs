@@ -256,6 +256,7 @@ impl PlannedGraphs {
                 true => Some(Tensor::f_zeros(rows_of_three, (Kind::Float, Device::Cpu))?),
                 false => None,
             },
+            displaced: None,
         })
     }
 }

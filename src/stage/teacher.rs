@@ -341,7 +341,8 @@ pub fn start(
 ) -> Result<TeacherLink, StageError> {
     let settings = &config.distillation;
     let Some(found) = found else { return Ok(TeacherLink::none()) };
-    let views = if found.asked.hidden_ids == HiddenIds::Seen { 0 } else { settings.kd_views as u64 };
+    let has_views = found.asked.hidden_ids != HiddenIds::Seen || config::displacement(config, Stage::Train).is_some();
+    let views = if has_views { settings.kd_views as u64 } else { 0 };
     let shape = usage.shape(&data.store, views);
     let options = teacher_options(config, &found, data.device, &data.dataset, usage.batches_per_epoch);
     let model = found.model(training::attention_kernel(config))?;

@@ -17,7 +17,8 @@ use crate::config::{
 use crate::distill::alpha::Alpha;
 use crate::distill::losses::LogitLoss;
 use crate::graph::{
-    AssembleOptions, EdgeScaling, FeatureSet, Loader, LoaderOptions, Split, Store, UnknownDrop, Vocabulary,
+    AssembleOptions, Displacement, EdgeScaling, FeatureSet, Loader, LoaderOptions, SpaceOptions, Split, Store,
+    UnknownDrop, Vocabulary,
 };
 use crate::memory;
 use crate::nn::attention::Backend;
@@ -161,7 +162,7 @@ pub fn batch_graphs(config: &Config, training_graphs: usize) -> usize {
     training.batch_size.min(training_graphs / training.min_steps_per_epoch).max(1)
 }
 
-/// Starts the loaders of training batches (with random UNKNOWN IDs) and of validation batches (without).
+/// Starts the loaders of training batches (with random UNKNOWN IDs and displacements) and of validation batches (without).
 pub fn loaders(
     config: &Config,
     store: &Arc<Store>,
@@ -171,7 +172,9 @@ pub fn loaders(
     views: u64,
 ) -> (Loader, Loader) {
     let seed = if views > 0 { config::VIEWS_SEED } else { config.training.seed };
-    let loader = |probability: f64| {
+    let displacement = config::displacement(config, Stage::Train);
+    let displacement = displacement.map(|deviation| Displacement { deviation, seed, epoch: 0, views: views.max(1) });
+    let loader = |probability: f64, displacement: Option<Displacement>| {
         let unknown_drop = (probability > 0.0).then_some(UnknownDrop { probability, seed, epoch: 0, views });
         let hashed_ids = config.model.id_encoding == IdEncoding::Hash;
         let profile = store.profile().cloned();
@@ -182,7 +185,7 @@ pub fn loaders(
             hashed_ids,
             profile,
             short_profiles: false,
-            space: needs.space,
+            space: needs.space.map(|space| SpaceOptions { displacement, ..space }),
         };
         let options = LoaderOptions {
             assemble,
@@ -191,7 +194,7 @@ pub fn loaders(
         };
         Loader::for_epochs(Arc::clone(store), options)
     };
-    (loader(config.model.unknown_drop), loader(0.0))
+    (loader(config.model.unknown_drop, displacement), loader(0.0, None))
 }
 
 /// Threads that assemble batches: as configured, otherwise one, which leaves a CPU its cores for the steps; graphs for a GPU get a quarter of

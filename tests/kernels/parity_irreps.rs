@@ -46,6 +46,7 @@ fn pairs(reference: &Reference) -> Pairs {
         row_pointers: Tensor::from_slice(&(0..=nodes).map(before).collect::<Vec<_>>()),
         shifts: None,
         forces: None,
+        displaced: None,
     };
     let pairs = Pairs::of(&space).unwrap();
     assert!(pairs.seconds.is_some(), "a pair and its reverse share a line");
@@ -168,6 +169,7 @@ fn sums_over_many_edges_equal_those_of_single_messages() {
         row_pointers: Tensor::from_slice(&pointers),
         shifts: Some(Tensor::zeros([targets.len() as i64, 3], float)),
         forces: None,
+        displaced: None,
     };
     let edges = Edges::of_pairs(&Pairs::of(&space).unwrap()).unwrap();
     let count = targets.len() as i64;

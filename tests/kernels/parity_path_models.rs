@@ -21,6 +21,7 @@ fn batch(reference: &Reference) -> Batch {
         row_pointers: none(&[nodes + 1], Kind::Int),
         shifts: None,
         forces: None,
+        displaced: None,
     }));
     batch
 }

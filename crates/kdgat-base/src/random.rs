@@ -41,6 +41,8 @@ pub enum Purpose {
     Masking = 16,
     /// Pairs of nodes of a tree of which neither is an ancestor of the other.
     UnrelatedPairs = 17,
+    /// Displacements of nodes in space.
+    Displacement = 18,
 }
 
 /// 2^64 divided by the golden ratio, odd: its bits look random.

@@ -118,12 +118,12 @@ fn contradictions(config: &Config) -> Vec<Problem> {
     let of_graphs = !matches!(model.model, ModelKind::Vgae | ModelKind::Gat | ModelKind::Dqn);
     let in_space = model.model.is_in_space();
     refuse(
-        in_space && !matches!(config.graphs.pooling, PoolingChoice::Sum | PoolingChoice::Mean),
+        in_space && config.graphs.pooling == PoolingChoice::Max,
         &format!(
             "a {} has outputs of each node, which pooling = \"{}\" cannot put together",
             model.model, config.graphs.pooling
         ),
-        "use --pooling sum or mean",
+        "use --pooling sum, mean or attention",
     );
     refuse(
         in_space && config.graphs.energy_weight == 0.0 && config.graphs.force_weight == 0.0,
@@ -184,6 +184,11 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         distillation.offload_teacher && distillation.teacher_residency == Some(Residency::Resident),
         "offload_teacher takes the teacher off the device, teacher_residency = \"resident\" keeps it there",
         "use --teacher-residency forward, or --offload-teacher false",
+    );
+    refuse(
+        distillation.use_kd && distillation.kd_displacement > 0.0 && distillation.kd_views < 2,
+        "kd_displacement displaces all views of a graph but the first, and there are fewer than two",
+        "add --kd-views 11, or another number of views, or drop --kd-displacement",
     );
     refuse(
         !distillation.use_teacher_cache && matches!(distillation.teacher_cache, TeacherCache::Ram | TeacherCache::Disk),

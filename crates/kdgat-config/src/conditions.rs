@@ -24,9 +24,13 @@ pub fn reads_rows(config: &Config) -> bool {
 /// The seed of all views of training graphs, whatever the seed of a training.
 pub const VIEWS_SEED: u64 = 0;
 
-/// True if a stage trains a classifier from whose input random IDs are hidden, so that a graph can have several views. With profile features,
-/// no ID is visible anyway.
+/// True if graphs can have several views: random IDs are hidden from a classifier, or nodes in space are displaced.
 pub fn draws_views(config: &Config, stage: Stage) -> bool {
+    hides_ids(config, stage) || displacement(config, stage).is_some()
+}
+
+/// True if a stage trains a classifier from whose input random IDs are hidden. With profile features, no ID is visible anyway.
+fn hides_ids(config: &Config, stage: Stage) -> bool {
     let is_classifier = matches!(stage, Stage::Classifier | Stage::Curriculum);
     is_classifier && config.model.unknown_drop > 0.0 && config.data.features != FeatureChoice::Profile
 }
@@ -35,6 +39,18 @@ pub fn draws_views(config: &Config, stage: Stage) -> bool {
 /// are the same in every training ([`VIEWS_SEED`]), so that trainings can share the targets.
 pub fn views(config: &Config, stage: Stage) -> u64 {
     if config.distillation.use_kd && draws_views(config, stage) { config.distillation.kd_views as u64 } else { 0 }
+}
+
+/// Standard deviation of the displacements of nodes, which a student in space and its teacher see; `None` without.
+pub fn displacement(config: &Config, stage: Stage) -> Option<f64> {
+    let deviation = config.distillation.kd_displacement;
+    (stage == Stage::Train && config.model.model.reads_positions() && config.distillation.use_kd && deviation > 0.0)
+        .then_some(deviation)
+}
+
+/// True for a network of representations with messages along the data's edges.
+pub fn has_bonds(config: &Config) -> bool {
+    config.model.model == ModelKind::Irreps && config.graphs.bonds
 }
 
 impl ModelKind {

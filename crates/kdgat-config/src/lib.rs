@@ -26,7 +26,7 @@ mod text;
 mod values;
 
 pub use check::{Stage, capture_obstacles, check, check_stage};
-pub use conditions::{VIEWS_SEED, trains_on_graphs, views};
+pub use conditions::{VIEWS_SEED, displacement, has_bonds, trains_on_graphs, views};
 pub use curriculum::{DifficultyOf, difficulty_of, has_graph_curriculum};
 pub use data_kind::DataKind;
 pub use error::{ConfigError, Problem};

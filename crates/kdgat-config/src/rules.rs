@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::check::Stage;
-use super::conditions::{draws_views, is_node_store, reads_rows, trains_on_graphs};
+use super::conditions::{draws_views, has_bonds, is_node_store, reads_rows, trains_on_graphs};
 use super::data_kind::DataKind;
 use super::fields::Config;
 use super::layer::fields;
@@ -136,6 +136,12 @@ pub(super) static OF_IRREPS: Rule = Rule {
     remedy: "use --preset irreps,teacher, or drop it",
 };
 
+pub(super) static HAS_BONDS: Rule = Rule {
+    is_read: |config, _| has_bonds(config),
+    because: "only an irreps with messages along bonds reads it",
+    remedy: "add --bonds true, or drop it",
+};
+
 pub(super) static HAS_WIDTHS: Rule = Rule {
     is_read: |config, _| config.model.model != ModelKind::Irreps,
     because: "the features of an irreps are counted in irreps",
@@ -220,8 +226,14 @@ pub(super) static AVERAGES_CLASSES: Rule = Rule {
 
 pub(super) static DRAWS_VIEWS: Rule = Rule {
     is_read: draws_views,
-    because: "views differ by the IDs that `kdgat classifier` and `kdgat curriculum` hide from a classifier, and none are hidden",
-    remedy: "drop it, or raise --unknown-drop",
+    because: "views differ by the IDs that `kdgat classifier` and `kdgat curriculum` hide from a classifier, or by displacements of nodes in space, and there are neither",
+    remedy: "drop it, or raise --unknown-drop or --kd-displacement",
+};
+
+pub(super) static READS_POSITIONS: Rule = Rule {
+    is_read: |config, stage| stage == Stage::Train && config.model.model.reads_positions(),
+    because: "only networks that read positions see displaced nodes",
+    remedy: "use --preset painn,student or another network in space, or drop it",
 };
 
 pub(super) static ONE_TEACHER: Rule = Rule {
@@ -433,10 +445,10 @@ pub(super) static SENDS_MESSAGES: Rule = Rule {
 pub(super) static READS_EDGES: Rule = Rule {
     is_read: |config, stage| match stage {
         Stage::Autoencoder => config.graphs.encoder == EncoderChoice::Gin,
-        _ => config.model.model == ModelKind::Gin,
+        _ => config.model.model == ModelKind::Gin || has_bonds(config),
     },
-    because: "only a gin reads edge features",
-    remedy: "use --model gin (autoencoder: --encoder gin) or drop it",
+    because: "only a gin, and an irreps with bonds, reads edge features",
+    remedy: "use --model gin (autoencoder: --encoder gin) or --bonds true, or drop it",
 };
 
 pub(super) static HAS_TEMPERATURE: Rule = Rule {

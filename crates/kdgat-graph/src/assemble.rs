@@ -88,11 +88,11 @@ impl UnknownDrop {
     fn view(&self) -> u64 {
         if self.views == 0 { self.epoch } else { self.epoch % self.views }
     }
+}
 
-    /// The numbers of these graphs of a store of `num_graphs` as keys of caches: that of view v of graph g is v·`num_graphs` + g.
-    fn keys(&self, graphs: &[u64], num_graphs: u64) -> Vec<u64> {
-        graphs.iter().map(|graph| self.view() * num_graphs + graph).collect()
-    }
+/// The numbers of these graphs of a store of `num_graphs` as keys of caches: that of view v of graph g is v·`num_graphs` + g.
+fn keys_of_views(graphs: &[u64], num_graphs: u64, view_of: impl Fn(u64) -> u64) -> Arc<Vec<u64>> {
+    Arc::new(graphs.iter().map(|&graph| view_of(graph) * num_graphs + graph).collect())
 }
 
 /// Makes a batch of the graphs at these positions in the store, in this order.
@@ -204,7 +204,10 @@ impl Assembler {
             other => other,
         })?;
         if let Some(drop) = options.unknown_drop.filter(|drop| drop.views > 0) {
-            batch.graph_index = Arc::new(drop.keys(graphs, store.num_graphs()));
+            batch.graph_index = keys_of_views(graphs, store.num_graphs(), |_| drop.view());
+        }
+        if let Some(displacement) = options.space.and_then(|space| space.displacement) {
+            batch.graph_index = keys_of_views(graphs, store.num_graphs(), |graph| displacement.view(graph));
         }
         Ok(batch)
     }

@@ -62,6 +62,9 @@ impl BatchSource for StoreBatches {
         if let Some(drop) = &mut assemble.unknown_drop {
             drop.epoch = epoch;
         }
+        if let Some(displacement) = assemble.space.as_mut().and_then(|space| space.displacement.as_mut()) {
+            displacement.epoch = epoch;
+        }
         Box::new(StoreMaker { store: &self.store, assemble, assembler: Assembler::caching(self.deviations.clone()) })
     }
 }
@@ -105,7 +108,7 @@ impl BatchMaker for PaddingMaker<'_> {
 /// Options for prefetching batches.
 #[derive(Debug, Clone)]
 pub struct LoaderOptions {
-    /// Options of assembling; the epoch of `unknown_drop` is set to that of [`Loader::epoch`].
+    /// Options of assembling; the epoch of `unknown_drop` and of displacements is set to that of [`Loader::epoch`].
     pub assemble: AssembleOptions,
     /// Number of threads (at least one is used).
     pub workers: usize,

@@ -10,6 +10,7 @@ mod search;
 
 use tch::{TchError, Tensor};
 
+use super::Displacement;
 use super::sub_batch::{Runs, counts_to_pointers};
 
 pub(crate) use buffers::SpaceBuffers;
@@ -22,11 +23,13 @@ pub(crate) use search::{NoPairs, PairSearch};
 pub struct SpaceOptions {
     /// Largest distance of a pair, in the data's unit of length, positive; `None` for positions without pairs.
     pub cutoff: Option<f64>,
+    /// Displacements of the nodes; only for training with a teacher.
+    pub displacement: Option<Displacement>,
 }
 
 impl SpaceOptions {
     /// Positions without pairs.
-    pub const POSITIONS: Self = Self { cutoff: None };
+    pub const POSITIONS: Self = Self { cutoff: None, displacement: None };
 
     /// Pairs up to this distance.
     ///
@@ -35,7 +38,7 @@ impl SpaceOptions {
     pub fn new(cutoff: f64) -> Result<Self, String> {
         // Distances are compared by their squares.
         match cutoff > 0.0 && (cutoff * cutoff).is_normal() {
-            true => Ok(Self { cutoff: Some(cutoff) }),
+            true => Ok(Self { cutoff: Some(cutoff), displacement: None }),
             false => Err(format!("cutoff {cutoff}: expected a positive, finite distance")),
         }
     }
@@ -60,6 +63,8 @@ pub struct Space {
     pub shifts: Option<Tensor>,
     /// `[num_nodes, 3]`, f32: targets of the negative gradient of the energy by positions; `None` without such targets.
     pub forces: Option<Tensor>,
+    /// `[num_nodes]`, bool: true for the nodes of displaced graphs, for whose positions the batch's targets are not; `None` without any.
+    pub displaced: Option<Tensor>,
 }
 
 impl Space {
@@ -77,6 +82,7 @@ impl Space {
             row_pointers: tensor(&self.row_pointers)?,
             shifts: self.shifts.as_ref().map(&mut *tensor).transpose()?,
             forces: self.forces.as_ref().map(&mut *tensor).transpose()?,
+            displaced: self.displaced.as_ref().map(&mut *tensor).transpose()?,
         })
     }
 
@@ -93,6 +99,7 @@ impl Space {
             row_pointers: counts_to_pointers(&self.row_pointers, nodes)?,
             shifts: self.shifts.as_ref().map(|shifts| take(shifts, &pairs)).transpose()?,
             forces: self.forces.as_ref().map(|forces| take(forces, nodes)).transpose()?,
+            displaced: self.displaced.as_ref().map(|displaced| take(displaced, nodes)).transpose()?,
         })
     }
 }
@@ -178,7 +185,8 @@ mod tests {
     }
 
     fn tensors(space: &Space) -> Vec<&Tensor> {
-        let Space { positions, kinds, targets, sources, row_pointers, shifts, forces } = space;
+        let Space { positions, kinds, targets, sources, row_pointers, shifts, forces, displaced } = space;
+        assert!(displaced.is_none());
         let forces = forces.as_ref().unwrap();
         vec![positions, kinds, targets, sources, row_pointers, shifts.as_ref().unwrap(), forces]
     }
@@ -224,7 +232,7 @@ mod tests {
         ];
         let (_folder, store) = store_of(&files);
         let options = AssembleOptions {
-            space: Some(SpaceOptions { cutoff: Some(1.0) }),
+            space: Some(SpaceOptions::new(1.0).unwrap()),
             ..AssembleOptions::new(Arc::new(Vocabulary::from_ids([])))
         };
         let error = assemble(&store, &[1], &options).unwrap_err();

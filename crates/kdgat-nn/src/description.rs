@@ -109,7 +109,10 @@ impl Architecture {
         };
         let space = match network {
             Some(config) => {
-                let pairs = config.space.as_ref().map(|space| SpaceOptions { cutoff: Some(space.cutoff) });
+                let pairs = config
+                    .space
+                    .as_ref()
+                    .map(|space| SpaceOptions { cutoff: Some(space.cutoff), ..SpaceOptions::POSITIONS });
                 // Paths follow the data's edges.
                 pairs.or(config.paths.as_ref().map(|_| SpaceOptions::POSITIONS))
             }

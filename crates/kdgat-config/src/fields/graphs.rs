@@ -17,7 +17,7 @@ graphs: GraphsConfig {
     /// Add a virtual node to each graph, which all nodes read before each layer and write after it; not for an mlp.
     #[rules(OF_NETWORKS, HAS_EDGES_OF_ITS_OWN, OF_MANY_GRAPHS, SENDS_MESSAGES)]
     virtual_node: bool = false;
-    /// Read edge features if the dataset has any: a gin becomes GIN-E.
+    /// Read edge features if the dataset has any: a gin becomes GIN-E, and an irreps with bonds has them beside functions of the length.
     #[rules(OF_GRAPHS, OF_MANY_GRAPHS, READS_EDGES)]
     edge_features: bool = true;
     /// Part of regression targets that is fitted to the training graphs before training. `linear` needs 10 training graphs for each node
@@ -46,6 +46,15 @@ graphs: GraphsConfig {
     /// Layer norm at the end of each layer of an irreps.
     #[rules(OF_IRREPS)]
     layer_norm: bool = false;
+    /// Messages along the data's edges in an irreps, with the edges' features, in layers of their own beside those of near nodes.
+    #[rules(OF_IRREPS)]
+    bonds: bool = false;
+    /// Messages of nodes within the cutoff, too, in an irreps with bonds.
+    #[rules(OF_IRREPS, HAS_BONDS)]
+    nonbonded: bool = true;
+    /// Messages of angles and dihedrals along the bonds of an irreps.
+    #[rules(OF_IRREPS, HAS_BONDS)]
+    multi_hop: bool = true;
     /// Numbers of Gaussians that an sgmp expands distances, angles and torsions of paths in.
     #[rules(OF_SGMP)]
     path_gaussians: Vec<usize> = vec![50, 6, 12], Between(2.0, 1000.0);

@@ -158,6 +158,7 @@ pub(super) fn probe_space(cutoff: f64) -> Result<Space, TchError> {
         row_pointers: Tensor::f_from_slice(&[0, 2, 4, 6])?,
         shifts: None,
         forces: None,
+        displaced: None,
     })
 }
 
@@ -202,6 +203,7 @@ mod tests {
             row_pointers: none(6, Kind::Int),
             shifts: None,
             forces: None,
+            displaced: None,
         }));
         for (kind, virtual_node, level) in [
             (GnnKind::Gin, false, Level::Graph),

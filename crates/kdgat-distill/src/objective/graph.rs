@@ -3,8 +3,9 @@
 //! Losses are means over rows: over the graphs of a batch or, for targets of nodes, over the nodes that have targets. Distillation
 //! compares these nodes only.
 //!
-//! A network in space that gives forces learns [them](forces), too.
+//! A network in space that gives forces learns [them](forces), too, and a student may see [displaced] graphs.
 
+mod displaced;
 mod forces;
 
 use std::sync::Arc;
@@ -94,6 +95,14 @@ struct Truth<'a> {
     real: Option<&'a Mask>,
 }
 
+/// A teacher's outputs of the rows that have targets, on the student's scale.
+struct TaughtOutputs {
+    /// `[rows, outputs]`
+    outputs: Tensor,
+    /// `[num_nodes, 3]`, if the teacher gives forces.
+    forces: Option<Tensor>,
+}
+
 /// A teacher's contribution to the loss of a batch; scalars.
 struct Taught {
     /// The distillation loss.
@@ -174,29 +183,21 @@ impl GraphObjective {
     fn taught(
         &self,
         distillation: &GraphDistillation,
-        targets: &TargetRows,
+        (targets, taught): (&TargetRows, Option<&TaughtOutputs>),
         answer: &Answer,
         (batch, truth, part): (&Batch, &Truth, &Part),
     ) -> Result<Taught, ObjectiveError> {
         let (mut kd, mut agreement, mut extra) = (None, None, None);
         let config = self.model.config();
-        let logits = match config.level {
-            Level::Graph => TargetName::Logits,
-            Level::Node => TargetName::NodeLogits,
-        };
         let hidden = match config.hidden_level() {
             Level::Graph => TargetName::HiddenGraphs,
             Level::Node => TargetName::HiddenNodes,
         };
         let Answer { hidden: pooled, outputs, .. } = answer;
-        if let Some(taught) = targets.get(logits) {
-            let taught = self.with_targets(taught.gathered()?, batch)?;
-            let taught = self.on_own_scale(taught, batch)?;
-            agreement = Some(self.agreement(outputs, &taught, truth.real)?);
-            let of_outputs = self.kd_loss(distillation, outputs, &taught, truth)?;
-            let forces =
-                targets.get(TargetName::Forces).map(|rows| self.taught_forces(rows.gathered()?)).transpose()?;
-            kd = Some(self.with_forces(of_outputs, [answer.forces.as_ref(), forces.as_ref()], part)?);
+        if let Some(taught) = taught {
+            agreement = Some(self.agreement(outputs, &taught.outputs, truth.real)?);
+            let of_outputs = self.kd_loss(distillation, outputs, &taught.outputs, truth)?;
+            kd = Some(self.with_forces(of_outputs, [answer.forces.as_ref(), taught.forces.as_ref()], part)?);
         }
         let mut add = |term: Tensor| -> Result<(), ObjectiveError> {
             kd = Some(match kd.take() {
@@ -224,6 +225,18 @@ impl GraphObjective {
             extra = Some(distance);
         }
         Ok(Taught { kd: kd.ok_or("the teacher returns nothing")?, agreement, extra })
+    }
+
+    /// The teacher's outputs of a batch, if it has any.
+    fn taught_outputs(&self, targets: &TargetRows, batch: &Batch) -> Result<Option<TaughtOutputs>, ObjectiveError> {
+        let logits = match self.model.config().level {
+            Level::Graph => TargetName::Logits,
+            Level::Node => TargetName::NodeLogits,
+        };
+        let Some(outputs) = targets.get(logits) else { return Ok(None) };
+        let outputs = self.with_targets(outputs.gathered()?, batch)?;
+        let forces = targets.get(TargetName::Forces).map(|rows| self.taught_forces(rows.gathered()?)).transpose()?;
+        Ok(Some(TaughtOutputs { outputs: self.on_own_scale(outputs, batch)?, forces }))
     }
 
     /// The rows that have targets: all graphs, or some of the nodes.
@@ -374,10 +387,12 @@ impl Objective for GraphObjective {
         let answer = self.answer(batch, mode)?;
         let real = batch.real.as_ref().map(|real| &real.graphs);
         let (labels, values) = (self.labels(batch)?, self.truth(batch)?);
+        let targets = self.teacher.targets_of(part)?;
+        let taught = targets.as_ref().map(|targets| self.taught_outputs(targets, batch)).transpose()?.flatten();
         let truth = Truth { labels, values, forces: self.true_forces(batch)?, real };
+        let truth = self.with_displaced(truth, taught.as_ref(), batch)?;
         let task = self.task_loss(&answer.outputs, &truth)?;
         let task = self.with_forces(task, [answer.forces.as_ref(), truth.forces.as_ref()], part)?;
-        let targets = self.teacher.targets_of(part)?;
         let figure = self.figure(&answer.outputs, &truth)?;
         let forces = answer.forces.as_ref().zip(truth.forces.as_ref());
         let of_forces = forces.map(|(forces, truth)| self.force_error(forces, truth, part)).transpose()?;
@@ -386,7 +401,8 @@ impl Objective for GraphObjective {
             let (kd, agreement) = (absent(&task), absent(&task));
             return Ok(Losses { total, parts: [task, kd, figure, agreement].into_iter().chain(of_forces).collect() });
         };
-        let Taught { kd, agreement, extra } = self.taught(distillation, &targets, &answer, (batch, &truth, part))?;
+        let of_teacher = (&targets, taught.as_ref());
+        let Taught { kd, agreement, extra } = self.taught(distillation, of_teacher, &answer, (batch, &truth, part))?;
         let total = self.teacher.total(&kd, &task, mode)?;
         let agreement = agreement.unwrap_or_else(|| absent(&task));
         let mut parts = vec![task, kd, figure, agreement];

@@ -24,13 +24,16 @@ pub(crate) struct SpaceBuffers {
     row_pointers: Vec<i32>,
     shifts: Vec<f32>,
     forces: Vec<f32>,
+    /// 1 for the nodes of displaced graphs, 0 for others; empty without displacements.
+    displaced: Vec<u8>,
 }
 
 impl SpaceBuffers {
     /// Starts another batch.
     pub fn clear(&mut self) {
-        let Self { search: _, own, positions, kinds, targets, sources, row_pointers, shifts, forces } = self;
+        let Self { search: _, own, positions, kinds, targets, sources, row_pointers, shifts, forces, displaced } = self;
         own.clear();
+        displaced.clear();
         [positions, shifts, forces].into_iter().for_each(Vec::clear);
         [kinds, targets, sources].into_iter().for_each(Vec::clear);
         row_pointers.clear();
@@ -46,7 +49,14 @@ impl SpaceBuffers {
         let cell = stored_cell(graph, view.space.cell)?;
         own_positions(view.space.positions, &mut self.own);
         let first = self.kinds.len() as i64;
-        self.positions.extend_from_slice(view.space.positions);
+        match &options.displacement {
+            Some(displacement) => {
+                let is_moved = displacement.apply(graph, &mut self.own);
+                self.displaced.resize(self.displaced.len() + self.own.len(), u8::from(is_moved));
+                self.positions.extend(self.own.iter().flatten().map(|&value| value as f32));
+            }
+            None => self.positions.extend_from_slice(view.space.positions),
+        }
         self.forces.extend_from_slice(view.space.forces);
         self.kinds.extend(view.space.kinds.iter().map(|&kind| i64::from(kind)));
         let most = most_pairs().min(i32::MAX as u64) as usize;
@@ -89,6 +99,10 @@ impl SpaceBuffers {
         let forces = columns.forces.then(|| floats("forces", &self.forces, nodes)).transpose()?;
         let row_pointers: Tensor =
             crate::assemble::tensor("row_pointers of pairs", &self.row_pointers, &[nodes + 1], Kind::Int)?;
+        let displaced = match self.displaced.is_empty() {
+            true => None,
+            false => Some(crate::assemble::tensor("displaced nodes", &self.displaced, &[nodes], Kind::Bool)?),
+        };
         Ok(Space {
             positions: floats("positions", &self.positions, nodes)?,
             kinds: indices("kinds", &self.kinds)?,
@@ -97,6 +111,7 @@ impl SpaceBuffers {
             row_pointers,
             shifts,
             forces,
+            displaced,
         })
     }
 }
