@@ -80,7 +80,9 @@ pub fn teacher_of(config: &Config, student: &Architecture, edge_features: i64) -
     Ok(match (student, graphs::kind_of(model)) {
         (Architecture::Graph(student), Some(kind)) => {
             let irreps = student.space.as_ref().and_then(|space| space.irreps.as_ref());
-            let irreps = irreps.map(|irreps| graphs::configured_irreps(&teacher, irreps.neighbours)).transpose()?;
+            let irreps = irreps
+                .map(|irreps| graphs::configured_irreps(&teacher, irreps.neighbours, irreps.neighbours))
+                .transpose()?;
             Architecture::Graph(GnnConfig {
                 kind,
                 edge_features: if kind == GnnKind::Gin { edge_features } else { 0 },
@@ -154,8 +156,9 @@ pub fn network(config: &Config) -> Result<Architecture, StageError> {
 /// a weight, forces.
 fn assumed_graph_network(config: &Config, kind: GnnKind) -> Result<Architecture, StageError> {
     let options = &config.graphs;
-    let irreps =
-        (kind == GnnKind::Irreps).then(|| graphs::configured_irreps(config, ASSUMED_NEIGHBOURS)).transpose()?;
+    let irreps = (kind == GnnKind::Irreps)
+        .then(|| graphs::configured_irreps(config, ASSUMED_NEIGHBOURS, ASSUMED_NEIGHBOURS))
+        .transpose()?;
     let width = config.model.hidden.first().copied().unwrap_or(0);
     let hidden = irreps.as_ref().map_or(width, |irreps| irreps.irreps.count()) as i64;
     let space = kind.is_in_space().then_some(SpaceConfig {

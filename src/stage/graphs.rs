@@ -18,7 +18,7 @@ use crate::distill::hints::{Hints, VectorHints};
 use crate::distill::objective::{ForceWeights, GraphDistillation, GraphObjective, TeacherLink};
 use crate::graph::dataset::{FoldOptions, GraphSplit, Kinds};
 use crate::graph::{GraphSize, Level, PairCounter, Schema, Store, Task};
-use crate::nn::irreps::IrrepsConfig;
+use crate::nn::irreps::{BondConfig, IrrepsConfig};
 use crate::nn::parameters::NamedTensor;
 use crate::nn::sgmp::PathConfig;
 use crate::nn::{
@@ -252,7 +252,8 @@ pub(super) fn kind_of(model: ModelKind) -> Option<GnnKind> {
 
 /// Refuses a network that reads edges for graphs in space of which none has any.
 fn expect_edges(config: &Config, store: &Store, kind: GnnKind) -> Result<(), StageError> {
-    let reads_edges = matches!(kind, GnnKind::Gin | GnnKind::Gcn | GnnKind::Sage | GnnKind::Gat | GnnKind::Sgmp);
+    let of_kind = matches!(kind, GnnKind::Gin | GnnKind::Gcn | GnnKind::Sage | GnnKind::Gat | GnnKind::Sgmp);
+    let reads_edges = of_kind || config::has_bonds(config);
     let is_in_space = schema(store)?.space.is_some();
     match reads_edges && is_in_space && store.manifest().totals.edges == 0 {
         false => Ok(()),
@@ -321,6 +322,7 @@ pub(super) fn gnn_config(
         node_features: schema.node_columns() as i64,
         edge_features: match kind {
             GnnKind::Gin if config.graphs.edge_features => schema.edge_columns() as i64,
+            GnnKind::Irreps if config::has_bonds(config) && config.graphs.edge_features => schema.edge_columns() as i64,
             _ => 0,
         },
         hidden: hidden as i64,
@@ -397,6 +399,11 @@ fn space_config(config: &Config, (data, split): (&Data, &GraphSplit), head: Head
             schema.level.units()
         )));
     }
+    if space.periodic && config::has_bonds(config) {
+        return Err(StageError::Input(
+            "--bonds: the graphs have periodic cells, and a bond does not say which image of a node it leads to; use --bonds false".into(),
+        ));
+    }
     let basis = match options.radial_basis {
         RadialBasisChoice::Gaussian => RadialBasis::Gaussian,
         RadialBasisChoice::Bessel => RadialBasis::Bessel,
@@ -407,26 +414,28 @@ fn space_config(config: &Config, (data, split): (&Data, &GraphSplit), head: Head
     Ok(SpaceConfig { cutoff: options.cutoff, kinds, features, basis, radial_functions, forces, irreps })
 }
 
-/// The representations of a network of those, and the mean number of neighbours of a training node.
+/// The representations of a network of those, and the mean numbers of neighbours of a training node.
 fn irreps_config(config: &Config, data: &Data, split: &GraphSplit) -> Result<IrrepsConfig, StageError> {
     /// Enough for a mean.
     const GRAPHS: usize = 1000;
     let options = &config.graphs;
     let mut counter = PairCounter::default();
-    let [mut nodes, mut pairs] = [0, 0];
+    let [mut nodes, mut pairs, mut bonds] = [0, 0, 0];
     for &graph in split.training.iter().take(GRAPHS) {
         let view = data.store.try_graph(graph)?;
         nodes += view.num_nodes() as u64;
         pairs += counter.count(graph, &view, options.cutoff)?.pairs;
+        bonds += view.num_edges() as u64;
     }
-    configured_irreps(config, (pairs as f64 / nodes.max(1) as f64).max(1.0))
+    let of_node = |count: u64| (count as f64 / nodes.max(1) as f64).max(1.0);
+    configured_irreps(config, of_node(pairs), of_node(bonds))
 }
 
-/// The configured representations, for nodes with this mean number of neighbours.
+/// The configured representations, for nodes with these mean numbers of near nodes and of bonds.
 ///
 /// # Errors
 /// Representations that cannot be read.
-pub(super) fn configured_irreps(config: &Config, neighbours: f64) -> Result<IrrepsConfig, StageError> {
+pub(super) fn configured_irreps(config: &Config, neighbours: f64, bonds: f64) -> Result<IrrepsConfig, StageError> {
     let options = &config.graphs;
     let irreps = options.irreps.0.parse().map_err(|reason| StageError::Input(format!("--irreps {reason}")))?;
     Ok(IrrepsConfig {
@@ -435,6 +444,11 @@ pub(super) fn configured_irreps(config: &Config, neighbours: f64) -> Result<Irre
         neighbours,
         gate: options.gate,
         layer_norm: options.layer_norm,
+        bonds: options.bonds.then_some(BondConfig {
+            neighbours: bonds,
+            near_nodes: options.nonbonded,
+            paths: options.multi_hop,
+        }),
     })
 }
 

@@ -218,7 +218,13 @@ impl TestSet for TestGraphs<'_> {
             true => self.drawn(&split.test, &found, &targets)?,
             false => Vec::new(),
         };
-        let (mut more, mut more_of_chance) = (found.force_metrics(), Vec::new());
+        let mut more = force_metrics(&found.force_errors);
+        let mut more_of_chance = match more.is_empty() {
+            true => Vec::new(),
+            false => {
+                force_metrics(&split.test.iter().map(|&graph| self.store.graph(graph).space.forces).collect::<Vec<_>>())
+            }
+        };
         let Answers { outputs, embedding, .. } = found;
         if let Some(embedding) = embedding
             && let Some(taught) = self.taught_embedding(model, recorded, &split.test, embedding.size()[1])?
@@ -419,19 +425,17 @@ struct Answers {
     force_errors: Vec<Vec<f32>>,
 }
 
-impl Answers {
-    /// Mean absolute error and root mean squared error of the components of forces, for a model that gives forces.
-    fn force_metrics(&self) -> Vec<Metric> {
-        let errors = || self.force_errors.iter().flatten().map(|&error| f64::from(error));
-        let count = errors().count();
-        let metric = |name: &str, value: f64| Metric { name: name.to_owned(), value, interval: None };
-        match count {
-            0 => Vec::new(),
-            count => vec![
-                metric("forces MAE", errors().map(f64::abs).sum::<f64>() / count as f64),
-                metric("forces RMSE", (errors().map(|error| error * error).sum::<f64>() / count as f64).sqrt()),
-            ],
-        }
+/// Mean absolute error and root mean squared error of the components of forces, from those of each graph; none without forces. The errors of
+/// forces of 0, the simplest prediction, are the forces themselves.
+fn force_metrics(errors: &[impl AsRef<[f32]>]) -> Vec<Metric> {
+    let errors = || errors.iter().flat_map(|errors| errors.as_ref()).map(|&error| f64::from(error));
+    let metric = |name: &str, value: f64| Metric { name: name.to_owned(), value, interval: None };
+    match errors().count() {
+        0 => Vec::new(),
+        count => vec![
+            metric("forces MAE", errors().map(f64::abs).sum::<f64>() / count as f64),
+            metric("forces RMSE", (errors().map(|error| error * error).sum::<f64>() / count as f64).sqrt()),
+        ],
     }
 }
 

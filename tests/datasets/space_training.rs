@@ -174,6 +174,148 @@ fn representations_are_learned_taught_and_resumed() {
     assert_eq!(losses("whole"), losses("killed"));
 }
 
+/// A student of displaced graphs learns from the teacher's answers for them, cached or not, and whatever was killed goes on.
+#[test]
+fn displaced_graphs_have_the_teachers_answers() {
+    let place = Workplace::new();
+    write_springs(&place.path().join("springs.xyz"), 60, true);
+    with(&place, &[&["train", "--preset", "painn,teacher", "--max-epochs", "5"], &SMALL[..]].concat());
+    let student = ["train", "--preset", "schnet,student", "--hidden", "8", "--layers", "2", "--kd-displacement", "0.1"];
+    let views = |run: &'static str, more: &[&'static str]| {
+        [&student[..], &["--kd-views", "3", "--max-epochs", "7", "--run-dir", run], more].concat()
+    };
+    let text = with(&place, &views("whole", &["--offload-teacher"]));
+    // Of the 60 graphs 43 are for training, in three views, and 11 for validation.
+    assert!(text.contains("targets of 140 graphs"), "{text}");
+    with(&place, &views("uncached", &["--use-teacher-cache", "false"]));
+    let metrics = place.path().join("killed/metrics.csv");
+    let is_begun = || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() > 3);
+    kill_when(&mut place.command(&[&views("killed", &[])[..], &DATA].concat()), "the end of epoch 3", is_begun);
+    with(&place, &[&views("killed", &[])[..], &["--resume"]].concat());
+    let losses = |run: &str| loss_columns(&place.path().join(run));
+    for run in ["uncached", "killed"] {
+        assert_eq!(losses("whole"), losses(run), "{run}");
+    }
+    let views = ["--kd-views", "3", "--max-epochs", "7", "--run-dir", "still", "--kd-displacement", "1e-9"];
+    with(&place, &[&student[..7], &views].concat());
+    assert!(losses("still") != losses("whole"));
+
+    let refused = |arguments: &[&str], expected: &str| {
+        let said = place.refused(&[arguments, &DATA].concat());
+        assert!(said.contains(expected), "{said}");
+    };
+    refused(&student, "there are fewer than two");
+    refused(&[&student[..7], &["--kd-views", "3"]].concat(), "there are neither");
+    let gin = ["train", "--preset", "gin,student", "--kd-displacement", "0.1", "--kd-views", "3"];
+    refused(&gin, "only networks that read positions see displaced nodes");
+}
+
+/// Chains of four or five atoms as tables, whose energy is that of springs along their bonds, each with a length that the bond's feature says, of
+/// their angles and of their dihedrals.
+fn write_chains(folder: &Path, molecules: usize) {
+    let (mut graphs, mut nodes, mut edges) = ("graph_id,y\n".to_owned(), String::new(), String::new());
+    nodes += "graph_id,node_id,c_element,pos_x,pos_y,pos_z\n";
+    edges += "graph_id,source,target,e_length\n";
+    let dot = |one: [f64; 3], other: [f64; 3]| (0..3).map(|axis| one[axis] * other[axis]).sum::<f64>();
+    let cross =
+        |a: [f64; 3], b: [f64; 3]| [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]];
+    let cosine = |one: [f64; 3], other: [f64; 3]| dot(one, other) / (dot(one, one) * dot(other, other)).sqrt();
+    for molecule in 0..molecules {
+        let (mut energy, mut steps): (f64, Vec<[f64; 3]>) = (0.0, Vec::new());
+        let mut place = [0.0; 3];
+        for atom in 0..4 + molecule % 2 {
+            let random = |axis: usize| noise(131 * molecule + 17 * atom + axis);
+            nodes += &format!("{molecule},{atom},C,{:.4},{:.4},{:.4}\n", place[0], place[1], place[2]);
+            if let Some(&step) = steps.last() {
+                let length = 0.8 + 0.6 * random(5);
+                edges += &format!("{molecule},{},{atom},{length:.4}\n", atom - 1);
+                energy += 5.0 * (dot(step, step).sqrt() - length).powi(2);
+            }
+            // Along the chain with turns of up to a right angle.
+            let step = [0.5 + 0.5 * random(0), 1.4 * (random(1) - 0.5), 1.4 * (random(2) - 0.5)];
+            steps.push(step);
+            place = [0, 1, 2].map(|axis| place[axis] + step[axis]);
+        }
+        // The last step leads to no atom.
+        steps.pop();
+        energy += steps.windows(2).map(|pair| cosine(pair[0], pair[1])).sum::<f64>();
+        let planes: Vec<[f64; 3]> = steps.windows(2).map(|pair| cross(pair[0], pair[1])).collect();
+        energy += planes.windows(2).map(|pair| cosine(pair[0], pair[1])).sum::<f64>();
+        graphs += &format!("{molecule},{energy:.6}\n");
+    }
+    fs::create_dir_all(folder).unwrap();
+    [("graphs.csv", graphs), ("nodes.csv", nodes), ("edges.csv", edges)]
+        .iter()
+        .for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
+}
+
+/// What the bonds of a chain want, only a network that reads them can know; killed, its student goes on to the same losses.
+#[test]
+fn bonds_angles_and_dihedrals_are_learned() {
+    let place = Workplace::new();
+    write_chains(&place.path().join("chains"), 200);
+    let data = ["--data", "chains", "--device", "cpu", "--threads", "1"];
+    let few = ["--irreps", "8x0e + 4x1o", "--layers", "2", "--radial-hidden", "12", "--lr", "0.01"];
+    let train = |more: &[&str]| {
+        let arguments =
+            [&["train", "--preset", "irreps,teacher", "--max-epochs", "50"], &few[..], more, &data].concat();
+        place.success(&arguments)
+    };
+    let best = |run: &str| {
+        let text = fs::read(place.path().join(run).join("summary.json")).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&text).unwrap()["best_val_loss"].as_f64().unwrap()
+    };
+    train(&["--run-dir", "near"]);
+    let text = train(&["--bonds", "true", "--run-dir", "bonds"]);
+    assert!(text.contains("irreps teacher"), "{text}");
+    assert!(best("bonds") < 0.5 * best("near"), "{} with bonds, {} without", best("bonds"), best("near"));
+    // Each part can be left out.
+    let parameters = |more: &[&str]| {
+        let text = train(&[&["--bonds", "true", "--max-epochs", "1", "--run-dir", "part"], more].concat());
+        fs::remove_dir_all(place.path().join("part")).unwrap();
+        let (_, rest) = text.split_once("irreps teacher: ").unwrap();
+        rest.split(' ').next().unwrap().parse::<usize>().unwrap()
+    };
+    let all = parameters(&[]);
+    for part in [["--nonbonded", "false"], ["--multi-hop", "false"], ["--edge-features", "false"]] {
+        assert!(parameters(&part) < all, "{part:?}");
+    }
+    let student = [
+        "train",
+        "--preset",
+        "irreps,student",
+        "--bonds",
+        "true",
+        "--teacher-path",
+        "bonds",
+        "--irreps",
+        "6x0e + 2x1o",
+    ];
+    let into = |run: &'static str| [&student[..], &["--max-epochs", "8", "--run-dir", run], &data].concat();
+    place.success(&into("whole"));
+    let metrics = place.path().join("killed/metrics.csv");
+    let is_begun = || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() > 3);
+    kill_when(&mut place.command(&into("killed")), "the end of epoch 3", is_begun);
+    place.success(&[&into("killed")[..], &["--resume"]].concat());
+    assert_eq!(loss_columns(&place.path().join("whole")), loss_columns(&place.path().join("killed")));
+
+    let refused = |more: &[&str]| place.refused(&[&["train", "--preset", "irreps,teacher"], more].concat());
+    let said = refused(&["--data", "chains", "--multi-hop", "true"]);
+    assert!(said.contains("only an irreps with messages along bonds reads it"), "{said}");
+    fs::create_dir(place.path().join("loose")).unwrap();
+    for name in ["graphs.csv", "nodes.csv"] {
+        fs::copy(place.path().join("chains").join(name), place.path().join("loose").join(name)).unwrap();
+    }
+    let said = refused(&["--data", "loose", "--bonds", "true"]);
+    assert!(said.contains("positions and no edges"), "{said}");
+    let cell = "2\nLattice=\"3 0 0 0 3 0 0 0 3\" energy=1.0\nC 0 0 0\nC 1 0 0\n".repeat(20);
+    fs::create_dir(place.path().join("cells")).unwrap();
+    fs::write(place.path().join("cells/cells.xyz"), cell).unwrap();
+    fs::write(place.path().join("cells/kdgat-graphs.toml"), "cutoff = 1.5\n").unwrap();
+    let said = refused(&["--data", "cells", "--bonds", "true"]);
+    assert!(said.contains("periodic cells"), "{said}");
+}
+
 /// Distances and elements of the pairs of each molecule in an XYZ file.
 fn pairs_of(path: &Path) -> Vec<Vec<(f64, bool)>> {
     let text = fs::read_to_string(path).unwrap();

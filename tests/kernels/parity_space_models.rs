@@ -2,9 +2,9 @@
 //! of a molecule in space, nor on the order of its atoms; forces turn along.
 
 use kdgat::graph::edge_list::{EdgeList, from_edge_list};
-use kdgat::graph::{Batch, Space};
+use kdgat::graph::{Batch, EDGE_FEATURES, Space};
 use kdgat::nn::attention::Backend;
-use kdgat::nn::irreps::IrrepsConfig;
+use kdgat::nn::irreps::{BondConfig, IrrepsConfig};
 use kdgat::nn::layers::Mode;
 use kdgat::nn::space::SpaceAnswer;
 use kdgat::nn::{
@@ -16,15 +16,27 @@ use super::reference_values::{Reference, assert_close, integers, reference};
 
 const CUTOFF: f64 = 3.0;
 
-const MODELS: [(&str, GnnKind, RadialBasis, Pooling); 3] = [
+type Case = (&'static str, GnnKind, RadialBasis, Pooling);
+
+const MODELS: [Case; 3] = [
     ("painn", GnnKind::PaiNN, RadialBasis::Gaussian, Pooling::Sum),
     ("schnet", GnnKind::SchNet, RadialBasis::Gaussian, Pooling::Sum),
     ("bessel", GnnKind::PaiNN, RadialBasis::Bessel, Pooling::Mean),
 ];
 
-/// Networks that obey the same laws: those above, and one of representations of all kinds.
-const ALL: [(&str, GnnKind, RadialBasis, Pooling); 4] =
-    [MODELS[0], MODELS[1], MODELS[2], ("irreps", GnnKind::Irreps, RadialBasis::Bessel, Pooling::Sum)];
+/// Networks that obey the same laws: those above, and those of representations of all kinds, without and with bonds.
+const ALL: [Case; 7] = [
+    MODELS[0],
+    MODELS[1],
+    MODELS[2],
+    ("irreps", GnnKind::Irreps, RadialBasis::Bessel, Pooling::Sum),
+    ("bonds", GnnKind::Irreps, RadialBasis::Bessel, Pooling::Sum),
+    ("bonds", GnnKind::Irreps, RadialBasis::Bessel, Pooling::Attention),
+    ("attention", GnnKind::PaiNN, RadialBasis::Gaussian, Pooling::Attention),
+];
+
+/// Two atoms of a molecule that are nearer than this have a bond.
+const LONGEST_BOND: f64 = 2.2;
 
 /// Molecules with these sizes, and their pairs.
 fn batch(sizes: &[usize], space: Space) -> Batch {
@@ -35,17 +47,38 @@ fn batch(sizes: &[usize], space: Space) -> Batch {
             Some(*end)
         }))
         .collect();
+    let (sources, targets, features) = bonds(&pointers, &space);
     let list = EdgeList {
         id_index: &vec![0; nodes],
         continuous: &vec![0.0; 10 * nodes],
-        sources: &[],
-        targets: &[],
-        edge_attributes: None,
+        sources: &sources,
+        targets: &targets,
+        edge_attributes: Some(&features),
         node_pointers: &pointers.iter().map(|&pointer| pointer as i64).collect::<Vec<_>>(),
         labels: &vec![0; sizes.len()],
         vocabulary_size: 1,
     };
     Batch { space: Some(Box::new(space)), ..from_edge_list(&list).unwrap() }
+}
+
+/// Sources, targets and features of the bonds, which are other ones in the other direction.
+fn bonds(pointers: &[usize], space: &Space) -> (Vec<i64>, Vec<i64>, Vec<f32>) {
+    let (mut sources, mut targets, mut features) = (Vec::new(), Vec::new(), Vec::new());
+    let kinds = integers(&space.kinds);
+    let place = |node: usize| [0, 1, 2].map(|axis| space.positions.double_value(&[node as i64, axis]));
+    for ends in pointers.windows(2) {
+        for (one, other) in (ends[0]..ends[1]).flat_map(|one| (ends[0]..ends[1]).map(move |other| (one, other))) {
+            let (at, to) = (place(one), place(other));
+            let squared: f64 = (0..3).map(|axis| (at[axis] - to[axis]).powi(2)).sum();
+            if one != other && squared < LONGEST_BOND * LONGEST_BOND {
+                sources.push(one as i64);
+                targets.push(other as i64);
+                let of = |feature: usize| (kinds[one] as f32 + 0.3 * (feature * kinds[other] as usize) as f32).sin();
+                features.extend((0..EDGE_FEATURES).map(of));
+            }
+        }
+    }
+    (sources, targets, features)
 }
 
 fn space(reference: &Reference) -> Space {
@@ -62,6 +95,7 @@ fn space(reference: &Reference) -> Space {
         row_pointers: Tensor::from_slice(&pointers),
         shifts: Some(of("shifts")),
         forces: None,
+        displaced: None,
     }
 }
 
@@ -70,18 +104,21 @@ fn sizes(reference: &Reference) -> Vec<usize> {
     (0..=molecules[molecules.len() - 1]).map(|own| molecules.iter().filter(|&&of| of == own).count()).collect()
 }
 
-fn config(kind: GnnKind, basis: RadialBasis, pooling: Pooling) -> GnnConfig {
+fn config((name, kind, basis, pooling): Case) -> GnnConfig {
+    let has_bonds = name == "bonds";
     let irreps = (kind == GnnKind::Irreps).then(|| IrrepsConfig {
         irreps: "2x0o + 5x0e + 3x1o + 2x1e + 1x2o + 2x2e".parse().unwrap(),
         radial_hidden: 6,
         neighbours: 2.5,
         gate: true,
         layer_norm: true,
+        bonds: has_bonds.then_some(BondConfig { neighbours: 1.5, near_nodes: true, paths: true }),
     });
     let hidden = irreps.as_ref().map_or(8, |irreps| irreps.irreps.count() as i64);
     GnnConfig {
         hidden,
         pooling,
+        edge_features: if has_bonds { EDGE_FEATURES as i64 } else { 0 },
         space: Some(SpaceConfig {
             cutoff: CUTOFF,
             kinds: 100,
@@ -109,8 +146,8 @@ fn answer(model: &Gnn, batch: &Batch, mode: Mode) -> SpaceAnswer {
 fn networks_in_space_equal_schnetpack() {
     let reference = reference("space_models.safetensors");
     let batch = batch(&sizes(&reference), space(&reference));
-    for (name, kind, basis, pooling) in MODELS {
-        let config = config(kind, basis, pooling);
+    for case @ (name, ..) in MODELS {
+        let config = config(case);
         let of = |part: &str, tensor: &str| &reference[&format!("{name}.{part}.{tensor}")];
         for kernel in [Backend::Fused, Backend::Composed] {
             let (model, mut tensors) = model(&config, kernel);
@@ -157,8 +194,8 @@ fn energies_do_not_depend_on_the_place_and_forces_turn_along() {
         moved.positions = mapped(&moved.positions) + moved_by;
         moved.shifts = moved.shifts.map(|shifts| mapped(&shifts));
         let moved = batch(&sizes, moved);
-        for (name, kind, basis, pooling) in ALL {
-            let (model, _) = model(&config(kind, basis, pooling), Backend::Auto);
+        for case @ (name, ..) in ALL {
+            let (model, _) = model(&config(case), Backend::Auto);
             let [before, after] = [&at_rest, &moved].map(|batch| answer(&model, batch, Mode::Evaluation));
             let what = format!("{name}, moved by {moved_by}");
             assert_close(&what, &after.outputs, &before.outputs);
@@ -205,11 +242,12 @@ fn the_order_of_atoms_changes_nothing() {
             row_pointers: Tensor::from_slice(&pointers),
             shifts: original.shifts.as_ref().map(take),
             forces: None,
+            displaced: None,
         }
     };
     let [before, after] = [original, renumbered].map(|space| batch(&sizes, space));
-    for (name, kind, basis, pooling) in ALL {
-        let (model, _) = model(&config(kind, basis, pooling), Backend::Auto);
+    for case @ (name, ..) in ALL {
+        let (model, _) = model(&config(case), Backend::Auto);
         let [before, after] = [&before, &after].map(|batch| answer(&model, batch, Mode::Evaluation));
         assert_close(name, &after.outputs, &before.outputs);
         let forces = after.forces.unwrap().index_select(0, &new);
@@ -234,6 +272,7 @@ fn alone(reference: &Reference, sizes: &[usize], molecule: usize) -> Batch {
         row_pointers: all.row_pointers.narrow(0, first, size + 1) - begin,
         shifts: all.shifts.as_ref().map(of_pairs),
         forces: None,
+        displaced: None,
     };
     batch(&[sizes[molecule]], own)
 }
@@ -249,11 +288,11 @@ fn a_molecule_has_the_same_answer_in_any_batch() {
     let sizes = sizes(&reference);
     let together = batch(&sizes, space(&reference));
     let mut configs: Vec<(String, GnnConfig)> = Vec::new();
-    for (name, kind, basis, pooling) in ALL {
-        configs.push((name.to_owned(), config(kind, basis, pooling)));
+    for case @ (name, ..) in ALL {
+        configs.push((name.to_owned(), config(case)));
     }
     for irreps in ["34x0e + 3x0o + 5x1o", "16x0e"] {
-        let mut wide = config(GnnKind::Irreps, RadialBasis::Bessel, Pooling::Sum);
+        let mut wide = config(ALL[3]);
         let space = wide.space.as_mut().unwrap();
         let of_nodes = space.irreps.as_mut().unwrap();
         of_nodes.irreps = irreps.parse().unwrap();
@@ -304,10 +343,10 @@ fn what_two_pairs_share_changes_nothing() {
         }
     };
     let zeros = Tensor::zeros([targets.len() as i64, 3], (Kind::Float, Device::Cpu));
-    for (name, kind, basis, pooling) in ALL {
+    for case @ (name, ..) in ALL {
         for kernel in [Backend::Fused, Backend::Composed] {
             let [shared, own] = [None, Some(zeros.shallow_clone())].map(|shifts| {
-                let (model, tensors) = model(&config(kind, basis, pooling), kernel);
+                let (model, tensors) = model(&config(case), kernel);
                 let answer = answer(&model, &batch(&sizes, all_pairs(shifts)), Mode::Training);
                 let forces = answer.forces.unwrap();
                 (answer.outputs.square().sum(Kind::Float) + forces.square().sum(Kind::Float)).backward();
@@ -326,8 +365,8 @@ fn what_two_pairs_share_changes_nothing() {
 fn forces_are_differences_of_energies() {
     let reference = reference("space_models.safetensors");
     let sizes = sizes(&reference);
-    for (name, kind, basis, pooling) in ALL {
-        let (model, _) = model(&config(kind, basis, pooling), Backend::Auto);
+    for case @ (name, ..) in ALL {
+        let (model, _) = model(&config(case), Backend::Auto);
         let forces = answer(&model, &batch(&sizes, space(&reference)), Mode::Evaluation).forces.unwrap();
         for (atom, axis) in [(0, 0), (8, 1), (12, 2)] {
             let energy_at = |offset: f64| {
@@ -348,9 +387,9 @@ fn forces_are_differences_of_energies() {
 
 #[test]
 fn what_no_network_in_space_can_have_is_refused() {
-    let good = config(GnnKind::PaiNN, RadialBasis::Gaussian, Pooling::Sum);
+    let good = config(MODELS[0]);
     let space = good.space.clone().unwrap();
-    let of_irreps = config(GnnKind::Irreps, RadialBasis::Bessel, Pooling::Sum);
+    let of_irreps = config(ALL[3]);
     let refused = |config: GnnConfig| {
         let mut fresh = FreshParameters::new(4, Device::Cpu);
         Gnn::new(Scope::root(&mut fresh), &config, Backend::Auto).unwrap_err().to_string()
@@ -374,7 +413,7 @@ fn what_no_network_in_space_can_have_is_refused() {
 #[test]
 fn data_without_positions_are_refused() {
     let reference = reference("space_models.safetensors");
-    let (model, _) = model(&config(GnnKind::SchNet, RadialBasis::Gaussian, Pooling::Sum), Backend::Auto);
+    let (model, _) = model(&config(MODELS[1]), Backend::Auto);
     let batch = Batch { space: None, ..batch(&sizes(&reference), space(&reference)) };
     let error = model.forward(&batch, Mode::Evaluation).unwrap_err().to_string();
     assert!(error.contains("positions"), "{error}");

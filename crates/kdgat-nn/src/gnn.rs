@@ -23,7 +23,7 @@ pub use super::gnn_layer::{GnnLayer, LayerRows};
 use super::layers::{Linear, Mode, relu_dropout};
 use super::parameters::Scope;
 use super::sgmp::{PathGraph, Sgmp};
-use super::space::{SpaceAnswer, SpaceNetwork, pooled as pooled_nodes};
+use super::space::{SpaceAnswer, SpaceNetwork};
 
 /// A block of a graph network that is not in space: each layer [pooled…, v, x] → [pooled…, pooled, v, x], the first from the batch's
 /// features, where v are the rows of virtual nodes, if the model has them, and not after the last layer; its head → [outputs], followed by the
@@ -175,9 +175,9 @@ impl Gnn {
     /// embedding.
     pub fn embedding(&self, rows: &Tensor, batch: &Batch) -> Result<Option<Tensor>, ModelError> {
         let Some(layer) = &self.embedding else { return Ok(None) };
-        let pooled = match self.config.hidden_level() {
-            Level::Graph => rows.shallow_clone(),
-            Level::Node => pooled_nodes(rows, self.config.pooling, batch)?,
+        let pooled = match &self.body[..] {
+            [GnnBlock::Space(network)] => network.pooled(rows, rows, batch, Mode::Training)?,
+            _ => rows.shallow_clone(),
         };
         Ok(Some(layer.forward(&pooled, self.kernel)?))
     }
@@ -207,6 +207,26 @@ impl Gnn {
     }
 }
 
+/// Features of the batch's edges, self-loops included, `[num_edges, edge_features]`, if the network reads them.
+///
+/// # Errors
+/// If the batch has another number of edge features.
+pub fn edge_input<'a>(config: &GnnConfig, batch: &'a Batch) -> Result<Option<&'a Tensor>, ModelError> {
+    if config.edge_features == 0 {
+        return Ok(None);
+    }
+    let features = batch.edge_attributes.as_ref().ok_or(ModelError::NoEdgeFeatures)?;
+    let found = features.size().get(1).copied().unwrap_or(0);
+    match found == config.edge_features {
+        true => Ok(Some(features)),
+        false => Err(ModelError::Architecture {
+            field: "edge_features",
+            found: format!("{} in the model, {found} in the data", config.edge_features),
+            expected: "the data that the model was trained on, or data with the same columns",
+        }),
+    }
+}
+
 /// The first layer's input: node features, `[num_nodes, node_features]`; for an MLP with ln(1 + degree) as a last column.
 ///
 /// # Errors
@@ -220,17 +240,7 @@ pub fn node_input(config: &GnnConfig, batch: &Batch) -> Result<Tensor, ModelErro
             expected: "the data that the model was trained on, or data with the same columns",
         });
     }
-    if config.edge_features > 0 {
-        let features = batch.edge_attributes.as_ref().ok_or(ModelError::NoEdgeFeatures)?;
-        let found = features.size().get(1).copied().unwrap_or(0);
-        if found != config.edge_features {
-            return Err(ModelError::Architecture {
-                field: "edge_features",
-                found: format!("{} in the model, {found} in the data", config.edge_features),
-                expected: "the data that the model was trained on, or data with the same columns",
-            });
-        }
-    }
+    edge_input(config, batch)?;
     match config.kind {
         GnnKind::Mlp => {
             let degrees = degrees(batch)?.f_log()?;

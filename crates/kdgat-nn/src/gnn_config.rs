@@ -63,7 +63,7 @@ pub struct GnnConfig {
     pub kind: GnnKind,
     /// Number of features of a node.
     pub node_features: i64,
-    /// Number of features of an edge that the layers read; 0: none. Only for GIN, which becomes GIN-E.
+    /// Number of features of an edge that the layers read; 0: none. Only for GIN, which becomes GIN-E, and for representations with bonds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub edge_features: i64,
     /// Columns of a layer's output; for GAT, of each head.
@@ -152,6 +152,11 @@ impl GnnConfig {
         self.space.as_ref().is_some_and(|space| space.forces)
     }
 
+    /// True for a network of representations with messages along the data's edges.
+    pub fn has_bonds(&self) -> bool {
+        self.space.as_ref().and_then(|space| space.irreps.as_ref()).is_some_and(|irreps| irreps.bonds.is_some())
+    }
+
     /// Columns of the input of layer `index`.
     pub fn input_columns(&self, index: i64) -> i64 {
         match (index, self.kind) {
@@ -176,8 +181,10 @@ impl GnnConfig {
         if self.heads != 1 && self.kind != GnnKind::Gat {
             return refuse("heads", self.heads.to_string(), "must be 1 for all kinds but gat");
         }
-        if self.edge_features != 0 && (self.kind != GnnKind::Gin || !(1..=1_000_000).contains(&self.edge_features)) {
-            return refuse("edge_features", self.edge_features.to_string(), "must be 0 for all kinds but gin");
+        let reads_edges = self.kind == GnnKind::Gin || self.has_bonds();
+        if self.edge_features != 0 && (!reads_edges || !(1..=1_000_000).contains(&self.edge_features)) {
+            let expected = "must be 0 for all kinds but gin and irreps with bonds, and at most 1000000";
+            return refuse("edge_features", self.edge_features.to_string(), expected);
         }
         if self.level == Level::Node && (self.embedding_columns > 0 || self.pooling == Pooling::Attention) {
             let found =
@@ -257,8 +264,12 @@ impl GnnConfig {
         if self.virtual_node {
             return refuse("virtual_node", "true", "must be false for schnet, painn and irreps");
         }
-        if !matches!(self.pooling, Pooling::Sum | Pooling::Mean) {
-            return refuse("pooling", self.kind.as_str(), "must be sum or mean for schnet, painn and irreps");
+        if self.pooling == Pooling::Max {
+            return refuse(
+                "pooling",
+                self.kind.as_str(),
+                "must be sum, mean or attention for schnet, painn and irreps",
+            );
         }
         if space.forces && (self.outputs != 1 || self.level == Level::Node) {
             return refuse("forces", "true", "forces are the gradient of one output of graphs");

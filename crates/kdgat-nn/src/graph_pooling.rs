@@ -21,7 +21,8 @@ pub enum Pooling {
     Mean,
     /// The maximum of each column.
     Max,
-    /// Their mean weighted by softmax(w·x + b) over the graph's nodes, PyTorch Geometric's `AttentionalAggregation`.
+    /// Their mean weighted by softmax(w·x + b) over the graph's nodes, PyTorch Geometric's `AttentionalAggregation`; in a network in space a
+    /// network of two layers takes the place of w·x + b.
     Attention,
 }
 
@@ -68,7 +69,7 @@ fn maxima(x: &Tensor, batch: &Batch) -> Result<Tensor, TchError> {
 }
 
 /// Σ_i softmax(gate)_i·x_i over each graph's nodes: rows `[num_nodes, columns]` and gates `[num_nodes, 1]` → `[num_graphs, columns]`.
-fn attention(x: &Tensor, gates: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
+pub(crate) fn attention(x: &Tensor, gates: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
     let (kind, x, gates) = (x.f_kind()?, &widened(x)?, widened(gates)?);
     let of_graph = |rows: &Tensor| rows.f_index_select(0, &batch.graph_of_node);
     let sums = |rows: &Tensor| segments::sums(rows, &batch.node_pointers, &batch.graph_of_node);

@@ -117,6 +117,12 @@ impl Irreps {
         self.0.iter().find(|part| part.irrep == irrep).map_or(0, |part| part.count)
     }
 
+    /// First column and number of the scalars that do not change when the graph is mirrored.
+    pub fn invariant_columns(&self) -> (i64, i64) {
+        let found = self.parts().find(|(_, part)| part.irrep.is_invariant());
+        found.map_or((0, 0), |(first, part)| (first as i64, part.count as i64))
+    }
+
     /// Number of scalars that do not change when the graph is mirrored.
     pub fn num_scalars(&self) -> usize {
         self.count_of(Irrep { degree: 0, odd: false })

@@ -13,9 +13,9 @@ use super::pairs::{Pairs, vectors};
 use super::schnet::SchNet;
 use crate::attention::Backend;
 use crate::fused::smooth_activation::Smooth;
-use crate::gnn::node_input;
-use crate::graph_pooling::Pooling;
-use crate::irreps::IrrepsNetwork;
+use crate::gnn::{edge_input, node_input};
+use crate::graph_pooling::{Pooling, attention};
+use crate::irreps::{Bonds, IrrepsNetwork, NodesInSpace};
 use crate::layers::Mode;
 use crate::parameters::{Init, Scope};
 use crate::{GnnConfig, GnnKind, ModelError, segments};
@@ -30,6 +30,8 @@ pub struct SpaceNetwork {
     features: Option<Dense>,
     representation: Representation,
     head: [Dense; 2],
+    /// The logarithm of a node's weight from its row, for attention pooling.
+    gate: Option<[Dense; 2]>,
 }
 
 #[derive(Debug)]
@@ -74,9 +76,13 @@ impl SpaceNetwork {
             (GnnKind::PaiNN, _) => {
                 Representation::PaiNN(PaiNN::new(&mut representation, &space, [layers, columns], kernel)?)
             }
-            (_, Some(irreps)) => {
-                Representation::Irreps(IrrepsNetwork::new(&mut representation, &space, irreps, layers, kernel)?)
-            }
+            (_, Some(irreps)) => Representation::Irreps(IrrepsNetwork::new(
+                &mut representation,
+                &space,
+                irreps,
+                [layers, config.edge_features],
+                kernel,
+            )?),
             (_, None) => Representation::SchNet(SchNet::new(&mut representation, &space, [layers, columns], kernel)?),
         };
         let mut output = scope.sub("output_modules");
@@ -87,7 +93,15 @@ impl SpaceNetwork {
             Dense::new(net.sub(0), [columns, inner], kernel)?,
             Dense::new(net.sub(1), [inner, config.outputs], kernel)?,
         ];
-        Ok(Self { config: config.clone(), space, kernel, embedding, features, representation: built, head })
+        let mut pooling = scope.sub("pooling");
+        let gate = match config.pooling {
+            Pooling::Attention => Some([
+                Dense::new(pooling.sub(0), [columns, inner], kernel)?,
+                Dense::new(pooling.sub(1), [inner, 1], kernel)?,
+            ]),
+            _ => None,
+        };
+        Ok(Self { config: config.clone(), space, kernel, embedding, features, representation: built, head, gate })
     }
 
     /// Outputs and, if the network gives them, forces. In training the forces can be differentiated; in evaluation nothing is recorded for
@@ -98,37 +112,46 @@ impl SpaceNetwork {
     pub fn forward(&self, batch: &Batch, mode: Mode) -> Result<SpaceAnswer, ModelError> {
         let space = batch.space.as_ref().ok_or(ModelError::NoPositions)?;
         let pairs = Pairs::of(space)?;
-        let vectors = vectors(space, &pairs)?;
         if !self.space.forces {
-            let Rows { nodes, vectors, by_node } = self.rows((batch, space), &vectors, &pairs, mode)?;
-            return Ok(SpaceAnswer { outputs: self.pooled(by_node, batch)?, nodes, vectors, forces: None });
+            let vectors = vectors(space, &space.positions, &pairs)?;
+            let Rows { nodes, vectors, by_node } =
+                self.rows((batch, space, &space.positions), &vectors, &pairs, mode)?;
+            let outputs = self.outputs(by_node, &nodes, batch, mode)?;
+            return Ok(SpaceAnswer { outputs, nodes, vectors, forces: None });
         }
-        tch::with_grad(|| self.with_forces(batch, space, (vectors, &pairs), mode))
+        tch::with_grad(|| self.with_forces(batch, space, &pairs, mode))
     }
 
-    /// The forces are sums over lines: the derivative by the vector of a line pulls one end and pushes the other.
-    fn with_forces(
-        &self,
-        batch: &Batch,
-        space: &Space,
-        (vectors, pairs): (Tensor, &Pairs),
-        mode: Mode,
-    ) -> Result<SpaceAnswer, ModelError> {
-        let by_position = vectors.detach().f_set_requires_grad(true)?;
-        let Rows { nodes, vectors, by_node } = self.rows((batch, space), &by_position, pairs, mode)?;
+    /// The forces are sums over lines: the derivative by the vector of a line pulls one end and pushes the other. With bonds, the energy is
+    /// differentiated by the positions themselves.
+    fn with_forces(&self, batch: &Batch, space: &Space, pairs: &Pairs, mode: Mode) -> Result<SpaceAnswer, ModelError> {
+        let has_bonds = self.config.has_bonds();
+        let variable = |values: Tensor| values.detach().f_set_requires_grad(true);
+        let (positions, by_line, variable) = match has_bonds {
+            true => {
+                let positions = variable(space.positions.shallow_clone())?;
+                (positions.shallow_clone(), vectors(space, &positions, pairs)?, positions)
+            }
+            false => {
+                let by_line = variable(vectors(space, &space.positions, pairs)?)?;
+                (space.positions.shallow_clone(), by_line.shallow_clone(), by_line)
+            }
+        };
+        let Rows { nodes, vectors, by_node } = self.rows((batch, space, &positions), &by_line, pairs, mode)?;
         // The sum over all graphs: none depends on the positions of another one.
         let sum = match self.config.pooling {
             Pooling::Mean => by_node.f_mul(&shares(batch)?)?.f_sum(Kind::Float)?,
+            Pooling::Attention => self.pooled(&by_node, &nodes, batch, mode)?.f_sum(Kind::Float)?,
             _ => by_node.f_sum(Kind::Float)?,
         };
         let gradients = match mode {
-            Mode::Training => autograd::recorded_gradients(&[&sum], &[&by_position])?,
-            Mode::Evaluation => autograd::gradients(&[&sum], &[None], &[&by_position], false)?,
+            Mode::Training => autograd::recorded_gradients(&[&sum], &[&variable])?,
+            Mode::Evaluation => autograd::gradients(&[&sum], &[None], &[&variable], false)?,
         };
         let gradient = gradients.into_iter().flatten().next();
-        let gradient = gradient.map_or_else(|| by_position.detach().f_zeros_like(), Ok)?;
-        let forces = pulled(&gradient, pairs)?;
-        let outputs = self.pooled(by_node, batch)?;
+        let gradient = gradient.map_or_else(|| variable.detach().f_zeros_like(), Ok)?;
+        let forces = if has_bonds { gradient.f_neg()? } else { pulled(&gradient, pairs)? };
+        let outputs = self.outputs(by_node, &nodes, batch, mode)?;
         Ok(match mode {
             Mode::Training => SpaceAnswer { outputs, nodes, vectors, forces: Some(forces) },
             Mode::Evaluation => SpaceAnswer {
@@ -140,10 +163,19 @@ impl SpaceNetwork {
         })
     }
 
+    /// Bonds of the batch, with their features, for a network that reads them.
+    fn bonds(&self, batch: &Batch, positions: &Tensor) -> Result<Option<(Bonds, Option<Tensor>)>, ModelError> {
+        let Some(config) = self.space.irreps.as_ref().and_then(|irreps| irreps.bonds.as_ref()) else { return Ok(None) };
+        let bonds = Bonds::of(batch, positions, config.paths)?;
+        let features = edge_input(&self.config, batch)?;
+        let features = features.map(|features| features.f_index_select(0, &bonds.edges)).transpose()?;
+        Ok(Some((bonds, features)))
+    }
+
     /// Rows of the nodes, from the vectors of the lines, `[num_lines, 3]`.
     fn rows(
         &self,
-        (batch, space): (&Batch, &Space),
+        (batch, space, positions): (&Batch, &Space, &Tensor),
         vectors: &Tensor,
         pairs: &Pairs,
         mode: Mode,
@@ -167,9 +199,9 @@ impl SpaceNetwork {
                 network.forward(&self.space, (x, &distances, &directions), pairs, mode)?
             }
             Representation::Irreps(network) => {
-                let directions = vectors.f_div(&distances)?;
-                let of_lines = (x, &distances, &directions);
-                Features { scalars: network.forward(&self.space, of_lines, pairs, mode)?, vectors: None }
+                let bonds = self.bonds(batch, positions)?;
+                let nodes = NodesInSpace { scalars: x, vectors, pairs, bonds };
+                Features { scalars: network.forward(&self.space, nodes, mode)?, vectors: None }
             }
         };
         let [first, second] = &self.head;
@@ -178,24 +210,29 @@ impl SpaceNetwork {
     }
 
     /// Outputs of graphs from those of their nodes; outputs of nodes as they are.
-    fn pooled(&self, by_node: Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
+    fn outputs(&self, by_node: Tensor, nodes: &Tensor, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
         match self.config.level {
             Level::Node => Ok(by_node),
-            Level::Graph => pooled(&by_node, self.config.pooling, batch),
+            Level::Graph => self.pooled(&by_node, nodes, batch, mode),
         }
     }
-}
 
-/// Sums, or means, of the rows of each graph's nodes: `[num_nodes, columns]` → `[num_graphs, columns]`.
-///
-/// # Errors
-/// Those of libtorch.
-pub fn pooled(by_node: &Tensor, pooling: Pooling, batch: &Batch) -> Result<Tensor, ModelError> {
-    let shared = match pooling {
-        Pooling::Mean => by_node.f_mul(&shares(batch)?)?,
-        _ => by_node.shallow_clone(),
-    };
-    Ok(segments::sums(&shared, &batch.node_pointers, &batch.graph_of_node)?)
+    /// Sums or means of each graph's nodes, `[num_nodes, columns]` → `[num_graphs, columns]`; with attention, means weighted by the rows that
+    /// the head reads, `nodes`.
+    ///
+    /// # Errors
+    /// Those of libtorch.
+    pub fn pooled(&self, values: &Tensor, nodes: &Tensor, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
+        let sums = |values: &Tensor| segments::sums(values, &batch.node_pointers, &batch.graph_of_node);
+        match (self.config.pooling, &self.gate) {
+            (_, Some([first, second])) => {
+                let hidden = activated(&first.forward(nodes, mode)?, Smooth::Silu, self.kernel)?;
+                attention(values, &second.forward(&hidden, mode)?, batch)
+            }
+            (Pooling::Mean, None) => Ok(sums(&values.f_mul(&shares(batch)?)?)?),
+            (_, None) => Ok(sums(values)?),
+        }
+    }
 }
 
 /// Rows of the nodes.

@@ -35,28 +35,34 @@ impl Pairs {
     /// # Errors
     /// Those of libtorch.
     pub fn of(space: &Space) -> Result<Self, TchError> {
-        let (device, nodes, count) = (space.sources.device(), space.positions.size()[0], space.num_pairs());
+        let ends = [&space.targets, &space.sources].map(Tensor::shallow_clone);
+        let mut pairs = Self::directed(ends, space.positions.size()[0])?;
+        if space.shifts.is_none() && pairs.is_symmetric()? {
+            pairs.join()?;
+        }
+        Ok(pairs)
+    }
+
+    /// The pairs of these targets, ascending, and sources, `[num_pairs]` each, i64; each a line of its own.
+    ///
+    /// # Errors
+    /// Those of libtorch.
+    pub fn directed([targets, sources]: [Tensor; 2], num_nodes: i64) -> Result<Self, TchError> {
+        let (device, count) = (sources.device(), sources.size()[0]);
         let (stable, axis, descending) = (true, 0, false);
-        let (ascending, by_source) = space.sources.f_sort_stable(stable, axis, descending)?;
-        let numbers = Tensor::f_arange(nodes + 1, (Kind::Int64, device))?;
-        let (as_i32, right) = (false, false);
-        let source_pointers = numbers.f_searchsorted(&ascending, as_i32, right, "left", None::<&Tensor>)?;
+        let (ascending, by_source) = sources.f_sort_stable(stable, axis, descending)?;
         let all = Tensor::f_arange(count, (Kind::Int64, device))?;
-        let mut pairs = Self {
-            targets: space.targets.shallow_clone(),
-            sources: space.sources.shallow_clone(),
-            target_pointers: space.row_pointers.f_to_kind(Kind::Int64)?,
-            source_pointers,
+        Ok(Self {
+            target_pointers: pointers(&targets, num_nodes)?,
+            source_pointers: pointers(&ascending, num_nodes)?,
+            targets,
+            sources,
             by_source,
             lines: all.shallow_clone(),
             signs: Tensor::f_ones([count], (Kind::Float, device))?,
-            firsts: all.shallow_clone(),
+            firsts: all,
             seconds: None,
-        };
-        if space.shifts.is_none() && pairs.is_symmetric()? {
-            pairs.join(&all)?;
-        }
-        Ok(pairs)
+        })
     }
 
     /// True if pair `by_source[p]` is the reverse of pair `p`: pairs are in order of target and source, `by_source` in that of source and target.
@@ -66,8 +72,8 @@ impl Pairs {
     }
 
     /// Makes one line of each pair and its reverse.
-    fn join(&mut self, all: &Tensor) -> Result<(), TchError> {
-        let is_first = all.f_lt_tensor(&self.by_source)?;
+    fn join(&mut self) -> Result<(), TchError> {
+        let is_first = self.lines.f_lt_tensor(&self.by_source)?;
         let firsts = is_first.f_nonzero()?.f_squeeze_dim(1)?;
         // The number of first pairs before each one, then handed to its reverse.
         let of_first = is_first.f_to_kind(Kind::Int64)?.f_cumsum(0, Kind::Int64)?.f_sub_scalar(1)?;
@@ -76,6 +82,11 @@ impl Pairs {
         self.seconds = Some(self.by_source.f_index_select(0, &firsts)?);
         self.firsts = firsts;
         Ok(())
+    }
+
+    /// Number of nodes.
+    pub fn num_nodes(&self) -> i64 {
+        self.target_pointers.size()[0] - 1
     }
 
     /// Number of lines.
@@ -100,12 +111,22 @@ impl Pairs {
     }
 }
 
-/// Vectors of the lines, from the targets to the sources of their first pairs: `[num_lines, 3]`.
+/// The number of entries before those of each node, `[num_nodes + 1]`, i64, in a list of ascending nodes.
 ///
 /// # Errors
 /// Those of libtorch.
-pub fn vectors(space: &Space, pairs: &Pairs) -> Result<Tensor, TchError> {
-    let of = |nodes: &Tensor| space.positions.f_index_select(0, &nodes.f_index_select(0, &pairs.firsts)?);
+pub fn pointers(ascending: &Tensor, num_nodes: i64) -> Result<Tensor, TchError> {
+    let numbers = Tensor::f_arange(num_nodes + 1, (Kind::Int64, ascending.device()))?;
+    let (as_i32, right) = (false, false);
+    numbers.f_searchsorted(ascending, as_i32, right, "left", None::<&Tensor>)
+}
+
+/// Vectors of the lines, from the targets to the sources of their first pairs, of nodes at these positions: `[num_lines, 3]`.
+///
+/// # Errors
+/// Those of libtorch.
+pub fn vectors(space: &Space, positions: &Tensor, pairs: &Pairs) -> Result<Tensor, TchError> {
+    let of = |nodes: &Tensor| positions.f_index_select(0, &nodes.f_index_select(0, &pairs.firsts)?);
     let vectors = of(&pairs.sources)?.f_sub(&of(&pairs.targets)?)?;
     match &space.shifts {
         // Then each pair is a line.
