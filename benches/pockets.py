@@ -1,10 +1,11 @@
 """Makes binding pockets up: atoms in ellipsoids, as extended XYZ, and an embedding of each by a hidden network.
 
-    python benches/pockets.py FOLDER [--pockets 160] [--atoms 200 600] [--columns 1536]
+    python benches/pockets.py FOLDER [--pockets 160] [--atoms 200 600] [--columns 1536] [--bonds 2.0]
 
 FOLDER gets `pockets.xyz`, `kdgat-graphs.toml` and `targets.safetensors`. The hidden network reads how many pairs of each two
 elements are at which distance below 4, so that an embedding tells a pocket's shape and composition, whatever its place and
-orientation. Figures: benches/results/space.md.
+orientation. With --bonds, atoms up to that distance apart have a bond, and it reads the angles and dihedrals along the bonds
+instead. Figures: benches/results/space.md.
 """
 
 import argparse
@@ -43,15 +44,46 @@ def counts(places, kinds):
     return (np.log1p(found).ravel() - 3) / 1.5
 
 
+def cosines(one, other):
+    squares = (one**2).sum(-1) * (other**2).sum(-1)
+    return (one * other).sum(-1) / np.sqrt(np.maximum(squares, 1e-12))
+
+
+def turns(places, kinds, length):
+    """Logarithms of the numbers of angles by the element in the middle, and of dihedrals, at each cosine, `[5 * BINS]`."""
+    distances = np.sqrt(((places[:, None] - places[None]) ** 2).sum(-1))
+    bonded = (distances <= length) & (distances > 0)
+    found = np.zeros((5, BINS))
+
+    def bins(values):
+        return np.minimum(((values + 1) / 2 * BINS).astype(int), BINS - 1)
+
+    for j in range(len(places)):
+        near = np.flatnonzero(bonded[j])
+        sides = places[near] - places[j]
+        first, second = np.triu_indices(len(near), 1)
+        np.add.at(found[kinds[j]], bins(cosines(sides[first], sides[second])), 1)
+        for k in near[near > j]:
+            ends = [(i, l) for i in near if i != k for l in np.flatnonzero(bonded[k]) if l not in (i, j)]
+            if ends:
+                i, l = np.array(ends).T
+                middle = places[k] - places[j]
+                planes = np.cross(places[j] - places[i], middle), np.cross(middle, places[l] - places[k])
+                np.add.at(found[4], bins(cosines(*planes)), 1)
+    return (np.log1p(found).ravel() - 3) / 1.5
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--pockets", type=int, default=160)
     parser.add_argument("--atoms", type=int, nargs=2, default=[200, 600])
     parser.add_argument("--columns", type=int, default=1536)
+    parser.add_argument("--bonds", type=float)
     options = parser.parse_args()
     random = np.random.default_rng(7)
-    first = random.normal(size=(10 * BINS, 128)) / 3
+    inputs = 10 * BINS if options.bonds is None else 5 * BINS
+    first = random.normal(size=(inputs, 128)) / 3
     second = random.normal(size=(128, options.columns)) / 11
     options.folder.mkdir(parents=True, exist_ok=True)
     rows = []
@@ -59,12 +91,14 @@ def main():
         for _ in range(options.pockets):
             atoms = int(np.exp(random.uniform(*np.log(options.atoms))))
             places, kinds = pocket(random, atoms)
-            rows.append(np.tanh(counts(places, kinds) @ first) @ second)
+            read = counts(places, kinds) if options.bonds is None else turns(places, kinds, options.bonds)
+            rows.append(np.tanh(read @ first) @ second)
             file.write(f"{atoms}\nProperties=species:S:1:pos:R:3 size={atoms}.0\n")
             for kind, (x, y, z) in zip(kinds, places):
                 file.write(f"{ELEMENTS[kind]} {x:.4f} {y:.4f} {z:.4f}\n")
     # A dataset of graphs has a target; nothing is learned from it with --kd-alpha 1.
-    (options.folder / "kdgat-graphs.toml").write_text('targets = ["size"]\n')
+    bonds = "" if options.bonds is None else f"cutoff = {options.bonds}\n"
+    (options.folder / "kdgat-graphs.toml").write_text('targets = ["size"]\n' + bonds)
     rows = np.array(rows, dtype="<f4")
     layout = {"dtype": "F32", "shape": list(rows.shape), "data_offsets": [0, rows.nbytes]}
     header = json.dumps({"embedding": layout}).encode()

@@ -118,6 +118,31 @@ impl BondPaths {
         Ok(Self { pointers: pointers(&receivers, nodes)?, receivers, ends, cosines })
     }
 
+    /// The paths of some nodes in a row at a time, at most `most` paths unless one node receives more; receivers are counted from the first of
+    /// these nodes. A node's paths stay together, so that its sums do not depend on the nodes beside it.
+    ///
+    /// # Errors
+    /// Those of libtorch.
+    pub fn pieces(&self, most: i64) -> Result<Vec<Self>, TchError> {
+        let pointers = Vec::<i64>::try_from(&self.pointers)?;
+        let nodes = pointers.len() - 1;
+        let (mut pieces, mut begin) = (Vec::new(), 0);
+        while begin < nodes || pieces.is_empty() {
+            let fits = |&node: &usize| pointers[node + 1] - pointers[begin] <= most;
+            let end = (begin..nodes).take_while(fits).last().map_or(nodes.min(begin + 1), |node| node + 1);
+            let (first, count) = (pointers[begin], pointers[end] - pointers[begin]);
+            let of = |tensor: &Tensor| tensor.f_narrow(0, first, count);
+            pieces.push(Self {
+                receivers: of(&self.receivers)?.f_sub_scalar(begin as i64)?,
+                pointers: self.pointers.f_narrow(0, begin as i64, (end - begin) as i64 + 1)?.f_sub_scalar(first)?,
+                ends: [of(&self.ends[0])?, of(&self.ends[1])?],
+                cosines: of(&self.cosines)?,
+            });
+            begin = end.max(begin + 1);
+        }
+        Ok(pieces)
+    }
+
     /// Number of paths.
     pub fn count(&self) -> i64 {
         self.receivers.size()[0]
@@ -216,6 +241,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn pieces_keep_the_paths_of_a_node_together() {
+        let star: Vec<_> = (1..5).flat_map(|leaf| [(0, leaf), (leaf, 0)]).chain([(4, 5), (5, 4)]).collect();
+        let positions = Tensor::arange(18, (Kind::Float, Device::Cpu)).sin().view([6, 3]);
+        let [angles, _] = Bonds::of(&batch(6, &star), &positions, true).unwrap().paths.unwrap();
+        assert_eq!(Vec::<i64>::try_from(&angles.pointers).unwrap(), [0, 12, 12, 12, 12, 14, 14]);
+        for (most, expected) in [(1, vec![1, 3, 1, 1]), (12, vec![4, 2]), (14, vec![6]), (100, vec![6])] {
+            let pieces = angles.pieces(most).unwrap();
+            let nodes: Vec<i64> = pieces.iter().map(|piece| piece.pointers.size()[0] - 1).collect();
+            assert_eq!(nodes, expected, "{most}");
+            assert_eq!(pieces.iter().map(BondPaths::count).sum::<i64>(), 14);
+            let last = pieces.last().unwrap();
+            let in_piece = last.pointers.size()[0] - 1;
+            assert!(last.receivers.numel() == 0 || last.receivers.max().int64_value(&[]) < in_piece);
+        }
+        let none = Bonds::of(&batch(2, &[]), &positions.narrow(0, 0, 2), true).unwrap().paths.unwrap();
+        assert_eq!(none[0].pieces(5).unwrap().len(), 1);
     }
 
     /// Four atoms in a plane: on one side of the bond in the middle the cosine is 1, across it -1.

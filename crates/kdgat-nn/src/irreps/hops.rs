@@ -1,6 +1,7 @@
 //! Messages of angles or dihedrals to the scalars of a node.
 
-use tch::Tensor;
+use kdgat_torch::checkpoint::checkpoint;
+use tch::{TchError, Tensor};
 
 use super::bonds::BondPaths;
 use super::parts::IrrepsLinear;
@@ -11,6 +12,9 @@ use crate::layers::Mode;
 use crate::parameters::{Init, Scope};
 use crate::space::dense::{Dense, activated};
 use crate::{ModelError, segments};
+
+/// Paths whose rows exist at a time, unless one node receives more.
+const MOST_PATHS: i64 = 8192;
 
 /// `W · mean_p MLP(x_first(p), x_last(p), cos p)` over the paths p that a node receives, with the scalars x of the path's first and last node
 /// (after the encoder of binding pockets of RNA-3E-FFI, whose paths have parameters of a force field instead of the cosine).
@@ -40,20 +44,115 @@ impl PathMessages {
         Ok(Self { mlp, output, kernel })
     }
 
-    /// Messages to the nodes, `[num_nodes, output]`, from their scalars, `[num_nodes, input]`; 0 for a node that receives no path.
+    /// Messages to the nodes, `[num_nodes, output]`, from their scalars, `[num_nodes, input]`; 0 for a node that receives no path. The rows of
+    /// the paths exist piece by piece; with `once`, derivatives of derivatives are not needed, and the backward makes them again.
     ///
     /// # Errors
     /// Those of libtorch.
-    pub fn forward(&self, scalars: &Tensor, paths: &BondPaths, mode: Mode) -> Result<Tensor, ModelError> {
-        let [first, last] = paths.ends.each_ref().map(|nodes| scalars.f_index_select(0, nodes));
-        let mut rows = Tensor::f_cat(&[first?, last?, paths.cosines.f_to_kind(scalars.f_kind()?)?], 1)?;
-        let [hidden @ .., output] = &self.mlp;
-        for layer in hidden {
-            rows = activated(&layer.forward(&rows, mode)?, Smooth::Silu, self.kernel)?;
+    pub fn forward(&self, scalars: &Tensor, paths: &BondPaths, how: (Mode, bool)) -> Result<Tensor, ModelError> {
+        self.in_pieces(scalars, paths, how, MOST_PATHS)
+    }
+
+    fn in_pieces(
+        &self,
+        scalars: &Tensor,
+        paths: &BondPaths,
+        (mode, once): (Mode, bool),
+        most_paths: i64,
+    ) -> Result<Tensor, ModelError> {
+        let mut sums = Vec::new();
+        for piece in paths.pieces(most_paths)? {
+            sums.push(match mode == Mode::Training && once {
+                true => self.checkpointed(scalars, piece)?,
+                false => sums_of_paths(&self.mlp, &[scalars, &piece.cosines], &piece, (mode, self.kernel))?,
+            });
         }
-        let sums = segments::sums(&output.forward(&rows, mode)?, &paths.pointers, &paths.receivers)?;
+        let sums = Tensor::f_cat(&sums, 0)?;
         let counts = paths.pointers.f_diff(1, -1, None::<Tensor>, None::<Tensor>)?.f_clamp_min(1)?;
         let means = sums.f_div(&counts.f_to_kind(sums.f_kind()?)?.f_unsqueeze(1)?)?;
         self.output.forward(&means, mode)
+    }
+
+    fn checkpointed(&self, scalars: &Tensor, piece: BondPaths) -> Result<Tensor, ModelError> {
+        let parameters: Vec<&Tensor> = self.mlp.iter().flat_map(Dense::parameters).collect();
+        let (own, kernel) = (self.mlp.each_ref().map(Dense::shallow_clone), self.kernel);
+        let cosines = piece.cosines.shallow_clone();
+        let body = move |inputs: &[Tensor]| {
+            let inputs = [&inputs[0], &inputs[1]];
+            let found = sums_of_paths(&own, &inputs, &piece, (Mode::Training, kernel));
+            Ok(vec![found.map_err(|error| TchError::Torch(error.to_string()))?])
+        };
+        let mut found = checkpoint(body, &[scalars, &cosines], &parameters)?;
+        Ok(found.pop().unwrap_or_default())
+    }
+}
+
+/// Sums of the network's rows over the paths that each node receives. Inputs: the scalars of all nodes, and the cosines.
+fn sums_of_paths(
+    mlp: &[Dense; 3],
+    [scalars, cosines]: &[&Tensor; 2],
+    paths: &BondPaths,
+    (mode, kernel): (Mode, Backend),
+) -> Result<Tensor, ModelError> {
+    let [first, last] = paths.ends.each_ref().map(|nodes| scalars.f_index_select(0, nodes));
+    let mut rows = Tensor::f_cat(&[first?, last?, cosines.f_to_kind(scalars.f_kind()?)?], 1)?;
+    let [hidden @ .., output] = mlp;
+    for layer in hidden {
+        rows = activated(&layer.forward(&rows, mode)?, Smooth::Silu, kernel)?;
+    }
+    Ok(segments::sums(&output.forward(&rows, mode)?, &paths.pointers, &paths.receivers)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind};
+
+    use super::*;
+    use crate::parameters::FreshParameters;
+
+    /// Five nodes, of which the third receives no path.
+    fn paths() -> BondPaths {
+        let integers = |values: &[i64]| Tensor::from_slice(values);
+        BondPaths {
+            receivers: integers(&[0, 0, 0, 1, 3, 4, 4]),
+            pointers: integers(&[0, 3, 4, 4, 5, 7]),
+            ends: [integers(&[1, 2, 3, 0, 4, 2, 0]), integers(&[2, 1, 4, 2, 0, 3, 1])],
+            cosines: Tensor::linspace(-1.0, 1.0, 7, (Kind::Float, Device::Cpu)).view([7, 1]),
+        }
+    }
+
+    /// Pieces and rows that are made again change neither messages nor gradients, and messages are means.
+    #[test]
+    fn messages_are_the_same_in_pieces() {
+        let mut fresh = FreshParameters::new(3, Device::Cpu);
+        let messages = PathMessages::new(Scope::root(&mut fresh), [6, 4], 8, Backend::Auto).unwrap();
+        let tensors = fresh.into_tensors();
+        let scalars = Tensor::arange(30, (Kind::Float, Device::Cpu)).sin().view([5, 6]).set_requires_grad(true);
+        let answer = |once: bool, most_paths: i64| {
+            let found = messages.in_pieces(&scalars, &paths(), (Mode::Training, once), most_paths).unwrap();
+            let variables: Vec<&Tensor> =
+                std::iter::once(&scalars).chain(tensors.iter().map(|named| &named.tensor)).collect();
+            let gradients = Tensor::run_backward(&[found.square().sum(Kind::Float)], &variables, false, false);
+            (found.detach(), gradients)
+        };
+        let (whole, gradients) = answer(false, 100);
+        assert_eq!(whole.size(), [5, 4]);
+        assert!(whole.get(2).abs().max().double_value(&[]) == 0.0);
+        for (once, most_paths) in [(true, 100), (true, 3), (false, 1)] {
+            let (found, others) = answer(once, most_paths);
+            assert!(found == whole, "{once} {most_paths}: other bits");
+            for (one, other) in gradients.iter().zip(&others) {
+                assert!((one - other).abs().max().double_value(&[]) < 1e-6, "{once} {most_paths}");
+            }
+        }
+        // The first node's mean is that of its three paths alone.
+        let alone = |first: i64, last: i64, at: i64| {
+            let rows = Tensor::cat(&[scalars.get(first), scalars.get(last), paths().cosines.get(at)], 0).view([1, 13]);
+            let dense = |rows: &Tensor, index: usize| messages.mlp[index].forward(rows, Mode::Evaluation).unwrap();
+            dense(&dense(&dense(&rows, 0).silu(), 1).silu(), 2)
+        };
+        let mean = (alone(1, 2, 0) + alone(2, 1, 1) + alone(3, 4, 2)) / 3.0;
+        let expected = messages.output.forward(&mean, Mode::Evaluation).unwrap();
+        assert!((expected - whole.narrow(0, 0, 1)).abs().max().double_value(&[]) < 1e-5);
     }
 }

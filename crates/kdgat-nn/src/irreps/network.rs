@@ -217,7 +217,7 @@ impl IrrepsNetwork {
                 next = next.f_add(&added.f_mul(&of_mode(weight, mode))?)?;
             }
             if let Some(paths) = paths {
-                next = self.with_paths(next, &rows, (layer, paths), mode)?;
+                next = self.with_paths(next, &rows, (layer, paths), (mode, !space.forces))?;
             }
             rows = next;
         }
@@ -230,7 +230,7 @@ impl IrrepsNetwork {
         rows: Tensor,
         before: &Tensor,
         (layer, paths): (&Layer, &[BondPaths; 2]),
-        mode: Mode,
+        (mode, once): (Mode, bool),
     ) -> Result<Tensor, ModelError> {
         let (first, scalars) = self.irreps.invariant_columns();
         let columns = rows.size()[1];
@@ -242,7 +242,7 @@ impl IrrepsNetwork {
         let mut sum = rows.f_narrow(1, first, scalars)?;
         for ((messages, paths), weight) in layer.paths.iter().zip(paths).zip(&self.weights[1..]) {
             let (Some(messages), Some(weight)) = (messages, weight) else { continue };
-            sum = sum.f_add(&messages.forward(&own, paths, mode)?.f_mul(&of_mode(weight, mode))?)?;
+            sum = sum.f_add(&messages.forward(&own, paths, (mode, once))?.f_mul(&of_mode(weight, mode))?)?;
         }
         let after = first + scalars;
         let parts = [rows.f_narrow(1, 0, first)?, sum, rows.f_narrow(1, after, columns - after)?];
