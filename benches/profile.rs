@@ -14,7 +14,7 @@ use kdgat::nn::attention::Backend;
 use kdgat::nn::layers::Mode;
 use kdgat::nn::vgae::task_loss;
 use kdgat::nn::{ClassLoss, FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig};
-use kdgat::train::optimizer::{Adam, AdamOptions};
+use kdgat::train::optimizer::{Adam, AdamOptions, Share};
 use kdgat::train::threads::own_threads;
 use kdgat::train::trainable::Trainable;
 use rustix::time::{ClockId, clock_gettime};
@@ -133,8 +133,11 @@ fn measure(
     single: &[Batch],
     (seconds, kernel): (f64, Backend),
 ) {
-    let mut adam =
-        Adam::new(&trainable, AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel }).unwrap();
+    let mut adam = Adam::new(
+        &trainable,
+        AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel, share: Share::WHOLE },
+    )
+    .unwrap();
     let _threads = own_threads(&trainable, kernel, Device::Cpu, None);
     let sections = ["forward", "loss", "backward", "optimiser"];
     let mut rounds: Vec<[f64; 4]> = Vec::new();

@@ -131,7 +131,7 @@ impl AlwaysBytes {
         Self {
             weights: parameters + bytes(Role::Frozen) + 2.0 * bytes(Role::Buffer),
             gradients: copies * parameters,
-            optimizer: 2.0 * parameters,
+            optimizer: training.options.adam.state_bytes(training.trainable.values.numel()) as f64,
             teacher: Meter::new(training.options.device).read().phase_bytes(Phase::Teacher) as f64,
         }
     }

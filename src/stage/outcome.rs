@@ -27,6 +27,8 @@ pub struct Outcome {
     pub data_wait_share: f64,
     pub teacher_wait_share: f64,
     pub optimizer_share: f64,
+    /// Bytes of Adam's states in this process; of several processes, each has those of its share.
+    pub optimizer_bytes: u64,
     pub num_parameters: i64,
     pub weights_digest: String,
     pub teacher: Option<TeacherSummary>,
@@ -57,6 +59,7 @@ impl Outcome {
             data_wait_share: summary.data_wait_share,
             teacher_wait_share: summary.teacher_wait_share,
             optimizer_share: summary.optimizer_share,
+            optimizer_bytes: summary.optimizer_bytes,
             num_parameters,
             weights_digest,
             teacher,

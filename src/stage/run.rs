@@ -24,6 +24,7 @@ use crate::nn::{Architecture, BatchNeeds, ModelDescription};
 use crate::train::checkpoint;
 use crate::train::console::{Console, Heading};
 use crate::train::fit::{BEST, BatchPlan, Ending, Fit, FitOptions, LAST, fit};
+use crate::train::optimizer::Share;
 use crate::train::processes::Processes;
 use crate::train::run_directory::RunDirectory;
 use crate::train::state::Position;
@@ -184,6 +185,7 @@ impl<'a> Run<'a> {
         options.uses_own_threads &= !config::trains_on_graphs(self.config, self.stage);
         let is_capturable = student.capture_obstacle().is_none();
         options.processes.clone_from(&self.processes);
+        options.adam.share = self.processes.as_deref().map_or(Share::WHOLE, Share::of);
         // A captured step cannot exchange sums.
         let is_capturable = is_capturable && self.processes.is_none();
         options.records_steps = is_capturable && training::captures_steps(self.config, self.origin.device.is_cuda());

@@ -25,7 +25,7 @@ use crate::nn::attention::Backend;
 use crate::nn::{BatchNeeds, DatasetIdentity, IdHash, InputConfig, Pooling};
 use crate::torch::device;
 use crate::train::fit::FitOptions;
-use crate::train::optimizer::AdamOptions;
+use crate::train::optimizer::{AdamOptions, Share};
 use crate::train::options::Monitor;
 use crate::train::run_directory::RunDirectory;
 use crate::train::schedule::Schedule;
@@ -111,6 +111,7 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
             gradient_clip: training.gradient_clip,
             offload: config.memory.offload_optimizer,
             kernel: attention_kernel(config),
+            share: Share::WHOLE,
         },
         accumulate_grad_batches: training.accumulate_grad_batches as u64,
         log_every_n_steps: training.log_every_n_steps as u64,

@@ -10,7 +10,7 @@ use kdgat::nn::layers::{BatchNorm, Mlp, Mode, NodeInput, pool_layers, relu_dropo
 use kdgat::nn::parameters::{NamedTensor, Role};
 use kdgat::nn::vgae::{Latent, VgaeOutput, difficulty, task_loss};
 use kdgat::nn::{FreshParameters, Gat, GatConfig, IdHash, InputConfig, Scope, Vgae, VgaeConfig};
-use kdgat::train::optimizer::{Adam, AdamOptions};
+use kdgat::train::optimizer::{Adam, AdamOptions, Share};
 use kdgat::train::trainable::Trainable;
 use proptest::prelude::*;
 use support::comparison::{KERNELS, assert_all_same, assert_same, normal, results};
@@ -107,7 +107,7 @@ proptest! {
         gradient_clip in prop::sample::select(vec![0.0, 1.0, 1e6]),
     ) {
         let _alone = alone();
-        let both = KERNELS.map(|kernel| adam_results(length, AdamOptions { weight_decay, gradient_clip, offload: false, kernel }));
+        let both = KERNELS.map(|kernel| adam_results(length, AdamOptions { weight_decay, gradient_clip, offload: false, kernel, share: Share::WHOLE }));
         for ((name, found), (_, expected)) in both[0].iter().zip(&both[1]) {
             assert_same(name, found, expected, 1e-6);
         }
@@ -338,7 +338,8 @@ fn fused_passes_do_not_depend_on_threads() {
         found.push(("activations".to_owned(), active));
         found.extend(fresh.into_tensors().into_iter().map(|named| (named.name, named.tensor.detach().copy())));
         let kernel = Backend::Fused;
-        let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 0.1, offload: false, kernel };
+        let options =
+            AdamOptions { weight_decay: 1e-4, gradient_clip: 0.1, offload: false, kernel, share: Share::WHOLE };
         found.extend(adam_results(300_000, options));
         let weights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
         found.extend(distillation_results(kernel, [300, 16, 48], weights, (1.0, true)));

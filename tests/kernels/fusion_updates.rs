@@ -7,7 +7,7 @@ use kdgat::fusion::linucb::LinUcb;
 use kdgat::nn::QNetworkConfig;
 use kdgat::nn::attention::Backend;
 use kdgat::random::{self, Purpose};
-use kdgat::train::optimizer::AdamOptions;
+use kdgat::train::optimizer::{AdamOptions, Share};
 use tch::{Device, Kind, Tensor};
 
 const INPUTS: usize = 3;
@@ -142,7 +142,13 @@ impl Batch {
 
 #[test]
 fn double_dqn_with_a_teacher_equals_the_reference() {
-    let adam = AdamOptions { weight_decay: 0.0, gradient_clip: 0.0, offload: false, kernel: Backend::Composed };
+    let adam = AdamOptions {
+        weight_decay: 0.0,
+        gradient_clip: 0.0,
+        offload: false,
+        kernel: Backend::Composed,
+        share: Share::WHOLE,
+    };
     let options = DqnOptions { gamma: GAMMA, target_update_steps: RENEWED_AFTER, kd_alpha: ALPHA, adam };
     let hidden = HIDDEN.iter().map(|width| *width as i64).collect();
     let config = QNetworkConfig { inputs: INPUTS as i64, hidden, actions: ACTIONS as i64 };
@@ -201,7 +207,13 @@ fn double_dqn_with_a_teacher_equals_the_reference() {
 
 #[test]
 fn a_dqn_goes_on_from_its_state_with_the_same_numbers() {
-    let adam = AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel: Backend::Auto };
+    let adam = AdamOptions {
+        weight_decay: 1e-4,
+        gradient_clip: 1.0,
+        offload: false,
+        kernel: Backend::Auto,
+        share: Share::WHOLE,
+    };
     let options = DqnOptions { gamma: 0.5, target_update_steps: 3, kd_alpha: 0.5, adam };
     let config = QNetworkConfig { inputs: INPUTS as i64, hidden: vec![6], actions: ACTIONS as i64 };
     let mut whole = Dqn::new(&config, 1, options, Device::Cpu).unwrap();

@@ -7,7 +7,7 @@ use kdgat::nn::attention::Backend;
 use kdgat::nn::parameters::{NamedTensor, Role};
 use kdgat::nn::vgae::{self, Latent, Mode, VgaeConfig, reparameterize};
 use kdgat::nn::{FreshParameters, GivenTensors, Scope, Vgae, VgaeOutput};
-use kdgat::train::optimizer::{Adam, AdamOptions};
+use kdgat::train::optimizer::{Adam, AdamOptions, Share};
 use kdgat::train::trainable::Trainable;
 use support::parity::{
     PARITY_VOCABULARY, assert_close, assert_scalar, parity_batch, parity_scalars, parity_tensors, value,
@@ -244,7 +244,7 @@ fn distil(teacher: &str, mode: &str, kernel: Backend) {
     kd.total.backward();
     let gradients = parity_tensors(&format!("{name}_grads"));
     check_gradients(&name, trainable.tensors(), &gradients);
-    let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel };
+    let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel, share: Share::WHOLE };
     let mut adam = Adam::new(&trainable, options).unwrap();
     let slopes: BTreeMap<String, Tensor> = trainable
         .tensors()

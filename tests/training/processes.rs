@@ -6,6 +6,9 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use kdgat::exit;
+use kdgat::nn::weights::StateDict;
+use kdgat::train::checkpoint;
+use kdgat::train::state::Position;
 use rustix::process::{Pid, Signal, kill_process};
 use support::cli::{SMALL_STUDENT, SMALL_TEACHER, Workplace, loss_columns, said};
 use support::stops::{children, end_of, send, wait_for};
@@ -103,24 +106,67 @@ fn several_processes_have_the_losses_of_one() {
     }
 }
 
+/// Writes `chains.xyz`: 60 molecules of three or four atoms, with further columns of atoms.
+fn chains(workplace: &Workplace, columns: &str, force: &str) {
+    let molecule = |molecule: usize| {
+        let step = 1.0 + 0.3 * (molecule % 7) as f64 / 7.0;
+        let atom = |atom: usize| format!("{} {} 0 0{force}\n", ["C", "O"][(atom + molecule) % 2], step * atom as f64);
+        let atoms = 3 + molecule % 2;
+        format!(
+            "{atoms}\nProperties=species:S:1:pos:R:3{columns} energy={step}\n{}",
+            (0..atoms).map(atom).collect::<String>()
+        )
+    };
+    fs::write(workplace.path().join("chains.xyz"), (0..60).map(molecule).collect::<String>()).unwrap();
+}
+
+/// Adam's moments are divided, the checkpoint has all of them, and any number of processes resumes from it.
+#[test]
+fn each_process_has_the_optimizer_states_of_its_share() {
+    let workplace = Workplace::new();
+    chains(&workplace, "", "");
+    let command = |run: &'static str, epochs: &'static str| {
+        let model =
+            ["train", "--data", "chains.xyz", "--preset", "painn,student", "--use-kd", "false", "--layers", "2"];
+        let batches = ["--hidden", "192", "--batch-size", "30", "--optimize-batch-size", "false"];
+        [&model[..], &batches, &["--max-epochs", epochs, "--run-dir", run]].concat()
+    };
+    let place = |run: &str| workplace.path().join(run);
+    let bytes = |run: &Path| -> u64 {
+        let text = fs::read_to_string(run.join("summary.json")).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["optimizer_bytes"].as_u64().unwrap()
+    };
+    let moments = |run: &Path| {
+        let (tensors, _): (StateDict, Position) = checkpoint::read(&run.join("last/state.safetensors")).unwrap();
+        ["mean", "mean_square"].map(|name| Vec::<f32>::try_from(&tensors[&format!("optimizer.{name}")]).unwrap())
+    };
+    workplace.success(&command("one", "2"));
+    workplace.success(&launched("2", &command("two", "2")));
+    let (one, two) = (place("one"), place("two"));
+    assert_close(&two, &one);
+    let [whole, half] = [&one, &two].map(|run| bytes(run));
+    assert!(half >= whole / 2 && half as f64 <= 1.05 * whole as f64 / 2.0, "{half} of {whole} bytes");
+    for (found, expected) in moments(&two).iter().zip(&moments(&one)) {
+        assert_eq!(found.len() as u64, whole / 8);
+        let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+        assert!(found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() <= 1e-3 * largest));
+    }
+    workplace.success(&command("whole", "40"));
+    let mut launcher = workplace.command(&launched("2", &command("stopped", "40")));
+    let launcher = launcher.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("a checkpoint", || place("stopped").join("last/state.safetensors").exists());
+    kill_process(process_of_rank(&launcher, 1), Signal::KILL).unwrap();
+    assert!(!end_of(launcher).status.success());
+    workplace.success(&launched("3", &[&command("stopped", "40")[..], &["--resume"]].concat()));
+    assert_close(&place("stopped"), &place("whole"));
+    assert!(bytes(&place("stopped")) as f64 <= 1.05 * whole as f64 / 3.0);
+}
+
 /// Energies are means over graphs, as other targets are; forces are means over nodes, of which each process knows its own alone.
 #[test]
 fn networks_in_space_without_forces_are_divided() {
     let workplace = Workplace::new();
-    let chains = |columns: &str, force: &str| {
-        let molecule = |molecule: usize| {
-            let step = 1.0 + 0.3 * (molecule % 7) as f64 / 7.0;
-            let atom =
-                |atom: usize| format!("{} {} 0 0{force}\n", ["C", "O"][(atom + molecule) % 2], step * atom as f64);
-            let atoms = 3 + molecule % 2;
-            format!(
-                "{atoms}\nProperties=species:S:1:pos:R:3{columns} energy={step}\n{}",
-                (0..atoms).map(atom).collect::<String>()
-            )
-        };
-        fs::write(workplace.path().join("chains.xyz"), (0..60).map(molecule).collect::<String>()).unwrap();
-    };
-    chains("", "");
+    chains(&workplace, "", "");
     let train = |processes: Option<&str>, model: &[&str], run: &str| {
         let command =
             [&["train", "--data", "chains.xyz", "--use-kd", "false", "--layers", "2", "--max-epochs", "3"], model];
@@ -139,7 +185,7 @@ fn networks_in_space_without_forces_are_divided() {
         });
         assert_close(&three, &one);
     }
-    chains(":forces:R:3", " 0 0 0");
+    chains(&workplace, ":forces:R:3", " 0 0 0");
     let refused = train(Some("2"), &["--preset", "painn,student", "--hidden", "8"], "refused");
     assert!(!refused.status.success() && said(&refused).contains("losses of forces"), "{}", said(&refused));
 }

@@ -13,7 +13,7 @@ use kdgat_nn::weights::StateDict;
 use kdgat_nn::{FreshParameters, Scope};
 use kdgat_train::interrupt;
 use kdgat_train::memory::{Meter, retry_on_oom};
-use kdgat_train::optimizer::{Adam, AdamOptions};
+use kdgat_train::optimizer::{Adam, AdamOptions, Share};
 use kdgat_train::trainable::Trainable;
 
 const WIDTHS: [i64; 4] = [VALUES as i64, 32, 32, 1];
@@ -39,7 +39,13 @@ impl SmallMlp {
             let mut parameters = FreshParameters::new(seed, world.device);
             let model = Mlp::new(Scope::root(&mut parameters).sub("mlp"), &WIDTHS)?;
             let trainable = Trainable::new(parameters.into_tensors(), world.device)?;
-            let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel: KERNEL };
+            let options = AdamOptions {
+                weight_decay: 1e-4,
+                gradient_clip: 1.0,
+                offload: false,
+                kernel: KERNEL,
+                share: Share::WHOLE,
+            };
             let optimizer = Adam::new(&trainable, options)?;
             Ok::<_, FusionError>((Self { model, trainable }, optimizer))
         })?;

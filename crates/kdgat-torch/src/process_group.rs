@@ -18,6 +18,8 @@ use super::view;
 
 /// Number of processes up to which small packets are sent by each to each.
 const EXCHANGED_DIRECTLY: usize = 16;
+/// Most bytes of a small packet.
+const SMALL_BYTES: usize = 1 << 16;
 /// Tags of direct messages are reused after this many.
 const TAGS: i32 = 1 << 20;
 
@@ -229,11 +231,16 @@ impl ProcessGroup {
         Ok(rows.zip(lengths).map(|(row, length)| row[..length.min(longest)].to_vec()).collect())
     }
 
-    /// The tensors of all processes, `[processes, ...]`.
-    fn gather(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
+    /// The contiguous CPU tensors of all processes, `[processes, ...]`; each gives one of the same size.
+    ///
+    /// # Errors
+    /// Those of [`ProcessGroup::sum`].
+    pub fn gather(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
+        expect_plain("a tensor to gather", tensor)?;
+        let bytes = tensor.numel() * tensor.f_kind()?.elt_size_in_bytes();
         let size: Vec<i64> = [self.size as i64].into_iter().chain(tensor.size()).collect();
         let gathered = Tensor::f_zeros(size, (tensor.f_kind()?, Device::Cpu))?;
-        if self.size <= EXCHANGED_DIRECTLY {
+        if self.size <= EXCHANGED_DIRECTLY && bytes <= SMALL_BYTES {
             let tag = self.next_tag.fetch_add(1, Ordering::Relaxed).rem_euclid(TAGS);
             // SAFETY: a live group and tensors; the call returns when the operation has ended.
             unsafe { check(kdgat_group_exchange(self.raw.as_ptr(), tensor.as_ptr(), gathered.as_ptr(), tag))? };
@@ -358,6 +365,11 @@ mod tests {
             group.sum(&mut tensor).unwrap();
             let numbers = group.exchange(&[group.rank() as f64, 0.5]).unwrap();
             let bytes = group.gather_bytes(&vec![7; group.rank()]).unwrap();
+            // More than a small packet.
+            let row = Tensor::full([20_000], group.rank() as f64, (Kind::Float, Device::Cpu));
+            let rows = Vec::<f32>::try_from(group.gather(&row).unwrap().flatten(0, -1)).unwrap();
+            assert!(rows.chunks(20_000).enumerate().all(|(rank, row)| row.iter().all(|&value| value == rank as f32)));
+            assert_eq!(rows.len(), 60_000);
             let mut root = Tensor::from_slice(&[group.rank() as i64 + 40]);
             group.broadcast(&mut root, 2).unwrap();
             group.barrier().unwrap();

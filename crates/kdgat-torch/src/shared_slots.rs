@@ -46,6 +46,8 @@ pub enum Content {
     Numbers = 1,
     /// A part of a tensor that is summed.
     Sums = 2,
+    /// A part of a tensor of which each process has a share.
+    Shares = 3,
 }
 
 impl SharedSlots {

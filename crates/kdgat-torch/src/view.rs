@@ -63,6 +63,12 @@ pub fn of_bytes(bytes: &[u8]) -> Option<&[f32]> {
     }
 }
 
+/// The bytes of f32 values.
+pub fn bytes_of(values: &[f32]) -> &[u8] {
+    // SAFETY: a float has no padding, and bytes need no alignment.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
 /// Copies the values of `from` into `to`, a tensor of the same shape that shares no memory with it and is not part of a
 /// recorded graph.
 pub fn copy_values(to: &mut Tensor, from: &Tensor) -> Result<(), TchError> {

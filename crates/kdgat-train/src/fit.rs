@@ -8,7 +8,7 @@
 //!             seed by (run, epoch, step)
 //!             loss, backward                         (the student's activations exist only here)
 //!             add up the gradients of all processes  (if there are several)
-//!             clip, Adam, zero the gradients         (on one flat tensor)
+//!             clip, Adam, zero the gradients         (on one flat tensor; of several processes, each updates its share)
 //!     validate in evaluation mode
 //!     write metrics.csv, last/, and best.safetensors if the epoch is the best so far
 //!     early stopping, learning rate schedule
@@ -418,6 +418,9 @@ impl LoopState {
             }
         }
         let norm = retry_on_oom(self.meter, || self.optimizer.step(fit.trainable, lr))?;
+        if let Some(together) = &self.together {
+            self.optimizer.gather(fit.trainable, together.processes())?;
+        }
         Ok(Some(norm))
     }
 
@@ -526,13 +529,15 @@ impl LoopState {
             return Err(self.not_finite(fit, format!("tensor {name} of the model is not finite")));
         }
         let sums = self.whole_sums()?;
-        if !self.writes() {
-            return Ok(());
-        }
+        let optimizer = match &self.together {
+            Some(together) => self.optimizer.collect(together.processes())?,
+            None => Some(retry_on_oom(self.meter, || self.optimizer.state())?),
+        };
+        let Some(optimizer) = optimizer.filter(|_| self.writes()) else { return Ok(()) };
         // The state counts these rows, so it must not reach the disk before them.
         self.logs.sync()?;
         let position = Position { micro_batch: self.runner.micro_batch().clone(), ..self.position.clone() };
-        retry_on_oom(self.meter, || last_state::write(fit, &self.optimizer, &sums, &position))
+        retry_on_oom(self.meter, || last_state::write(fit, &optimizer, &sums, &position))
     }
 
     /// True if this process writes the run's checkpoints.
@@ -564,6 +569,7 @@ impl LoopState {
             data_wait_share: share(data_wait),
             teacher_wait_share: share(teacher_wait),
             optimizer_share: share(optimizer),
+            optimizer_bytes: self.optimizer.bytes(),
         }
     }
 }

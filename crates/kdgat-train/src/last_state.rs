@@ -8,12 +8,12 @@ use tch::Tensor;
 use super::checkpoint;
 use super::error::FitError;
 use super::fit::{Fit, FitOptions, LAST};
-use super::optimizer::Adam;
+use super::optimizer::{Adam, State};
 use super::run_directory::RunError;
 use super::state::Position;
 
 /// Writes the state of the loop to a single file, so that its parts are consistent.
-pub(super) fn write(fit: &Fit, optimizer: &Adam, sums: &Tensor, position: &Position) -> Result<(), FitError> {
+pub(super) fn write(fit: &Fit, optimizer: &State, sums: &Tensor, position: &Position) -> Result<(), FitError> {
     let path = fit.run.file(LAST);
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(files::failed("create", folder)).map_err(RunError::from)?;
@@ -22,8 +22,8 @@ pub(super) fn write(fit: &Fit, optimizer: &Adam, sums: &Tensor, position: &Posit
     for (name, tensor) in fit.trainable.state_dict()? {
         tensors.insert(format!("model.{name}"), tensor);
     }
-    for (name, tensor) in optimizer.state()? {
-        tensors.insert(format!("optimizer.{name}"), tensor);
+    for (name, tensor) in optimizer {
+        tensors.insert(format!("optimizer.{name}"), tensor.shallow_clone());
     }
     tensors.insert("epoch_sums".into(), sums.f_detach_copy()?);
     Ok(checkpoint::write(&path, &tensors, position)?)

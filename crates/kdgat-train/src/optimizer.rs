@@ -1,17 +1,75 @@
 //! Adam (Kingma & Ba 2015) with coupled weight decay, on the flat parameters, and gradient clipping.
+//!
+//! Of several processes, each has the state of its share of many parameters, updates that share, and gets the others from their processes
+//! (stage 1 of ZeRO, Rajbhandari et al. 2020). All have all gradients, so that the norm is the same in each; an element's update depends on
+//! no other element. The parameters are those of an update by one process, bit by bit.
+
+use std::ops::Range;
 
 use kdgat_nn::ModelError;
 use kdgat_nn::attention::Backend;
 use kdgat_torch::allocator::{self, Phase};
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
+use super::error::FitError;
 use super::fused_adam::{self, Update};
+use super::processes::{Processes, Stride};
 use super::trainable::Trainable;
 use crate::memory::{Meter, retry_on_oom};
 
 const BETA_FIRST: f64 = 0.9;
 const BETA_SECOND: f64 = 0.999;
 const EPSILON: f64 = 1e-8;
+/// Shares begin at a multiple of this many parameters: at the same place in a vector of any instruction set as in the whole tensor.
+const ALIGNMENT: usize = 64;
+
+/// Bytes of the state of a parameter.
+const STATE_BYTES: u64 = 2 * size_of::<f32>() as u64;
+/// Smallest state that is divided among processes: exchanging the parameters of a smaller one takes a larger share of a step than the memory
+/// is worth.
+const LEAST_DIVIDED_BYTES: u64 = 4 << 20;
+
+/// The share of the parameters whose state a process has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    rank: usize,
+    size: usize,
+    /// A smaller state is whole in each process.
+    least_bytes: u64,
+}
+
+impl Share {
+    /// All parameters.
+    pub const WHOLE: Self = Self { rank: 0, size: 1, least_bytes: 0 };
+
+    /// The share of one of the processes that train together.
+    pub fn of(processes: &Processes) -> Self {
+        Self { rank: processes.rank(), size: processes.size(), least_bytes: LEAST_DIVIDED_BYTES }
+    }
+
+    /// The same share of a state of any size.
+    #[cfg(test)]
+    pub(crate) fn of_any_size(self) -> Self {
+        Self { least_bytes: 0, ..self }
+    }
+
+    /// The division of `total` parameters; `None` if each process has the state of all.
+    fn stride(self, total: usize) -> Option<Stride> {
+        let is_divided = self.size > 1 && STATE_BYTES * total as u64 >= self.least_bytes;
+        is_divided.then(|| Stride(total.div_ceil(self.size).next_multiple_of(ALIGNMENT)))
+    }
+
+    /// The parameters of this share of `total`.
+    fn range(self, total: usize) -> Range<usize> {
+        self.stride(total).map_or(0..total, |stride| stride.range(self.rank, total))
+    }
+
+    /// This share of a flat tensor, a view.
+    fn narrow(self, tensor: &Tensor) -> Result<Tensor, TchError> {
+        let range = self.range(tensor.numel());
+        tensor.f_narrow(0, range.start as i64, range.len() as i64)
+    }
+}
 
 /// Settings of Adam that stay constant during a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -24,12 +82,26 @@ pub struct AdamOptions {
     pub offload: bool,
     /// `Composed` uses torch's operations; other backends use one fused pass in Rust on the CPU.
     pub kernel: Backend,
+    /// The parameters that this process updates.
+    pub share: Share,
 }
 
-/// Adam's state: two flat tensors `[num_parameters]` and the step count.
+impl AdamOptions {
+    /// Bytes of this process's state for so many parameters.
+    pub fn state_bytes(&self, num_parameters: usize) -> u64 {
+        STATE_BYTES * self.share.range(num_parameters).len() as u64
+    }
+}
+
+/// State of all parameters, by name.
+pub type State = [(&'static str, Tensor); 3];
+
+/// Adam's state: two flat tensors `[num_parameters]`, or this process's share of them, and the step count.
 #[derive(Debug)]
 pub struct Adam {
     options: AdamOptions,
+    /// Number of all parameters.
+    total: usize,
     steps: i64,
     mean: Tensor,
     mean_square: Tensor,
@@ -40,13 +112,14 @@ impl Adam {
     pub fn new(trainable: &Trainable, options: AdamOptions) -> Result<Self, ModelError> {
         let _phase = allocator::enter_phase(Phase::Optimizer);
         let home = if options.offload { Device::Cpu } else { trainable.values.device() };
-        let zeros = || Tensor::f_zeros([trainable.num_parameters()], (Kind::Float, home));
+        let total = trainable.values.numel();
+        let zeros = || Tensor::f_zeros([options.share.range(total).len() as i64], (Kind::Float, home));
         let (mean, mean_square) = (zeros()?, zeros()?);
-        Ok(Self { options, steps: 0, mean, mean_square })
+        Ok(Self { options, total, steps: 0, mean, mean_square })
     }
 
-    /// Makes one update with learning rate `lr`, then zeroes the gradients. Does not synchronise with the device unless the
-    /// state is in host memory. Repeatable if it ran out of memory: nothing has changed then.
+    /// Makes one update of this process's share with learning rate `lr`, then zeroes all gradients. Does not synchronise with the device
+    /// unless the state is in host memory. Repeatable if it ran out of memory: nothing has changed then.
     ///
     /// Returns the gradient norm before clipping, a scalar tensor.
     pub fn step(&mut self, trainable: &mut Trainable, lr: f64) -> Result<Tensor, ModelError> {
@@ -79,18 +152,35 @@ impl Adam {
             correction: (1.0 - BETA_SECOND.powi(steps)).sqrt() as f32,
             epsilon: EPSILON as f32,
         };
-        let Trainable { values, gradients, .. } = trainable;
-        fused_adam::update([values, gradients, &mut self.mean, &mut self.mean_square], update)?;
+        let share = self.options.share;
+        let (mut values, mut gradients) = (share.narrow(&trainable.values)?, share.narrow(&trainable.gradients)?);
+        fused_adam::update([&mut values, &mut gradients, &mut self.mean, &mut self.mean_square], update)?;
+        if share.stride(self.total).is_some() {
+            // The update has zeroed its own.
+            trainable.zero_gradients()?;
+        }
         self.steps += 1;
         Ok(norm_tensor)
+    }
+
+    /// Gets the parameters that the other processes have updated, if each has its share.
+    ///
+    /// # Errors
+    /// A process that ended or failed.
+    pub fn gather(&self, trainable: &mut Trainable, processes: &Processes) -> Result<(), FitError> {
+        match self.options.share.stride(self.total) {
+            Some(stride) => Ok(processes.gather_shares(&mut trainable.values, stride)?),
+            None => Ok(()),
+        }
     }
 
     /// Everything that can fail comes before the first change, so that a step that ran out of memory can be repeated.
     fn step_without_graph(&mut self, trainable: &mut Trainable, lr: f64) -> Result<Tensor, ModelError> {
         let norm = trainable.gradients.f_norm()?;
         let home = self.mean.device();
-        let mut gradients = trainable.gradients.f_to_device(home)?;
-        let values = trainable.values.f_detach()?.f_to_device(home)?;
+        let mut gradients = self.options.share.narrow(&trainable.gradients)?.f_to_device(home)?;
+        let mut updated = self.options.share.narrow(&trainable.values.f_detach()?)?;
+        let values = updated.f_to_device(home)?;
         if self.options.gradient_clip > 0.0 {
             // Like PyTorch's clip_grad_norm_: factor clip / (norm + 1e-6), at most 1; computed on the device.
             let factor = norm.f_add_scalar(1e-6)?.f_reciprocal()?.f_mul_scalar(self.options.gradient_clip)?;
@@ -111,27 +201,66 @@ impl Adam {
         let update = mean.f_div(&denominator)?.f_mul_scalar(-lr / correction_first)?;
         drop(denominator);
         let values = values.f_add(&update)?;
-        trainable.values.f_copy_(&values)?;
+        updated.f_copy_(&values)?;
         (self.mean, self.mean_square, self.steps) = (mean, mean_square, steps);
         Ok(norm)
     }
 
-    /// State to save in a checkpoint, by name.
-    pub fn state(&self) -> Result<[(&'static str, Tensor); 3], ModelError> {
-        let steps = Tensor::from_slice(&[self.steps]);
-        Ok([("mean", self.mean.f_detach_copy()?), ("mean_square", self.mean_square.f_detach_copy()?), ("steps", steps)])
+    /// State of all parameters to save in a checkpoint, by name. Only for a state that is not shared.
+    pub fn state(&self) -> Result<State, ModelError> {
+        self.named(self.mean.f_detach_copy()?, self.mean_square.f_detach_copy()?)
     }
 
-    /// Restores the state that [`Self::state`] returned.
+    /// The state of all processes, collected in process 0; `None` in the others.
+    ///
+    /// # Errors
+    /// A process that ended or failed.
+    pub fn collect(&self, processes: &Processes) -> Result<Option<State>, FitError> {
+        let Some(stride) = self.options.share.stride(self.total) else {
+            return processes.is_first().then(|| self.state()).transpose().map_err(FitError::from);
+        };
+        let collect = |own: &Tensor| -> Result<Option<Tensor>, FitError> {
+            let meter = Meter::new(Device::Cpu);
+            let (own, mut whole) = retry_on_oom(meter, || {
+                let zeros = || Tensor::f_zeros([self.total as i64], (Kind::Float, Device::Cpu));
+                let whole = processes.is_first().then(zeros).transpose()?;
+                Ok::<_, FitError>((own.f_to_device(Device::Cpu)?, whole))
+            })?;
+            processes.collect_shares(&own, whole.as_mut(), stride)?;
+            Ok(whole)
+        };
+        match (collect(&self.mean)?, collect(&self.mean_square)?) {
+            (Some(mean), Some(mean_square)) => Ok(Some(self.named(mean, mean_square)?)),
+            _ => Ok(None),
+        }
+    }
+
+    fn named(&self, mean: Tensor, mean_square: Tensor) -> Result<State, ModelError> {
+        Ok([("mean", mean), ("mean_square", mean_square), ("steps", Tensor::f_from_slice(&[self.steps])?)])
+    }
+
+    /// Restores this process's share of the state that [`Self::state`] or [`Self::collect`] returned.
+    ///
+    /// # Errors
+    /// A tensor that `find` does not find, or one of another shape.
     pub fn load(&mut self, find: impl Fn(&str) -> Result<Tensor, ModelError>) -> Result<(), ModelError> {
-        self.mean.f_copy_(&find("mean")?)?;
-        self.mean_square.f_copy_(&find("mean_square")?)?;
+        for (name, own) in [("mean", &mut self.mean), ("mean_square", &mut self.mean_square)] {
+            let (whole, expected) = (find(name)?, vec![self.total as i64]);
+            if whole.size() != expected {
+                return Err(ModelError::TensorShape {
+                    name: format!("optimizer.{name}"),
+                    found: whole.size(),
+                    expected,
+                });
+            }
+            own.f_copy_(&self.options.share.narrow(&whole)?)?;
+        }
         self.steps = i64::try_from(find("steps")?.f_flatten(0, -1)?)?;
         Ok(())
     }
 
-    /// Size of the state in bytes.
+    /// Size of this process's state in bytes.
     pub fn bytes(&self) -> u64 {
-        2 * 4 * self.mean.numel() as u64
+        STATE_BYTES * self.mean.numel() as u64
     }
 }

@@ -7,7 +7,7 @@ use kdgat_nn::attention::Backend;
 use tch::{Device, Kind};
 
 use super::metrics::EpochMetrics;
-use super::optimizer::AdamOptions;
+use super::optimizer::{AdamOptions, Share};
 use super::processes::Processes;
 use super::schedule::Schedule;
 
@@ -92,7 +92,13 @@ impl FitOptions {
             monitor: Monitor::Loss,
             lr,
             schedule: Schedule::Constant,
-            adam: AdamOptions { weight_decay: 0.0, gradient_clip: 1.0, offload: false, kernel: Backend::Auto },
+            adam: AdamOptions {
+                weight_decay: 0.0,
+                gradient_clip: 1.0,
+                offload: false,
+                kernel: Backend::Auto,
+                share: Share::WHOLE,
+            },
             accumulate_grad_batches: 1,
             log_every_n_steps: 10,
             seed: 1,

@@ -36,4 +36,6 @@ pub struct FitSummary {
     pub teacher_wait_share: f64,
     /// Fraction spent in the optimiser.
     pub optimizer_share: f64,
+    /// Bytes of the optimiser's states in this process.
+    pub optimizer_bytes: u64,
 }

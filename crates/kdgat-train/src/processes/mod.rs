@@ -6,6 +6,7 @@
 mod error;
 mod greeting;
 pub mod place;
+mod tensors;
 mod watch;
 
 use std::io::Read;
@@ -18,14 +19,14 @@ use std::time::{Duration, Instant};
 
 use kdgat_torch::process_group::{Network, ProcessGroup, Rendezvous, Store};
 use kdgat_torch::shared_slots::{Content, Ended, SharedSlots};
-use kdgat_torch::view;
 use parking_lot::Mutex;
-use tch::{Kind, TchError, Tensor};
+use tch::{TchError, Tensor};
 
 pub use error::ProcessError;
 use greeting::greet;
 pub use greeting::random_token;
 use place::Place;
+pub use tensors::Stride;
 use watch::{DONE, LEFT, Loss, Report, Watch, key};
 
 /// Variable with a secret that all processes of a run know.
@@ -172,24 +173,6 @@ impl Processes {
         Ok(Some(all))
     }
 
-    /// Adds up a tensor of f32 on the host through shared memory. Returns false if there is none.
-    fn sum_in_memory(&self, tensor: &mut Tensor) -> Result<bool, ProcessError> {
-        let Some(slots) = self.slots.as_ref().filter(|_| tensor.kind() == Kind::Float) else { return Ok(false) };
-        let mut slots = slots.lock();
-        let values = view::write::<f32>("a tensor to sum", tensor)?;
-        for values in values.chunks_mut(slots.capacity() / size_of::<f32>()) {
-            let own: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            values.fill(0.0);
-            let mut visit = |bytes: &[u8]| {
-                let others = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-                values.iter_mut().zip(others).for_each(|(sum, value)| *sum += value);
-            };
-            let ended = slots.exchange((Content::Sums, &own), &|_| IS_CLAIMED.load(Ordering::SeqCst), &mut visit);
-            ended.map_err(|ended| self.lost(&ended_text(ended)))?;
-        }
-        Ok(true)
-    }
-
     /// Adds numbers up over the processes, in the order of their ranks.
     ///
     /// # Errors
@@ -228,25 +211,6 @@ impl Processes {
         let made = work()?;
         self.wait_for_all()?;
         Ok(made)
-    }
-
-    /// Replaces a tensor by its sum over all processes.
-    ///
-    /// # Errors
-    /// A process that ended or failed.
-    pub fn sum(&self, tensor: &mut Tensor) -> Result<(), ProcessError> {
-        self.on_host(tensor, |tensor| match self.sum_in_memory(tensor)? {
-            true => Ok(()),
-            false => self.group.sum(tensor).map_err(|error| self.lost(&error)),
-        })
-    }
-
-    /// Replaces a tensor by that of process 0.
-    ///
-    /// # Errors
-    /// A process that ended or failed.
-    pub fn take_from_first(&self, tensor: &mut Tensor) -> Result<(), ProcessError> {
-        self.on_host(tensor, |tensor| self.group.broadcast(tensor, 0).map_err(|error| self.lost(&error)))
     }
 
     /// The bytes that process 0 gives; those of the others do not matter.
@@ -301,21 +265,6 @@ impl Processes {
                 std::thread::sleep(PAUSE);
             }
         }
-        Ok(())
-    }
-
-    /// Calls `work` with the tensor, or with a copy of it on the host.
-    fn on_host(
-        &self,
-        tensor: &mut Tensor,
-        work: impl FnOnce(&mut Tensor) -> Result<(), ProcessError>,
-    ) -> Result<(), ProcessError> {
-        if !tensor.device().is_cuda() {
-            return work(tensor);
-        }
-        let mut host = tensor.f_to_device(tch::Device::Cpu)?;
-        work(&mut host)?;
-        tch::no_grad(|| tensor.f_copy_(&host))?;
         Ok(())
     }
 
