@@ -35,7 +35,7 @@ const COMMANDS: &[(&str, Listed)] = &[
     ("teachers list", Listed::Reading(&[Reader::Teachers])),
     ("teachers show", Listed::Reading(&[Reader::Teachers])),
     ("teachers verify", Listed::Reading(&[Reader::Teachers])),
-    ("teachers cache", Listed::Reading(&[Reader::Cache, Reader::CacheNodes])),
+    ("teachers cache", Listed::Reading(&[Reader::Cache, Reader::CacheGraphs, Reader::CacheNodes])),
     ("memory plan", Listed::Reading(&[Reader::Plan])),
 ];
 

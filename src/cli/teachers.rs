@@ -16,7 +16,7 @@ use crate::distill::registry::Registry;
 use crate::exit;
 use crate::graph::Share;
 use crate::memory::limits::PROCESS_BYTES;
-use crate::stage::{self, Cached, NodeTargets};
+use crate::stage::{Cached, CachedTargets};
 use crate::sweep::parts;
 use crate::sweep::plan::JobsFile;
 use crate::sweep::run::{self, Ended, Wish};
@@ -108,8 +108,8 @@ pub fn verify(config: &Config, names: &[String]) -> Result<ExitCode> {
 /// Arguments of `kdgat teachers cache`.
 #[derive(Args, Debug)]
 pub struct CacheArgs {
-    /// Compute only the targets of part I of N, such as 2/8: nodes of one large graph, with --teacher-fanouts. Compute each part on another
-    /// machine, then join them with --parts N
+    /// Compute only the targets of part I of N, such as 2/8. Compute each part on another machine, then join them with --parts N. Of the nodes
+    /// of one large graph, with --teacher-fanouts
     #[arg(long, value_name = "I/N", conflicts_with = "parts")]
     pub part: Option<Share>,
     #[command(flatten)]
@@ -120,25 +120,21 @@ pub struct CacheArgs {
 
 /// The configuration of `kdgat teachers cache`.
 pub fn cache_config(args: &CacheArgs) -> Result<Config> {
-    let of_nodes = args.settings.load()?.config.data_kind == DataKind::OneGraph;
-    let config = args.settings.load_reading(if of_nodes { Reader::CacheNodes } else { Reader::Cache })?.config;
-    if !of_nodes && (args.part.is_some() || args.in_parts.parts.is_some()) {
-        let text =
-            "--part and --parts are for the nodes of one large graph: targets of windows are computed by one process";
-        return Err(UsageError(text.to_owned()).into());
-    }
-    Ok(config)
+    let reader = match args.settings.load()?.config.data_kind {
+        DataKind::OneGraph => Reader::CacheNodes,
+        DataKind::Graphs => Reader::CacheGraphs,
+        DataKind::Windows => Reader::Cache,
+    };
+    Ok(args.settings.load_reading(reader)?.config)
 }
 
 /// Fills the cache file of a teacher's targets, or continues an interrupted fill.
 pub fn cache(config: &Config, args: &CacheArgs) -> Result<ExitCode> {
-    if config.data_kind != DataKind::OneGraph {
-        return describe(&stage::cache_teacher(config)?, "graphs");
-    }
-    let targets = stage::node_targets(config)?;
+    let targets = CachedTargets::open(config)?;
+    let unit = targets.unit();
     match args.in_parts.parts {
-        Some(parts) => in_parts(config, args, &targets, usize::from(parts)),
-        None => describe(&targets.fill(args.part)?, "nodes"),
+        Some(parts) => in_parts(config, args, targets, usize::from(parts)),
+        None => describe(&targets.fill(args.part)?, unit),
     }
 }
 
@@ -156,13 +152,14 @@ fn describe(cached: &Cached, unit: &str) -> Result<ExitCode> {
     Ok(if cached.interrupted { ExitCode::from(exit::INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-fn in_parts(config: &Config, args: &CacheArgs, targets: &NodeTargets, count: usize) -> Result<ExitCode> {
-    if config.nodes.teacher_fanouts.is_none() {
+fn in_parts(config: &Config, args: &CacheArgs, targets: CachedTargets, count: usize) -> Result<ExitCode> {
+    if config.data_kind == DataKind::OneGraph && config.nodes.teacher_fanouts.is_none() {
         let text = "--parts needs --teacher-fanouts: exact targets are computed layer by layer for all nodes at once";
         return Err(UsageError(text.to_owned()).into());
     }
+    let unit = targets.unit();
     let jobs = args.in_parts.jobs_file.as_deref().map(JobsFile::read).transpose()?.unwrap_or_default();
-    let name = targets.path(None).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = targets.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
     let plan = parts::plan_of_targets(&name, config, count, &jobs);
     // For all processes together: the configured limit for tensors, plus the overhead of a process.
     let memory_bytes = config.memory.memory_limit.map(|size| size.0 + PROCESS_BYTES);
@@ -172,11 +169,11 @@ fn in_parts(config: &Config, args: &CacheArgs, targets: &NodeTargets, count: usi
         return part_runs::print(args.in_parts.executor, &folder, &plan, &slots);
     }
     if targets.is_complete()? {
-        return describe(&targets.fill(None)?, "nodes");
+        return describe(&targets.fill(None)?, unit);
     }
     let what = format!("targets {name}");
     match part_runs::run(args.in_parts.executor, &folder, &plan, &slots, &what, |share| targets.has(share))? {
-        Ended::Done => describe(&targets.merge(count)?, "nodes"),
+        Ended::Done => describe(&targets.merge(count)?, unit),
         ended => part_runs::report(ended, &folder, &plan),
     }
 }

@@ -28,7 +28,7 @@ pub struct GraphAutoencoder<'a> {
     /// The division of all graphs.
     split: GraphSplit,
     /// The division, with those training and validation graphs alone that are trained and validated on.
-    chosen: GraphSplit,
+    pub(super) chosen: GraphSplit,
     architecture: GraphVgaeConfig,
 }
 

@@ -23,6 +23,7 @@ mod fusion_report;
 mod graph_autoencoder;
 mod graph_batches;
 mod graph_results;
+mod graph_targets;
 mod graph_teacher;
 mod graphs;
 mod initial_weights;
@@ -52,6 +53,7 @@ mod setup;
 mod sizes;
 mod sizing;
 mod synthetic;
+mod target_files;
 mod teacher;
 mod teacher_cache;
 mod tested;
@@ -77,7 +79,6 @@ pub use memory_plan::{PlannedSize, plan_memory};
 pub use memory_table::{GPU_GIGABYTES, OverlayRow, memory_table, overlays};
 pub use node_data::{build_node_store, graph_options, simulate_citations};
 pub use node_memory::{PlannedGraph, plan_nodes};
-pub use node_targets::{NodeTargets, node_targets};
 pub use outcome::Outcome;
 pub use run_data::RunData;
 pub use score_only::score_only;
@@ -85,6 +86,6 @@ pub use setup::{
     SIMULATED, build_options, build_store_part, data_digest, find_store, gather_notes, gather_store, graph_source,
     limit_memory, merge_gathered, merge_store_parts, open_store, recorded_dataset,
 };
-pub use teacher_cache::{Cached, cache_teacher};
+pub use teacher_cache::{Cached, CachedTargets};
 pub use tested::evaluate_tested;
 pub use workload::run_stage;

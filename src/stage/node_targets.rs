@@ -4,7 +4,7 @@
 //! layer by layer for all nodes. Sampled targets are computed in blocks of nodes that depend neither on the part, nor on the batch size, nor
 //! on what is cached, so that the parts together have the bytes of one computation.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,11 +16,12 @@ use super::node_features::{self, SampledBatches};
 use super::node_teacher::{self, activation_place};
 use super::nodes::{Seeds, node_gnn_config};
 use super::sizing::planned_bytes;
+use super::target_files::{TargetFiles, of_cache};
 use super::teacher::FoundTeacher;
-use super::teacher_cache::{Cached, Progress, free_text, on_disk, refuse_full_disk};
+use super::teacher_cache::{Cached, Progress, free_text, refuse_full_disk};
 use super::{StageError, training};
 use crate::config::{Config, TeacherCache};
-use crate::distill::cache::{CacheError, CacheKey, RecordLayout, TargetCache, check_repetition};
+use crate::distill::cache::{CacheKey, RecordLayout, TargetCache, check_repetition};
 use crate::distill::frozen::{NodeTeacher, targets_of_all_nodes};
 use crate::distill::planner::format_bytes;
 use crate::distill::{CacheOptions, TargetLayout, TargetName, Targets, TeacherError};
@@ -50,20 +51,16 @@ pub struct NodeTargets {
     architecture: NodeGnnConfig,
     /// Graph that the first teacher reads, with its positions.
     graph: Arc<NodeGraph>,
-    /// Ascending.
-    nodes: Vec<u64>,
     fanouts: Option<Vec<Fanout>>,
     options: CacheOptions,
-    key: CacheKey,
-    layout: RecordLayout,
+    files: TargetFiles,
 }
 
 /// Opens the configured graph and its teacher for `kdgat teachers cache`.
 ///
 /// # Errors
-/// If the configuration rules out a cache on disk, or there is no teacher for this graph.
+/// There is no teacher for this graph.
 pub fn node_targets(config: &Config) -> Result<NodeTargets, StageError> {
-    let config = &on_disk(config)?;
     let data = node_data::open(config)?;
     let split = NodeSplit::of(&data.graph, &node_data::split_options(config, &data.graph))?;
     let visible = node_data::visible_part(&data.graph, &split)?;
@@ -101,19 +98,22 @@ impl NodeTargets {
         let CacheOptions { precision, architecture: text, features, .. } = &options;
         let key = CacheKey::new(found.weights.digest(), text, features, &targets, *precision, &shape);
         let layout = RecordLayout::new(targets, *precision, &shape.node_counts);
+        // Ascending.
+        let nodes = shape.used.unwrap_or_default();
+        let blocks = nodes.chunks(BLOCK_NODES).map(<[u64]>::len).collect::<Vec<_>>();
+        let path = options.path.clone().unwrap_or_default();
+        let files = TargetFiles::new(path, (key, layout), nodes, blocks.into_iter());
         Ok(Self {
             config: config.clone(),
             device: data.device,
             source: data.source.clone(),
-            nodes: shape.used.unwrap_or_default(),
             found,
             architecture,
             graph,
             teachers,
             fanouts,
             options,
-            key,
-            layout,
+            files,
         })
     }
 
@@ -122,47 +122,9 @@ impl NodeTargets {
         self.found
     }
 
-    /// The cache file of all targets or of a part.
-    pub fn path(&self, share: Option<Share>) -> PathBuf {
-        let mut path = self.options.path.clone().unwrap_or_default().into_os_string();
-        if let Some(Share { part, parts }) = share {
-            path.push(format!(".part-{part}-of-{parts}"));
-        }
-        path.into()
-    }
-
-    /// A folder for notes on computing the targets in `parts` parts.
-    pub fn notes(&self, parts: usize) -> PathBuf {
-        let mut path = self.path(None).into_os_string();
-        path.push(format!(".{parts}-parts"));
-        path.into()
-    }
-
-    /// The nodes of a part: whole blocks.
-    fn nodes_of(&self, share: Option<Share>) -> &[u64] {
-        let Some(Share { part, parts }) = share else { return &self.nodes };
-        let blocks = self.nodes.len().div_ceil(BLOCK_NODES);
-        let end = |part: usize| (blocks * part / parts * BLOCK_NODES).min(self.nodes.len());
-        &self.nodes[end(part - 1)..end(part)]
-    }
-
-    fn open(&self, share: Option<Share>) -> Result<TargetCache, StageError> {
-        let path = self.path(share);
-        Ok(TargetCache::open(&path, &self.key, self.layout.clone(), Some(self.nodes_of(share))).map_err(of_cache)?)
-    }
-
-    /// True if the part has been computed completely.
-    pub fn has(&self, share: Share) -> bool {
-        // A part that cannot be opened is computed again, which reports the error.
-        self.path(Some(share)).exists() && self.open(Some(share)).is_ok_and(|cache| cache.is_complete())
-    }
-
-    /// True if all targets are there.
-    ///
-    /// # Errors
-    /// A cache that cannot be opened.
-    pub fn is_complete(&self) -> Result<bool, StageError> {
-        Ok(self.path(None).exists() && self.open(None)?.is_complete())
+    /// The files of the targets.
+    pub(super) fn files(&self) -> &TargetFiles {
+        &self.files
     }
 
     /// Computes the targets of a part, or of all nodes, that are not in its file. A signal stops it.
@@ -175,9 +137,9 @@ impl NodeTargets {
             let text = "exact targets are computed layer by layer for all nodes at once; give --teacher-fanouts to compute them in parts";
             return Err(StageError::Input(text.to_owned()));
         }
-        let (path, nodes) = (self.path(share), self.nodes_of(share));
-        self.announce(&path, nodes)?;
-        let mut cache = self.open(share)?;
+        let (path, nodes) = (self.files.path(share), self.files.records(share));
+        self.announce(share)?;
+        let mut cache = self.files.open(share)?;
         let mut missing = Vec::new();
         for block in nodes.chunks(BLOCK_NODES) {
             // Also finds damaged records.
@@ -206,15 +168,15 @@ impl NodeTargets {
     }
 
     /// Prints the size and place of the targets before anything is written.
-    fn announce(&self, path: &Path, nodes: &[u64]) -> Result<(), StageError> {
-        let bytes = self.layout.total_bytes(Some(nodes)).map_err(of_cache)?;
+    fn announce(&self, share: Option<Share>) -> Result<(), StageError> {
+        let (path, bytes) = (&self.files.path(share), self.files.bytes(share)?);
         let from = match &self.config.nodes.teacher_fanouts {
             Some(fanouts) => format!("from {} sampled neighbours", joined(fanouts)),
             None => "from all neighbours".to_owned(),
         };
         let size = format!(
             "targets of {} nodes take {} in {}",
-            nodes.len(),
+            self.files.records(share).len(),
             format_bytes(bytes),
             self.options.precision.as_str()
         );
@@ -261,7 +223,8 @@ impl NodeTargets {
         let options = BatchOptions { reach, seed: SAMPLING_SEED, degrees };
         let labels = Arc::new(vec![0; self.graph.num_nodes()]);
         let free = planned_bytes(config, Device::Cpu, &host_limit(config.memory.memory_limit.map(|size| size.0)));
-        let sampled = SampledBatches { seeds: &self.nodes, validation: &[], batch_nodes: BLOCK_NODES, fanouts };
+        let sampled =
+            SampledBatches { seeds: self.files.records(None), validation: &[], batch_nodes: BLOCK_NODES, fanouts };
         let chosen = node_features::choose(config, &self.graph, free, Some(sampled))?;
         chosen.notes.iter().for_each(|note| eprintln!("{note}"));
         node_features::prepare_sampling(&self.graph, free)?;
@@ -324,43 +287,15 @@ impl NodeTargets {
         })
     }
 
-    /// Copies the targets of all parts, which must be complete, into one file and removes theirs.
+    /// Joins the files of all parts, which must be complete, to one and removes them.
     ///
     /// # Errors
     /// A part that is missing or damaged, or a full disk.
     pub fn merge(&self, parts: usize) -> Result<Cached, StageError> {
         let start = Instant::now();
-        let shares: Vec<Share> = (1..=parts).map(|part| Share { part, parts }).collect();
-        if let Some(share) = shares.iter().find(|&&share| !self.has(share)) {
-            let path = self.path(Some(*share));
-            return Err(StageError::Input(format!("part {share} is not complete ({})", path.display())));
-        }
-        self.announce(&self.path(None), &self.nodes)?;
-        let mut all = self.open(None)?;
-        for &share in &shares {
-            let mut part = self.open(Some(share))?;
-            all.read_from(&mut part).map_err(of_cache)?;
-            if part.summary().damaged_records > 0 {
-                return Err(StageError::Input(format!(
-                    "{}: {} targets are damaged; run the same command again, or `kdgat teachers cache --part {share}`, to compute them \
-                     again",
-                    self.path(Some(share)).display(),
-                    part.summary().damaged_records
-                )));
-            }
-        }
-        let (path, summary) = (self.path(None), all.summary());
-        if !all.is_complete() {
-            return Err(refuse_full_disk(&path, summary.filled_graphs, summary.used_graphs));
-        }
-        all.sync();
-        for share in shares {
-            remove(&self.path(Some(share)), |path| std::fs::remove_file(path))?;
-        }
-        remove(&self.notes(parts), |path| std::fs::remove_dir_all(path))?;
-        let seconds = start.elapsed().as_secs_f64();
-        let (filled, wanted, bytes) = (summary.filled_graphs, summary.used_graphs, summary.bytes);
-        Ok(Cached { path, filled, wanted, computed: 0, bytes, seconds, interrupted: false })
+        self.files.expect_parts(parts)?;
+        self.announce(None)?;
+        Ok(Cached::joined(self.files.path(None), &self.files.join(parts)?, start))
     }
 }
 
@@ -384,18 +319,4 @@ pub(super) fn joined(numbers: &[usize]) -> String {
 
 fn logits(rows: Tensor) -> Targets {
     Targets { tensors: vec![(TargetName::Logits, rows)] }
-}
-
-fn of_cache(error: CacheError) -> TeacherError {
-    error.into()
-}
-
-/// Removes a file or folder, unless another process has done so.
-fn remove(path: &Path, remove: impl Fn(&Path) -> std::io::Result<()>) -> Result<(), StageError> {
-    match remove(path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            Err(files::failed("remove", path)(source).into())
-        }
-        _ => Ok(()),
-    }
 }

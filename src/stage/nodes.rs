@@ -281,7 +281,7 @@ fn batch_buffers(count: usize, bytes: f64) -> Result<Option<Arc<Buffers>>, Stage
 
 /// The teacher with all its targets in the cache, computed if they are not there.
 fn filled(targets: NodeTargets) -> Result<FoundTeacher, StageError> {
-    if !targets.is_complete()? && targets.fill(None)?.interrupted {
+    if !targets.files().is_complete()? && targets.fill(None)?.interrupted {
         let text = "interrupted while the teacher's targets were computed; run the same command again to continue";
         return Err(StageError::Interrupted(text.to_owned()));
     }

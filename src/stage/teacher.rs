@@ -328,7 +328,8 @@ pub struct TeacherUse {
 impl TeacherUse {
     /// The shape of a cache of the targets of `store` for these requests, if training graphs are seen in `views`.
     pub fn shape(&self, store: &Store, views: u64) -> StoreShape {
-        StoreShape::new(store, Some(self.graphs.clone())).in_views(views, self.num_viewed)
+        let staggered = false;
+        StoreShape::new(store, Some(self.graphs.clone())).in_views(views, self.num_viewed, staggered)
     }
 }
 
@@ -339,15 +340,24 @@ pub fn start(
     data: &Data,
     usage: TeacherUse,
 ) -> Result<TeacherLink, StageError> {
-    let settings = &config.distillation;
     let Some(found) = found else { return Ok(TeacherLink::none()) };
     let has_views = found.asked.hidden_ids != HiddenIds::Seen || config::displacement(config, Stage::Train).is_some();
-    let views = if has_views { settings.kd_views as u64 } else { 0 };
+    let views = if has_views { config.distillation.kd_views as u64 } else { 0 };
     let shape = usage.shape(&data.store, views);
     let options = teacher_options(config, &found, data.device, &data.dataset, usage.batches_per_epoch);
+    start_with(config, found, &options, &shape)
+}
+
+/// Starts the teacher's thread with these options, for the targets of `shape`.
+pub(super) fn start_with(
+    config: &Config,
+    found: FoundTeacher,
+    options: &TeacherOptions,
+    shape: &StoreShape,
+) -> Result<TeacherLink, StageError> {
     let model = found.model(training::attention_kernel(config))?;
-    let teacher = Teacher::start(model, found.weights, &options, &shape)?;
-    Ok(TeacherLink::new(Some(teacher), settings.teacher_burst, training::alpha(config)))
+    let teacher = Teacher::start(model, found.weights, options, shape)?;
+    Ok(TeacherLink::new(Some(teacher), config.distillation.teacher_burst, training::alpha(config)))
 }
 
 pub(super) fn teacher_options(

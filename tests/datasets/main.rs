@@ -7,6 +7,7 @@ mod graph_datasets;
 mod graph_learning;
 mod graph_odd_sources;
 mod graph_sources;
+mod graph_targets;
 mod separate_tests;
 mod space_sources;
 mod space_training;

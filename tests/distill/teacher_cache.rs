@@ -146,3 +146,82 @@ fn a_students_files_hold_no_bytes_of_its_teacher() {
         assert!(file != "best.safetensors" || size < teacher.bytes() / 2 + 16_384, "{file} has {size} bytes");
     }
 }
+
+/// Bytes of the only file of targets in a folder of the workplace.
+fn only_bytes(workplace: &Workplace, folder: &str) -> Vec<u8> {
+    let files = std::fs::read_dir(workplace.path().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    let files: Vec<PathBuf> = files.collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    std::fs::read(&files[0]).unwrap()
+}
+
+/// The file of a part of the targets.
+fn part_file(workplace: &Workplace, folder: &str, part: &str) -> PathBuf {
+    let files = std::fs::read_dir(workplace.path().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    let mut files = files.filter(|path| path.to_string_lossy().ends_with(&format!(".part-{part}")));
+    files.next().unwrap_or_else(|| panic!("no file of part {part}"))
+}
+
+#[test]
+fn parts_have_the_bytes_of_one_computation() {
+    let workplace = Workplace::with_teacher();
+    let with = |folder: &'static str, more: &[&'static str]| {
+        cache(&[&["--batch-size", "40", "--teacher-cache-dir", folder], more].concat())
+    };
+    workplace.success(&with("whole", &[]));
+    let whole = only_bytes(&workplace, "whole");
+    // On different machines, joined on one; by processes of this machine.
+    for part in ["3/3", "1/3", "2/3"] {
+        let said = workplace.success(&with("apart", &["--part", part]));
+        assert!(said.contains("complete: targets of") && said.contains(" graphs"), "{said}");
+    }
+    let said = workplace.success(&with("apart", &["--parts", "3"]));
+    assert!(said.contains("3 parts, 3 of them done") && said.contains(" 0 computed now"), "{said}");
+    assert!(only_bytes(&workplace, "apart") == whole, "three commands change the bytes");
+    let said = workplace.success(&with("local", &["--parts", "4", "--jobs", "2"]));
+    assert!(said.contains("4 parts, 0 of them done"), "{said}");
+    assert!(only_bytes(&workplace, "local") == whole, "four processes change the bytes");
+    let again = workplace.success(&with("local", &["--parts", "4"]));
+    assert!(again.contains(" 0 computed now") && again.contains("complete"), "{again}");
+    let script = workplace.success(&with("new", &["--parts", "2", "--executor", "slurm", "--dry-run"]));
+    assert!(script.contains("#SBATCH --array=0-1") && script.contains("# 2/2"), "{script}");
+    assert!(!workplace.path().join("new").exists());
+}
+
+/// A part of a killed process has some of its records; one of other targets is not taken for a part.
+#[test]
+fn parts_that_are_not_complete_or_foreign_are_not_joined() {
+    let workplace = Workplace::with_teacher();
+    let with = |folder: &'static str, more: &[&'static str]| {
+        cache(&[&["--batch-size", "40", "--teacher-cache-dir", folder], more].concat())
+    };
+    workplace.success(&with("whole", &[]));
+    for part in ["1/2", "2/2"] {
+        workplace.success(&with("parts", &["--part", part]));
+    }
+    let second = part_file(&workplace, "parts", "2-of-2");
+    let mut bytes = std::fs::read(&second).unwrap();
+    // The table after the header has a byte for each record: the later half is not written yet.
+    let length = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+    let table = (24 + length).next_multiple_of(4096);
+    let written: Vec<usize> = (table..table + 4096).filter(|&at| bytes[at] == 1).collect();
+    written[written.len() / 2..].iter().for_each(|&at| bytes[at] = 0);
+    std::fs::write(&second, &bytes).unwrap();
+    let said = workplace.success(&with("parts", &["--parts", "2"]));
+    assert!(said.contains("2 parts, 1 of them done"), "{said}");
+    assert!(only_bytes(&workplace, "parts") == only_bytes(&workplace, "whole"), "a repeated part changes the bytes");
+
+    let half = ["--part", "1/2", "--teacher-cache-precision", "f16"];
+    workplace.success(&with("foreign", &half));
+    let foreign = part_file(&workplace, "foreign", "1-of-2");
+    let renamed = foreign.to_string_lossy().replace("-f16", "-f32");
+    std::fs::rename(&foreign, &renamed).unwrap();
+    let output = workplace.run(&with("foreign", &["--parts", "2"]));
+    let said = support::cli::said(&output);
+    assert!(!output.status.success() && said.contains("part 1/2: "), "{said}");
+    assert!(said.contains(".part-1-of-2") && said.contains("precision"), "{said}");
+    assert!(said.contains("1 of 2 parts failed"), "{said}");
+    std::fs::remove_file(renamed).unwrap();
+    workplace.success(&with("foreign", &["--parts", "2"]));
+    assert!(only_bytes(&workplace, "foreign") == only_bytes(&workplace, "whole"), "another part was joined");
+}

@@ -136,12 +136,19 @@ fn ray_gives_the_metrics_of_this_machine() {
         assert!(log.contains("done     "), "{}: {log}", task.display());
     }
 
-    // Parts of a store are jobs, too.
+    // Parts of a store and of a teacher's targets are jobs, too.
     let arguments = ["data", "build", "--executor", "ray", "--parts", "3", "--stores-dir", "parts"];
     let output = workplace.command(&arguments).env("RAY_ADDRESS", &ray.address).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     let [merged, single] = ["parts", "stores"].map(|stores| only_store(&workplace.path().join(stores)));
     assert!(contents(&merged) == contents(&single), "other bytes: {}", said(&output));
+    let cache = ["teachers", "cache", "--preset", "vgae,student", "--batch-size", "16", "--teacher-cache-dir"];
+    let parts = [&cache[..], &["eight", "--parts", "8", "--executor", "ray"]].concat();
+    let output = workplace.command(&parts).env("RAY_ADDRESS", &ray.address).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    workplace.success(&[&cache[..], &["one"]].concat());
+    let [eight, one] = ["eight", "one"].map(|folder| contents(&workplace.path().join(folder)));
+    assert!(eight == one && one.len() == 1, "other bytes: {}", said(&output));
 }
 
 /// With a fake Ray server: the log of a running job can be followed in the sweep's folder, and a job

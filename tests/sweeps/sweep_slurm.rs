@@ -226,11 +226,12 @@ fn a_job_cancelled_from_outside_is_told_and_a_cancelled_sweep_leaves_no_job() {
     });
 }
 
-/// Parts of a store are jobs like the tasks of a sweep; if the submitting process is killed, another one monitors them.
+/// Parts of a store and of a teacher's targets are jobs like the tasks of a sweep; if the submitting process is killed, another one monitors
+/// them.
 #[test]
-fn slurm_builds_the_parts_of_a_store() {
+fn slurm_builds_the_parts_of_a_store_and_of_targets() {
     let Some(slurm) = Slurm::start() else { return };
-    let workplace = Workplace::new();
+    let workplace = Workplace::with_teacher();
     let build = || {
         let arguments = ["data", "build", "--executor", "slurm", "--parts", "5", "--stores-dir", "parts"];
         let mut command = workplace.command(&arguments);
@@ -245,6 +246,14 @@ fn slurm_builds_the_parts_of_a_store() {
     workplace.success(&["data", "build", "--stores-dir", "single"]);
     let [merged, single] = ["parts", "single"].map(|stores| only_store(&workplace.path().join(stores)));
     assert!(contents(&merged) == contents(&single), "other bytes: {}", said(&output));
+
+    let cache = ["teachers", "cache", "--preset", "vgae,student", "--batch-size", "16", "--teacher-cache-dir"];
+    let parts = [&cache[..], &["eight", "--parts", "8", "--executor", "slurm"]].concat();
+    let output = workplace.command(&parts).env("SLURM_CONF", slurm.conf()).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    workplace.success(&[&cache[..], &["one"]].concat());
+    let [eight, one] = ["eight", "one"].map(|folder| contents(&workplace.path().join(folder)));
+    assert!(eight == one && one.len() == 1, "other bytes: {}", said(&output));
 }
 
 /// Slurm itself sends the signal before the limit. It checks limits twice a minute, so the training is stopped meanwhile.

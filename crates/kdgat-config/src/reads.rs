@@ -33,6 +33,8 @@ pub enum Reader {
     Teachers,
     /// `kdgat teachers cache`, which also accepts the flags of the student's model.
     Cache,
+    /// `kdgat teachers cache` for a dataset of graphs.
+    CacheGraphs,
     /// `kdgat teachers cache` for one large graph.
     CacheNodes,
     /// `kdgat curriculum --score-only`: difficulty scores without a training.
@@ -61,7 +63,7 @@ impl Reader {
             Self::Merge => "data merge",
             Self::Check => "data check",
             Self::Teachers => "teachers",
-            Self::Cache | Self::CacheNodes => "teachers cache",
+            Self::Cache | Self::CacheGraphs | Self::CacheNodes => "teachers cache",
             Self::Score => "curriculum --score-only",
             Self::Evaluate => "evaluate",
             Self::EvaluateDivided => "evaluate --data GRAPHS",

@@ -9,7 +9,7 @@ use crate::values::*;
 
 config_section! {
 /// The dataset, and how its traffic is cut into windows and graphs.
-#[readers(Build, Info, Cache, CacheNodes, Score, Evaluate, ExportExamples, Plan)]
+#[readers(Build, Info, Cache, CacheGraphs, CacheNodes, Score, Evaluate, ExportExamples, Plan)]
 data: DataConfig {
     /// The dataset: its folder, or a name from `kdgat data list`, which is looked up in the folder KDGAT_DATA. none (or `sim`, unless
     /// something has that name): the simulated dataset, created on first use.

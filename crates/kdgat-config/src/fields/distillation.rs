@@ -13,23 +13,23 @@ config_section! {
 #[readers(Plan)]
 distillation: DistillationConfig {
     /// Train with knowledge distillation from a teacher.
-    #[readers(Cache, CacheNodes)]
+    #[readers(Cache, CacheGraphs, CacheNodes)]
     use_kd: bool = false;
     /// The teacher: a run's folder, or a weight file (safetensors, or a PyTorch state dict with its config.json beside it). none: the
     /// dataset's registered teacher.
     #[same_losses = true]
     #[rules(TEACHER_COMPUTES, DISTILS)]
-    #[readers(Cache, CacheNodes)]
+    #[readers(Cache, CacheGraphs, CacheNodes)]
     teacher_path: Option<PathBuf> = None;
     /// Further teachers, each a run's folder or a weight file: a student learns from the mean of the class probabilities of the teacher
     /// and these. For a gat, and for `kdgat train` on one large graph, where all must have the same division of the nodes.
     #[same_losses = true]
     #[rules(TEACHER_COMPUTES, AVERAGES_CLASSES, READS_ALL_NEIGHBOURS, DISTILS)]
-    #[readers(Cache, CacheNodes)]
+    #[readers(Cache, CacheGraphs, CacheNodes)]
     more_teachers: Option<Paths> = None;
     /// Folder of the registered teachers.
     #[same_losses = true]
-    #[readers(Teachers, Cache, CacheNodes, Score, Evaluate, EvaluateDivided)]
+    #[readers(Teachers, Cache, CacheGraphs, CacheNodes, Score, Evaluate, EvaluateDivided)]
     teachers_dir: PathBuf = "teachers".into();
     /// Temperature that softens the class probabilities of teacher and student (gat).
     #[rules(OF_GRAPH_MODELS, DISTILS, OF_CLASSIFIER, HAS_TEMPERATURE)]
@@ -43,7 +43,7 @@ distillation: DistillationConfig {
     kd_alpha_end: Option<f64> = None, Between(0.0, 1.0);
     /// Weight of the latent distance within the distillation loss (vgae); with 0, latents are not compared and not cached.
     #[rules(OF_GRAPH_MODELS, DISTILS, OF_VGAE)]
-    #[readers(Cache)]
+    #[readers(Cache, CacheGraphs)]
     kd_vgae_latent_weight: f64 = 0.5, AtLeast(0.0);
     /// Weight of the reconstruction distance within the distillation loss (vgae).
     #[rules(OF_GRAPH_MODELS, DISTILS, OF_VGAE)]
@@ -51,7 +51,7 @@ distillation: DistillationConfig {
     /// Weight of the distance between hidden layers within the distillation loss: the encoder's last hidden layer (vgae), the pooled
     /// attention layers (gat). 0 compares outputs only. A positive weight makes cached targets larger.
     #[rules(TEACHER_COMPUTES, ONE_TEACHER, OF_MANY_GRAPHS, OF_GRAPH_MODELS, DISTILS)]
-    #[readers(Cache)]
+    #[readers(Cache, CacheGraphs)]
     kd_hint_weight: f64 = 0.0, AtLeast(0.0);
     /// Views of each training graph, which the epochs of a distilled classifier take in turn: `unknown_drop` hides other IDs in each, from
     /// the student and from the teacher, whose targets for each view are cached. The views are the same for every `seed`. 0: each epoch
@@ -62,6 +62,7 @@ distillation: DistillationConfig {
     /// Standard deviation of random displacements of the nodes of training graphs in space, in the unit of the positions (`kdgat train`): all
     /// views of a graph but the first are displaced, and have the teacher's values and forces for targets. 0: none.
     #[rules(READS_POSITIONS, TEACHER_COMPUTES, DISTILS)]
+    #[readers(Cache)]
     kd_displacement: f64 = 0.0, AtLeast(0.0);
     /// Distillation loss of the classifier (gat).
     #[rules(OF_GRAPH_MODELS, DISTILS, OF_CLASSIFIER)]
@@ -85,40 +86,40 @@ distillation: DistillationConfig {
     #[alias = "offload_teacher_to_cpu"]
     #[same_losses = true]
     #[rules(TEACHER_COMPUTES, OF_GRAPH_MODELS, DISTILS)]
-    #[readers(Cache)]
+    #[readers(Cache, CacheGraphs)]
     offload_teacher: bool = false;
     /// Place of the teacher's weights during training. none: forward with `offload_teacher`, else resident.
     #[same_losses = true]
     #[rules(TEACHER_COMPUTES, OF_GRAPH_MODELS, DISTILS)]
-    #[readers(Cache)]
+    #[readers(Cache, CacheGraphs)]
     teacher_residency: Option<Residency> = None;
     /// Batches per visit of an offloaded teacher. More: fewer copies of its weights, and more memory for batches and targets.
     #[same_losses = true]
     #[rules(TEACHER_COMPUTES, OF_GRAPH_MODELS, DISTILS, TEACHER_VISITS)]
-    #[readers(Cache)]
+    #[readers(Cache, CacheGraphs)]
     teacher_burst: usize = 16, AtLeast(1.0);
     /// Teacher layers on the device at the same time (`teacher_residency = "layer"`).
     #[same_losses = true]
     #[rules(TEACHER_COMPUTES, OF_GRAPH_MODELS, DISTILS, TEACHER_HAS_SLOTS)]
-    #[readers(Cache)]
+    #[readers(Cache, CacheGraphs)]
     teacher_layer_slots: usize = 2, AtLeast(1.0);
     /// Cache the teacher's outputs, so that it computes each graph only once.
     #[same_losses = true]
     #[rules(TEACHER_COMPUTES, OF_GRAPH_MODELS, DISTILS)]
-    #[readers(Cache, CacheNodes)]
+    #[readers(Cache, CacheGraphs, CacheNodes)]
     use_teacher_cache: bool = true;
     /// Place of the cached teacher outputs.
     #[same_losses = true]
     #[rules(TEACHER_COMPUTES, OF_GRAPH_MODELS, DISTILS)]
-    #[readers(Cache, CacheNodes)]
+    #[readers(Cache, CacheGraphs, CacheNodes)]
     teacher_cache: TeacherCache = TeacherCache::Auto;
     /// Precision of the cached outputs. f16 halves the size and rounds the targets.
     #[rules(TEACHER_COMPUTES, OF_GRAPH_MODELS, DISTILS, CACHES)]
-    #[readers(Cache, CacheNodes)]
+    #[readers(Cache, CacheGraphs, CacheNodes)]
     teacher_cache_precision: CachePrecision = CachePrecision::F32;
     /// Folder for outputs that are cached on disk.
     #[same_losses = true]
     #[rules(TEACHER_COMPUTES, OF_GRAPH_MODELS, DISTILS, CACHES, CACHES_ON_DISK)]
-    #[readers(Cache, CacheNodes)]
+    #[readers(Cache, CacheGraphs, CacheNodes)]
     teacher_cache_dir: PathBuf = "stores/targets".into();
 }}

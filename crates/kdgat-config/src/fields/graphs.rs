@@ -9,7 +9,7 @@ use crate::values::*;
 
 config_section! {
 /// Graphs of other kinds than CAN windows (`kdgat train`, `kdgat autoencoder`): see docs/graphs.md.
-#[readers(Plan)]
+#[readers(Plan, CacheGraphs)]
 graphs: GraphsConfig {
     /// Pooling of each layer's nodes to one row of the graph.
     #[rules(OF_TRAIN, OF_MANY_GRAPHS)]

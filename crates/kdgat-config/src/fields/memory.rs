@@ -22,7 +22,7 @@ memory: MemoryConfig {
     /// system and the machine.
     #[same_losses = true]
     #[readers(
-        SimulateCitations, Build, BuildNodes, Info, Cache, CacheNodes, Score, Evaluate, EvaluateDivided,
+        SimulateCitations, Build, BuildNodes, Info, Cache, CacheGraphs, CacheNodes, Score, Evaluate, EvaluateDivided,
         ExportExamples
     )]
     memory_limit: Option<ByteSize> = None, Above(0.0);
@@ -30,7 +30,7 @@ memory: MemoryConfig {
     /// at the start.
     #[same_losses = true]
     #[rules(OF_GRAPH_MODELS, ON_A_GPU)]
-    #[readers(Cache, CacheNodes, Score)]
+    #[readers(Cache, CacheGraphs, CacheNodes, Score)]
     gpu_memory_limit: Option<ByteSize> = None, Above(0.0);
     /// Place that batches of one large graph read features from; no loss depends on it.
     #[same_losses = true]

@@ -7,7 +7,7 @@ use crate::values::*;
 
 config_section! {
 /// The model. A preset such as `vgae,student` sets these fields together.
-#[readers(Cache, CacheNodes, Plan)]
+#[readers(Cache, CacheGraphs, CacheNodes, Plan)]
 model: ModelConfig {
     /// Architecture of the model.
     model: ModelKind = ModelKind::Vgae;

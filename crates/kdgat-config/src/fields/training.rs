@@ -37,7 +37,7 @@ training: TrainingConfig {
     accumulate_grad_batches: usize = 1, Between(1.0, 1e9);
     /// Graphs per batch. With `optimize_batch_size` it is the upper bound.
     #[same_losses = true]
-    #[readers(Cache, CacheNodes)]
+    #[readers(Cache, CacheGraphs, CacheNodes)]
     batch_size: usize = 4096, Between(1.0, 1e9);
     /// Maximum number of nodes per batch, for datasets whose graphs differ much in size. Graphs beyond it move to the next batch. none:
     /// only graphs are counted.
@@ -75,7 +75,7 @@ training: TrainingConfig {
     /// CPU threads for computation; 0 uses all cores. Set it to leave cores to other programs.
     #[same_losses = true]
     #[readers(
-        SimulateCitations, Build, BuildNodes, Info, Check, Cache, CacheNodes, Score, Evaluate, EvaluateDivided, Export,
+        SimulateCitations, Build, BuildNodes, Info, Check, Cache, CacheGraphs, CacheNodes, Score, Evaluate, EvaluateDivided, Export,
         ExportExamples
     )]
     threads: usize = 0, Between(0.0, 4096.0);
@@ -83,12 +83,12 @@ training: TrainingConfig {
     /// on a GPU, a quarter of the cores, at most four.
     #[same_losses = true]
     #[rules(OF_GRAPH_MODELS)]
-    #[readers(Cache, CacheNodes)]
+    #[readers(Cache, CacheGraphs, CacheNodes)]
     num_workers: Option<usize> = None, Between(1.0, 256.0);
     /// Batches that the workers prefetch, all workers together. Lower it to save host memory.
     #[same_losses = true]
     #[rules(OF_GRAPH_MODELS)]
-    #[readers(Cache, CacheNodes)]
+    #[readers(Cache, CacheGraphs, CacheNodes)]
     prefetch_batches: usize = 4, Between(1.0, 1024.0);
     /// Graphs per block when shuffling: a block is read from disk in one piece. 0 shuffles single graphs. Set it (to 64, for example)
     /// when the graph store is larger than the memory.
@@ -105,11 +105,11 @@ training: TrainingConfig {
     process_timeout: f64 = 120.0, Between(1.0, 86400.0);
     /// Device to train on: auto (the first GPU if there is one, else the CPU), cpu, cuda, or cuda:N.
     #[same_losses = true]
-    #[readers(Cache, CacheNodes, Score, Evaluate, EvaluateDivided)]
+    #[readers(Cache, CacheGraphs, CacheNodes, Score, Evaluate, EvaluateDivided)]
     device: DeviceChoice = DeviceChoice::Auto;
     /// Floating-point precision of the computation. Mixed precision saves time and memory on GPUs that support it.
     #[rules(OF_GRAPH_MODELS)]
-    #[readers(Cache)]
+    #[readers(Cache, CacheGraphs)]
     precision: Precision = Precision::Single;
     /// Capture training steps as CUDA graphs and replay them: small models train several times as fast, because a GPU runs their small
     /// kernels faster than the host can launch them. Batches are padded by up to a sixteenth. `none` captures on a GPU where it is

@@ -54,17 +54,19 @@ impl StoreShape {
         }
     }
 
-    /// The shape for `views` views of each of the first `num_viewed` used graphs, and one of the others. View v of graph g has the number
-    /// v·G + g in a store of G graphs.
-    pub fn in_views(mut self, views: u64, num_viewed: usize) -> Self {
+    /// The shape for `views` views of each of the first `num_viewed` used graphs, and one of the others, in the order in which as many epochs
+    /// see them: in epoch e, graph g is seen in view e, or with `staggered` views in view e + g, less multiples of their number. View v of graph
+    /// g has the number v·G + g in a store of G graphs.
+    pub fn in_views(mut self, views: u64, num_viewed: usize, staggered: bool) -> Self {
         let num_graphs = self.node_counts.len() as u64;
         if views <= 1 {
             return self;
         }
         let used = self.used.unwrap_or_else(|| (0..num_graphs).collect());
         let (viewed, others) = used.split_at(num_viewed.min(used.len()));
-        let further = (1..views).flat_map(|view| viewed.iter().map(move |graph| view * num_graphs + graph));
-        self.used = Some(viewed.iter().copied().chain(further).chain(others.iter().copied()).collect());
+        let view = |epoch: u64, graph: u64| if staggered { (epoch + graph % views) % views } else { epoch };
+        let seen = (0..views).flat_map(|epoch| viewed.iter().map(move |graph| view(epoch, *graph) * num_graphs + graph));
+        self.used = Some(seen.chain(others.iter().copied()).collect());
         self.node_counts = self.node_counts.repeat(views as usize);
         self
     }
