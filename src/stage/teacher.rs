@@ -328,6 +328,7 @@ pub struct TeacherUse {
 impl TeacherUse {
     /// The shape of a cache of the targets of `store` for these requests, if training graphs are seen in `views`.
     pub fn shape(&self, store: &Store, views: u64) -> StoreShape {
+        // A training needs no order.
         let staggered = false;
         StoreShape::new(store, Some(self.graphs.clone())).in_views(views, self.num_viewed, staggered)
     }

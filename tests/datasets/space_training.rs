@@ -188,12 +188,17 @@ fn displaced_graphs_have_the_teachers_answers() {
     // Of the 60 graphs 43 are for training, in three views, and 11 for validation.
     assert!(text.contains("targets of 140 graphs"), "{text}");
     with(&place, &views("uncached", &["--use-teacher-cache", "false"]));
+    let cached =
+        ["--hidden", "8", "--layers", "2", "--kd-displacement", "0.1", "--kd-views", "3", "--batch-size", "20"];
+    with(&place, &[&["teachers", "cache", "--preset", "schnet,student", "--parts", "2"], &cached[..]].concat());
+    let text = with(&place, &views("ahead", &["--teacher-cache", "disk"]));
+    assert!(text.contains("140 of 140 graphs already cached"), "{text}");
     let metrics = place.path().join("killed/metrics.csv");
     let is_begun = || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() > 3);
     kill_when(&mut place.command(&[&views("killed", &[])[..], &DATA].concat()), "the end of epoch 3", is_begun);
     with(&place, &[&views("killed", &[])[..], &["--resume"]].concat());
     let losses = |run: &str| loss_columns(&place.path().join(run));
-    for run in ["uncached", "killed"] {
+    for run in ["uncached", "ahead", "killed"] {
         assert_eq!(losses("whole"), losses(run), "{run}");
     }
     let views = ["--kd-views", "3", "--max-epochs", "7", "--run-dir", "still", "--kd-displacement", "1e-9"];

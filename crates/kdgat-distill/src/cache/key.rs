@@ -65,7 +65,8 @@ impl StoreShape {
         let used = self.used.unwrap_or_else(|| (0..num_graphs).collect());
         let (viewed, others) = used.split_at(num_viewed.min(used.len()));
         let view = |epoch: u64, graph: u64| if staggered { (epoch + graph % views) % views } else { epoch };
-        let seen = (0..views).flat_map(|epoch| viewed.iter().map(move |graph| view(epoch, *graph) * num_graphs + graph));
+        let seen =
+            (0..views).flat_map(|epoch| viewed.iter().map(move |graph| view(epoch, *graph) * num_graphs + graph));
         self.used = Some(seen.chain(others.iter().copied()).collect());
         self.node_counts = self.node_counts.repeat(views as usize);
         self
