@@ -57,12 +57,12 @@ distillation: DistillationConfig {
     /// the student and from the teacher, whose targets for each view are cached. The views are the same for every `seed`. 0: each epoch
     /// hides other IDs, from the student alone (gat). With `kd_displacement`, the first view of a graph is the graph itself.
     #[rules(DRAWS_VIEWS, OF_GRAPH_MODELS, DISTILS)]
-    #[readers(Cache)]
+    #[readers(Cache, CacheGraphs)]
     kd_views: usize = 0, Between(0.0, 64.0);
     /// Standard deviation of random displacements of the nodes of training graphs in space, in the unit of the positions (`kdgat train`): all
     /// views of a graph but the first are displaced, and have the teacher's values and forces for targets. 0: none.
     #[rules(READS_POSITIONS, TEACHER_COMPUTES, DISTILS)]
-    #[readers(Cache)]
+    #[readers(CacheGraphs)]
     kd_displacement: f64 = 0.0, AtLeast(0.0);
     /// Distillation loss of the classifier (gat).
     #[rules(OF_GRAPH_MODELS, DISTILS, OF_CLASSIFIER)]
