@@ -232,7 +232,7 @@ mod tests {
         let mut adam = Adam::new(&trainable, options).unwrap();
         for step in 0..4 {
             trainable.gradients.copy_(&(Tensor::arange(length, FLOAT_CPU) * (0.11 + f64::from(step))).cos());
-            let _ = adam.step(&mut trainable, 1e-2).unwrap();
+            let _norm = adam.step(&mut trainable, 1e-2).unwrap();
             assert_eq!(trainable.gradients.count_nonzero(None::<i64>).int64_value(&[]), 0);
             if let Some(processes) = processes {
                 adam.gather(&mut trainable, processes).unwrap();
