@@ -106,10 +106,15 @@ fn several_processes_have_the_losses_of_one() {
     }
 }
 
-/// Writes `chains.xyz`: 60 molecules of three or four atoms, with further columns of atoms.
-fn chains(workplace: &Workplace, columns: &str, force: &str) {
+/// Writes `chains.xyz`: 60 molecules of three or four atoms, with forces that differ among molecules of different sizes or without.
+fn chains(workplace: &Workplace, has_forces: bool) {
+    let columns = if has_forces { ":forces:R:3" } else { "" };
     let molecule = |molecule: usize| {
         let step = 1.0 + 0.3 * (molecule % 7) as f64 / 7.0;
+        let force = match has_forces {
+            true => format!(" {} {} 0", 0.2 * (molecule % 2) as f64 + 0.1, 0.05 * (molecule % 5) as f64),
+            false => String::new(),
+        };
         let atom = |atom: usize| format!("{} {} 0 0{force}\n", ["C", "O"][(atom + molecule) % 2], step * atom as f64);
         let atoms = 3 + molecule % 2;
         format!(
@@ -124,7 +129,7 @@ fn chains(workplace: &Workplace, columns: &str, force: &str) {
 #[test]
 fn each_process_has_the_optimizer_states_of_its_share() {
     let workplace = Workplace::new();
-    chains(&workplace, "", "");
+    chains(&workplace, false);
     let command = |run: &'static str, epochs: &'static str| {
         let model =
             ["train", "--data", "chains.xyz", "--preset", "painn,student", "--use-kd", "false", "--layers", "2"];
@@ -162,32 +167,55 @@ fn each_process_has_the_optimizer_states_of_its_share() {
     assert!(bytes(&place("stopped")) as f64 <= 1.05 * whole as f64 / 3.0);
 }
 
-/// Energies are means over graphs, as other targets are; forces are means over nodes, of which each process knows its own alone.
-#[test]
-fn networks_in_space_without_forces_are_divided() {
-    let workplace = Workplace::new();
-    chains(&workplace, "", "");
-    let train = |processes: Option<&str>, model: &[&str], run: &str| {
-        let command =
-            [&["train", "--data", "chains.xyz", "--use-kd", "false", "--layers", "2", "--max-epochs", "3"], model];
-        let batches = ["--batch-size", "17", "--optimize-batch-size", "false", "--run-dir", run];
-        let command = [command.concat(), batches.to_vec()].concat();
-        workplace.run(&processes.map_or(command.clone(), |processes| launched(processes, &command)))
+/// Writes tables of 60 chains of three or four nodes with positions, of which some have targets.
+fn chains_of_nodes(workplace: &Workplace) {
+    let folder = workplace.path().join("chain-nodes");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("kdgat-graphs.toml"), "task = \"node-regression\"\n").unwrap();
+    let graphs = (0..60).map(|graph| format!("g{graph}\n")).collect::<String>();
+    fs::write(folder.join("graphs.csv"), format!("graph_id\n{graphs}")).unwrap();
+    let node = |graph: usize, node: usize| {
+        let x = (1.0 + 0.3 * (graph % 7) as f64 / 7.0) * node as f64;
+        let target =
+            if node > 0 && node % 2 == graph % 2 { String::new() } else { format!("{}", x + 0.1 * node as f64) };
+        format!("g{graph},n{node},{},{x},0,0,{target}\n", ["C", "O"][(graph + node) % 2])
     };
-    for model in
-        [&["--preset", "painn,student", "--hidden", "8"], &["--preset", "irreps,student", "--irreps", "4x0e + 2x1o"]]
-    {
-        let [one, three] = [(None, "one"), (Some("3"), "three")].map(|(processes, name)| {
-            let run = format!("{}-{name}", model[1]);
-            let output = train(processes, model, &run);
-            assert!(output.status.success(), "{}", said(&output));
-            workplace.path().join(run)
-        });
+    let nodes = (0..60).flat_map(|graph| (0..3 + graph % 2).map(move |index| node(graph, index))).collect::<String>();
+    fs::write(folder.join("nodes.csv"), format!("graph_id,node_id,c_element,pos_x,pos_y,pos_z,y\n{nodes}")).unwrap();
+}
+
+/// Losses of forces and of rows of nodes are means over the nodes of the whole batch, of which each process has others.
+#[test]
+fn networks_in_space_are_divided() {
+    let workplace = Workplace::new();
+    chains(&workplace, true);
+    chains_of_nodes(&workplace);
+    let small = ["--layers", "2", "--batch-size", "17", "--optimize-batch-size", "false"];
+    let train = |processes: Option<&str>, model: &[&str], run: &str| {
+        let command = [&["train"], model, &small[..], &["--max-epochs", "3", "--run-dir", run]].concat();
+        workplace.success(&processes.map_or(command.clone(), |processes| launched(processes, &command)));
+        workplace.path().join(run)
+    };
+    let painn = ["--preset", "painn,student", "--hidden", "8"];
+    let irreps = ["--preset", "irreps,student", "--irreps", "4x0e + 2x1o"];
+    let alone = ["--use-kd", "false"];
+    for (name, data, model) in [("forces", "chains.xyz", painn), ("irreps", "chains.xyz", irreps)] {
+        let model = [&["--data", data], &model[..], &alone].concat();
+        let [one, three] = [("one", None), ("three", Some("3"))]
+            .map(|(run, processes)| train(processes, &model, &format!("{name}-{run}")));
+        assert!(losses(&one)[0].iter().any(|(name, _)| name == "force_error"), "{:?}", losses(&one)[0]);
         assert_close(&three, &one);
     }
-    chains(&workplace, ":forces:R:3", " 0 0 0");
-    let refused = train(Some("2"), &["--preset", "painn,student", "--hidden", "8"], "refused");
-    assert!(!refused.status.success() && said(&refused).contains("losses of forces"), "{}", said(&refused));
+    // Rows and vectors of nodes of a teacher, with targets of graphs and of some of the nodes.
+    for data in ["chains.xyz", "chain-nodes"] {
+        let data = ["--data", data];
+        let teacher = [&data[..], &["--preset", "painn,teacher", "--hidden", "12"]].concat();
+        train(None, &teacher, &format!("{}-teacher", data[1]));
+        let taught = [&data[..], &painn, &["--kd-hint-weight", "0.5"]].concat();
+        let [one, three] = [("one", None), ("three", Some("3"))]
+            .map(|(run, processes)| train(processes, &taught, &format!("{}-{run}", data[1])));
+        assert_close(&three, &one);
+    }
 }
 
 #[test]

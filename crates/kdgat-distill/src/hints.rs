@@ -30,6 +30,11 @@ impl Hint {
         self.distance.f_mul_scalar(self.weight)
     }
 
+    /// The distance times a factor.
+    pub fn times(self, factor: f64) -> Result<Self, TchError> {
+        Ok(Self { distance: self.distance.f_mul_scalar(factor)?, ..self })
+    }
+
     /// The sum with another distance of the same weight.
     pub fn with(self, other: Self) -> Result<Self, TchError> {
         Ok(Self { distance: self.distance.f_add(&other.distance)?, ..self })

@@ -120,6 +120,19 @@ impl Part {
     }
 }
 
+/// Amounts of a batch, of which several processes may have a share each.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct WholeBatch {
+    /// Number of graphs.
+    pub graphs: f64,
+    /// Number of nodes.
+    pub nodes: f64,
+    /// Rows over which losses are means.
+    pub rows: f64,
+    /// Mean weight of the labels, for a loss that divides by it.
+    pub label_weight: f64,
+}
+
 /// A model with its loss, as the epoch loop uses it.
 pub trait Objective {
     /// Names of the reported parts of the loss: columns of `metrics.csv`.
@@ -191,8 +204,8 @@ pub trait Objective {
         Ok(0.0)
     }
 
-    /// Sets the mean weight of the labels of the whole batch, of which this process has a share.
-    fn set_mean_label_weight(&mut self, _mean: f64) {}
+    /// Sets the amounts of the whole batch, of which this process has received its share.
+    fn set_whole_batch(&mut self, _whole: WholeBatch) {}
 
     /// The reason why a batch cannot be divided among processes; `None` if the losses of its parts add up to that of the whole.
     fn division_obstacle(&self) -> Option<&'static str> {

@@ -338,7 +338,10 @@ impl StepRunner {
                 let scale = options.scale * weight;
                 let losses =
                     shared_statistics::with(together.sums(), || self.backward(objective, graphs, &part, scale))?;
-                sums = weighted(Some(sums), &losses.f_to_device(self.meter.device())?, weight)?;
+                // The mean over no rows is NaN.
+                if weight > 0.0 {
+                    sums = weighted(Some(sums), &losses.f_to_device(self.meter.device())?, weight)?;
+                }
             }
             let of_all = together.end_part(weight)?;
             if step.parts > 1 {

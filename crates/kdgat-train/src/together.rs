@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tch::{Kind, TchError, Tensor};
 
 use super::error::FitError;
-use super::objective::{Objective, Part};
+use super::objective::{Objective, Part, WholeBatch};
 use super::processes::{ProcessError, Processes};
 use super::trainable::Trainable;
 use crate::interrupt;
@@ -101,7 +101,12 @@ impl Together {
         let sum = |column: usize| all.iter().map(|row| row[column]).sum::<f64>();
         let before = |column: usize| all[..self.processes.rank()].iter().map(|row| row[column]).sum::<f64>() as u64;
         self.stops |= sum(6) > 0.0;
-        objective.set_mean_label_weight(sum(4) / sum(0).max(1.0));
+        objective.set_whole_batch(WholeBatch {
+            graphs: sum(0),
+            nodes: sum(1),
+            rows: sum(3),
+            label_weight: sum(4) / sum(0).max(1.0),
+        });
         let parts = match self.packets {
             Some(_) => all.iter().map(|row| row[5] as usize).max().unwrap_or(1).max(1),
             None => parts,
@@ -115,6 +120,19 @@ impl Together {
             parts,
             lacks_graphs: all.iter().any(|row| (row[0] as usize) < parts),
         })
+    }
+
+    /// Tells the objective the amounts of a validation batch: `batch` is this process's share, if it has one.
+    pub fn start_validation(&self, objective: &mut dyn Objective, batch: Option<&Batch>) -> Result<(), FitError> {
+        let [graphs, nodes, rows] = match batch {
+            Some(batch) => [batch.num_graphs() as f64, batch.num_nodes() as f64, objective.rows(&Part::whole(batch))],
+            None => [0.0; 3],
+        };
+        let mut whole = [graphs, nodes, rows];
+        self.processes.add_up(&mut whole)?;
+        let [graphs, nodes, rows] = whole;
+        objective.set_whole_batch(WholeBatch { graphs, nodes, rows, label_weight: 0.0 });
+        Ok(())
     }
 
     /// Agrees on the number of parts again, after a process has failed.

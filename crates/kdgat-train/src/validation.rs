@@ -57,14 +57,20 @@ fn losses_together(
     // Of each batch: its weight, the rows over which its losses are means, and their sums over these rows.
     let width = 2 + columns;
     let mut table = vec![0.0; shares.len() * width];
-    let own: Vec<usize> = (0..shares.len()).filter(|&index| !shares[index].is_empty()).collect();
-    let batches = own.iter().map(|&index| shares[index].clone()).collect();
+    let batches = shares.iter().filter(|share| !share.is_empty()).cloned().collect();
     let meter = Meter::new(options.device);
-    for (&index, batch) in own.iter().zip(fit.validation_loader.epoch(batches, 0)) {
-        let batch = batch?;
+    let mut loaded = fit.validation_loader.epoch(batches, 0);
+    for (index, share) in shares.iter().enumerate() {
+        if share.is_empty() {
+            together.start_validation(fit.objective, None)?;
+            continue;
+        }
+        let missing = || FitError::Objective("the loader ended before the validation".into());
+        let batch = loaded.next().ok_or_else(missing)??;
         let batch = retry_on_oom(meter, || Ok::<_, FitError>(batch.upload(uploader)?))?;
         fit.objective.source_mut().announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
         fit.objective.receive(&batch).map_err(FitError::Objective)?;
+        together.start_validation(fit.objective, Some(&batch))?;
         let losses: Vec<f64> = Vec::try_from(runner.validation(fit.objective, &batch, fit.console)?)?;
         let rows = fit.objective.rows(&Part::whole(&batch));
         let row = &mut table[index * width..(index + 1) * width];

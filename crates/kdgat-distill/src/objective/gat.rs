@@ -10,7 +10,7 @@ use kdgat_graph::Batch;
 use kdgat_graph::padding::Mask;
 use kdgat_nn::vgae::Mode;
 use kdgat_nn::{ClassLoss, Gat, ModelError};
-use kdgat_train::objective::{Losses, Objective, ObjectiveError, Part, TargetSource};
+use kdgat_train::objective::{Losses, Objective, ObjectiveError, Part, TargetSource, WholeBatch};
 
 /// A classifier in training, with or without a teacher.
 pub struct GatObjective {
@@ -119,8 +119,8 @@ impl Objective for GatObjective {
         Ok(self.task.weight_of(&batch.labels)?)
     }
 
-    fn set_mean_label_weight(&mut self, mean: f64) {
-        self.mean_label_weight = Some(mean);
+    fn set_whole_batch(&mut self, whole: WholeBatch) {
+        self.mean_label_weight = Some(whole.label_weight);
     }
 }
 

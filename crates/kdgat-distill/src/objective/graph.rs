@@ -25,7 +25,7 @@ use kdgat_nn::space::SpaceAnswer;
 use kdgat_nn::target_scale::ScaleTensors;
 use kdgat_nn::{Gnn, GnnKind, ModelError, TargetScale, masked};
 use kdgat_torch::autocast::widened;
-use kdgat_train::objective::{Losses, Objective, ObjectiveError, Part, TargetSource};
+use kdgat_train::objective::{Losses, Objective, ObjectiveError, Part, TargetSource, WholeBatch};
 use kdgat_train::options::Monitor;
 
 /// A graph network in training, with or without a teacher.
@@ -44,8 +44,8 @@ pub struct GraphObjective {
     scales: Option<Scales>,
     /// Weights of energies and forces, for a network that gives forces.
     force_weights: ForceWeights,
-    /// The batch received last.
-    whole: Part,
+    /// Amounts of the batch received last, of all processes.
+    whole: WholeBatch,
 }
 
 /// A network's answer for a batch.
@@ -149,7 +149,7 @@ impl GraphObjective {
     /// A student in training; `distillation` is the loss that belongs to `teacher`.
     pub fn new(model: Gnn, task: Task, teacher: TeacherLink, distillation: Option<GraphDistillation>) -> Self {
         let force_weights = ForceWeights { energies: 1.0, forces: 1.0 };
-        let whole = Part { graphs: 0..0, nodes: 0..0 };
+        let whole = WholeBatch::default();
         Self { model, task, teacher, distillation, known_nodes: Arc::default(), scales: None, force_weights, whole }
     }
 
@@ -208,14 +208,15 @@ impl GraphObjective {
         };
         if let Some(hints) = &distillation.hints {
             let hidden = self.with_targets(target(targets, hidden)?.gathered()?, batch)?;
-            let mut hint = hints.compare(pooled, &hidden, truth.real)?;
-            if let (Some(hints), Some(own)) = (&distillation.vectors, &answer.vectors) {
-                hint = hint.with(hints.compare(own, &target(targets, TargetName::Vectors)?.gathered()?)?)?;
-            }
-            // The rows of nodes among losses that are weighted by graphs.
+            // Rows of nodes among losses that are weighted by graphs, or by nodes with targets.
             let factor = if config.hidden_level() == config.level { 1.0 } else { self.relative_nodes(part) };
-            add(hint.weighted()?.f_mul_scalar(factor)?)?;
-            extra = Some(hint.distance.f_mul_scalar(factor)?);
+            let mut hint = hints.compare(pooled, &hidden, truth.real)?.times(factor)?;
+            if let (Some(hints), Some(own)) = (&distillation.vectors, &answer.vectors) {
+                let vectors = hints.compare(own, &target(targets, TargetName::Vectors)?.gathered()?)?;
+                hint = hint.with(vectors.times(self.relative_nodes(part))?)?;
+            }
+            add(hint.weighted()?)?;
+            extra = Some(hint.distance);
         }
         if let Some((loss, weight)) = distillation.embedding {
             let taught = target(targets, TargetName::Embedding)?.gathered()?;
@@ -412,21 +413,21 @@ impl Objective for GraphObjective {
     }
 
     fn start_batch(&mut self, batch: &Batch) {
-        self.whole = Part::whole(batch);
         self.known_nodes = batch.node_targets.as_ref().map(|targets| Arc::clone(&targets.pointers)).unwrap_or_default();
+        let rows = self.loss_rows(&Part::whole(batch));
+        let (graphs, nodes) = (batch.num_graphs() as f64, batch.num_nodes() as f64);
+        self.whole = WholeBatch { graphs, nodes, rows, label_weight: 0.0 };
     }
 
     fn rows(&self, part: &Part) -> f64 {
         self.loss_rows(part)
     }
 
+    fn set_whole_batch(&mut self, whole: WholeBatch) {
+        self.whole = whole;
+    }
+
     fn division_obstacle(&self) -> Option<&'static str> {
-        let config = self.model.config();
-        let compares_nodes = config.hidden_level() == Level::Node
-            && self.distillation.as_ref().is_some_and(|distillation| distillation.hints.is_some());
-        if config.kind.is_in_space() && (config.gives_forces() || compares_nodes || config.level == Level::Node) {
-            return Some("losses of forces and of rows of nodes are means over the nodes of a process's own share");
-        }
         let (loss, _) = self.distillation.as_ref()?.embedding?;
         match loss {
             EmbeddingLoss::Cosine | EmbeddingLoss::Distance => None,

@@ -23,13 +23,12 @@ pub struct ForceWeights {
 }
 
 impl GraphObjective {
-    /// Share of a part in the nodes of the batch received last, relative to its share in the graphs: the factor of means over nodes among
-    /// losses that are weighted by graphs.
+    /// Share of a part in the nodes of the whole batch, relative to its share in the rows over which losses are means: the factor of means over
+    /// nodes among these losses. 0 for a part without such rows.
     pub(super) fn relative_nodes(&self, part: &Part) -> f64 {
-        let Part { graphs, nodes } = &self.whole;
-        let share = |own: f64, all: f64| own / all.max(1.0);
-        let of_nodes = share((part.nodes.end - part.nodes.start) as f64, (nodes.end - nodes.start) as f64);
-        of_nodes / share(part.graphs.len() as f64, graphs.len() as f64)
+        let nodes = (part.nodes.end - part.nodes.start) as f64 / self.whole.nodes.max(1.0);
+        let rows = self.loss_rows(part) / self.whole.rows.max(1.0);
+        if rows > 0.0 { nodes / rows } else { 0.0 }
     }
 
     /// A loss of outputs with that of forces, if the network gives any; those compared are on the same scale.
