@@ -123,11 +123,9 @@ impl Part {
 /// Amounts of a batch, of which several processes may have a share each.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct WholeBatch {
-    /// Number of graphs.
-    pub graphs: f64,
     /// Number of nodes.
     pub nodes: f64,
-    /// Rows over which losses are means.
+    /// Number of rows over which losses are means.
     pub rows: f64,
     /// Mean weight of the labels, for a loss that divides by it.
     pub label_weight: f64,

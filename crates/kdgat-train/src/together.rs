@@ -101,12 +101,7 @@ impl Together {
         let sum = |column: usize| all.iter().map(|row| row[column]).sum::<f64>();
         let before = |column: usize| all[..self.processes.rank()].iter().map(|row| row[column]).sum::<f64>() as u64;
         self.stops |= sum(6) > 0.0;
-        objective.set_whole_batch(WholeBatch {
-            graphs: sum(0),
-            nodes: sum(1),
-            rows: sum(3),
-            label_weight: sum(4) / sum(0).max(1.0),
-        });
+        objective.set_whole_batch(WholeBatch { nodes: sum(1), rows: sum(3), label_weight: sum(4) / sum(0).max(1.0) });
         let parts = match self.packets {
             Some(_) => all.iter().map(|row| row[5] as usize).max().unwrap_or(1).max(1),
             None => parts,
@@ -124,14 +119,13 @@ impl Together {
 
     /// Tells the objective the amounts of a validation batch: `batch` is this process's share, if it has one.
     pub fn start_validation(&self, objective: &mut dyn Objective, batch: Option<&Batch>) -> Result<(), FitError> {
-        let [graphs, nodes, rows] = match batch {
-            Some(batch) => [batch.num_graphs() as f64, batch.num_nodes() as f64, objective.rows(&Part::whole(batch))],
-            None => [0.0; 3],
+        let mut whole = match batch {
+            Some(batch) => [batch.num_nodes() as f64, objective.rows(&Part::whole(batch))],
+            None => [0.0; 2],
         };
-        let mut whole = [graphs, nodes, rows];
         self.processes.add_up(&mut whole)?;
-        let [graphs, nodes, rows] = whole;
-        objective.set_whole_batch(WholeBatch { graphs, nodes, rows, label_weight: 0.0 });
+        let [nodes, rows] = whole;
+        objective.set_whole_batch(WholeBatch { nodes, rows, label_weight: 0.0 });
         Ok(())
     }
 

@@ -415,8 +415,7 @@ impl Objective for GraphObjective {
     fn start_batch(&mut self, batch: &Batch) {
         self.known_nodes = batch.node_targets.as_ref().map(|targets| Arc::clone(&targets.pointers)).unwrap_or_default();
         let rows = self.loss_rows(&Part::whole(batch));
-        let (graphs, nodes) = (batch.num_graphs() as f64, batch.num_nodes() as f64);
-        self.whole = WholeBatch { graphs, nodes, rows, label_weight: 0.0 };
+        self.whole = WholeBatch { nodes: batch.num_nodes() as f64, rows, label_weight: 0.0 };
     }
 
     fn rows(&self, part: &Part) -> f64 {

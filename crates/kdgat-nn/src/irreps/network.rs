@@ -55,10 +55,10 @@ impl IrrepsConfig {
         if !(self.neighbours.is_finite() && self.neighbours >= 1.0) {
             return refuse("neighbours", self.neighbours.to_string(), "must be a number of at least 1");
         }
-        if let Some(bonds) = &self.bonds {
-            if !(bonds.neighbours.is_finite() && bonds.neighbours >= 1.0) {
-                return refuse("bonds.neighbours", bonds.neighbours.to_string(), "must be a number of at least 1");
-            }
+        if let Some(BondConfig { neighbours, .. }) = self.bonds
+            && !(neighbours.is_finite() && neighbours >= 1.0)
+        {
+            return refuse("bonds.neighbours", neighbours.to_string(), "must be a number of at least 1");
         }
         if self.irreps.columns() > 100_000 {
             let found = format!("{} with {} columns", self.irreps, self.irreps.columns());
