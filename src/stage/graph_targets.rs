@@ -143,8 +143,11 @@ impl GraphTargets {
     /// Prints the size and place of the targets before anything is written.
     fn announce(&self, share: Option<Share>) -> Result<(), StageError> {
         let (path, bytes) = (self.files.path(share), self.files.bytes(share)?);
+        let (records, views) = (self.files.records(share), self.wanted.views);
         let of = match share {
-            Some(_) => format!("{} graphs and views", self.files.records(share).len()),
+            Some(share) => {
+                format!("{} graphs (part {share}{})", records.len(), if views > 1 { ", in their views" } else { "" })
+            }
             None => self.wanted.text(),
         };
         let precision = cache_options(&self.config, &self.found, &self.data.dataset).precision.as_str();
