@@ -92,7 +92,10 @@ fn without_a_cutoff_the_edges_of_the_file_are_used() {
     let unfit = set.schema.space.as_ref().and_then(|space| space.unfit.clone()).unwrap_or_default();
     assert!(unfit.starts_with("nodes.csv, line 7: nodes 1 and 2 of graph far in one place"), "{unfit}");
     let warnings = Summary::of(&set, 5.0).warnings.join("\n");
-    assert!(warnings.contains("no network in space can be trained: nodes.csv, line 7"), "{warnings}");
+    assert!(
+        warnings.contains("no schnet, painn or irreps can be trained, an sgmp can: nodes.csv, line 7"),
+        "{warnings}"
+    );
     fs::write(folder.path().join("kdgat-graphs.toml"), "edges = false\n").unwrap();
     assert_eq!(dataset::read(folder.path()).unwrap().edge_pointers, [0; 4]);
     fs::write(folder.path().join("edges.csv"), "graph_id,source,target\n").unwrap();

@@ -68,7 +68,11 @@ fn what_has_no_targets_to_compute_is_refused() {
     refused(&["--preset", "gin,student"], "train --preset gin,teacher --data shapes");
     refused(&["--preset", "vgae,student"], "autoencoder --preset vgae,teacher --data shapes");
     refused(&["--preset", "gin,student", "--fold", "99"], "fold");
-    refused(&["--preset", "gin,student", "--kd-views", "2"], "does not read it");
+    refused(&["--preset", "gin,student", "--kd-views", "2"], "none are displaced");
+    refused(
+        &["--preset", "gin,student", "--kd-displacement", "0.1", "--kd-views", "2"],
+        "only networks that read positions",
+    );
     refused(&["--preset", "appnp,student"], "appnp");
     refused(&["--preset", "gin,student", "--teacher-cache", "ram"], "--teacher-cache disk");
 }

@@ -210,7 +210,7 @@ fn displaced_graphs_have_the_teachers_answers() {
         assert!(said.contains(expected), "{said}");
     };
     refused(&student, "there are fewer than two");
-    refused(&[&student[..7], &["--kd-views", "3"]].concat(), "there are neither");
+    refused(&[&student[..7], &["--kd-views", "3"]].concat(), "none are displaced");
     let gin = ["train", "--preset", "gin,student", "--kd-displacement", "0.1", "--kd-views", "3"];
     refused(&gin, "only networks that read positions see displaced nodes");
 }

@@ -1,13 +1,13 @@
 //! The commands that do not train and read a part of the configuration. Flags of other fields would be ignored, so they are refused.
 //! [`super::rules`] has the conditions of commands that train.
 
-use super::check;
+use super::check::{self, Stage};
 use super::conditions;
 use super::error::{ConfigError, Problem};
 use super::layer::fields;
 use super::load::Loaded;
 use super::origin::Origin;
-use super::rules::IS_NO_STORE;
+use super::rules::{DRAWS_VIEWS, IS_NO_STORE, READS_POSITIONS, Rule};
 use super::table::Field;
 
 /// A command that does not train. The fields that it reads name it in [`super::fields`].
@@ -90,16 +90,23 @@ pub fn check_reads(loaded: &Loaded, reader: Reader) -> Result<(), ConfigError> {
             remedy: "drop it".to_owned(),
         });
     }
-    if conditions::is_node_store(&loaded.config) {
-        let of_reading = |field: &&Field| field.rules.iter().any(|rule| std::ptr::eq(*rule, &IS_NO_STORE));
-        let fields = fields().filter(given).filter(of_reading);
+    let mut ignored = |rule: &'static Rule| {
+        let of_rule = |field: &&Field| field.rules.iter().any(|found| std::ptr::eq(*found, rule));
+        let fields = fields().filter(given).filter(of_rule);
         problems.extend(fields.filter(|field| field.is_read_by(reader) && !says_no(field)).map(|field| {
             Problem::Ignored {
                 flag: loaded.origin(field.name).to_string(),
-                because: IS_NO_STORE.because.to_owned(),
-                remedy: IS_NO_STORE.remedy.to_owned(),
+                because: rule.because.to_owned(),
+                remedy: rule.remedy.to_owned(),
             }
         }));
+    };
+    if conditions::is_node_store(&loaded.config) {
+        ignored(&IS_NO_STORE);
+    }
+    if reader == Reader::CacheGraphs {
+        let unread = |rule: &&'static Rule| !(rule.is_read)(&loaded.config, Stage::Train);
+        [&DRAWS_VIEWS, &READS_POSITIONS].into_iter().filter(unread).for_each(ignored);
     }
     ConfigError::unless_empty(problems)
 }

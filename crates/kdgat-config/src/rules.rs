@@ -226,7 +226,7 @@ pub(super) static AVERAGES_CLASSES: Rule = Rule {
 
 pub(super) static DRAWS_VIEWS: Rule = Rule {
     is_read: draws_views,
-    because: "views differ by the IDs that `kdgat classifier` and `kdgat curriculum` hide from a classifier, or by displacements of nodes in space, and there are neither",
+    because: "views differ by the IDs that `kdgat classifier` and `kdgat curriculum` hide from a classifier, and none are hidden, or by displacements of nodes in space, and none are displaced",
     remedy: "drop it, or raise --unknown-drop or --kd-displacement",
 };
 
@@ -447,7 +447,7 @@ pub(super) static READS_EDGES: Rule = Rule {
         Stage::Autoencoder => config.graphs.encoder == EncoderChoice::Gin,
         _ => config.model.model == ModelKind::Gin || has_bonds(config),
     },
-    because: "only a gin, and an irreps with bonds, reads edge features",
+    because: "only a gin reads edge features, and an irreps with bonds",
     remedy: "use --model gin (autoencoder: --encoder gin) or --bonds true, or drop it",
 };
 

@@ -177,7 +177,7 @@ impl Summary {
             (_, without) => warnings.push(format!("{without} graphs have no edge")),
         }
         if let Some(unfit) = self.schema.space.as_ref().and_then(|space| space.unfit.as_ref()) {
-            warnings.push(format!("no network in space can be trained: {unfit}"));
+            warnings.push(format!("no schnet, painn or irreps can be trained, an sgmp can: {unfit}"));
         }
         if let Some(Neighbours { alone, cutoff, .. }) = self.space.as_ref().and_then(|space| space.neighbours.as_ref())
             && *alone > 0
