@@ -15,13 +15,12 @@ use super::graphs::GraphNetwork;
 use super::setup::{self, Data};
 use super::target_files::TargetFiles;
 use super::teacher::{self, FoundTeacher, teacher_options};
-use super::teacher_cache::{Cached, Progress, expect_room, free_text, refuse_full_disk};
+use super::teacher_cache::{Cached, Progress, refuse_full_disk};
 use super::workload::{TeacherSource, Workload};
 use super::{StageError, training};
 use crate::config::{self, Config, DataKind, ModelKind, Stage};
 use crate::distill::cache::{CacheKey, RecordLayout};
 use crate::distill::objective::TeacherLink;
-use crate::distill::planner::format_bytes;
 use crate::distill::{StoreShape, Summary};
 use crate::graph::{Loader, Share, Split};
 use crate::interrupt;
@@ -129,37 +128,19 @@ impl GraphTargets {
         if !interrupted && cache.filled_graphs < cache.used_graphs {
             return Err(refuse_full_disk(&path, cache.filled_graphs, cache.used_graphs));
         }
-        Ok(Cached {
-            path,
-            filled: cache.filled_graphs,
-            wanted: cache.used_graphs,
-            computed: summary.total.cache_miss_rows,
-            bytes: cache.bytes,
-            seconds: start.elapsed().as_secs_f64(),
-            interrupted,
-        })
+        Ok(Cached::of(path, &cache, (summary.total.cache_miss_rows, interrupted), start))
     }
 
-    /// Prints the size and place of the targets before anything is written.
-    fn announce(&self, share: Option<Share>) -> Result<(), StageError> {
-        let (path, bytes) = (self.files.path(share), self.files.bytes(share)?);
-        let (records, views) = (self.files.records(share), self.wanted.views);
+    /// Prints the size and place of the targets of a part, or of all, before anything is written.
+    pub(super) fn announce(&self, share: Option<Share>) -> Result<(), StageError> {
         let of = match share {
             Some(share) => {
-                format!("{} graphs (part {share}{})", records.len(), if views > 1 { ", in their views" } else { "" })
+                let in_views = if self.wanted.views > 1 { ", in their views" } else { "" };
+                format!("{} graphs (part {share}{in_views})", self.files.records(Some(share)).len())
             }
             None => self.wanted.text(),
         };
-        let precision = cache_options(&self.config, &self.found, &self.data.dataset).precision.as_str();
-        let size = format!("targets of {of} take {} in {precision}", format_bytes(bytes));
-        eprintln!(
-            "teacher {} ({}): {size}; {} has {} free",
-            &self.found.weights.digest()[..12],
-            self.found.architecture.model_name(),
-            path.display(),
-            free_text(&path)
-        );
-        expect_room(&path, bytes, &size, "free some space")
+        self.files.announce(share, &self.found, [&of, "", "free some space"])
     }
 
     /// Requests the targets of a part or of all; the teacher computes and caches those that the file lacks. Returns true in the second place
@@ -193,17 +174,6 @@ impl GraphTargets {
         progress.finish();
         let summary = link.into_teacher().map(|teacher| teacher.finish()).transpose()?;
         Ok((summary.unwrap_or_default(), interrupted))
-    }
-
-    /// Joins the files of all parts, which must be complete, to one and removes them.
-    ///
-    /// # Errors
-    /// A part that is missing or damaged, or a full disk.
-    pub fn merge(&self, parts: usize) -> Result<Cached, StageError> {
-        let start = Instant::now();
-        self.files.expect_parts(parts)?;
-        self.announce(None)?;
-        Ok(Cached::joined(self.files.path(None), &self.files.join(parts)?, start))
     }
 }
 

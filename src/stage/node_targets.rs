@@ -18,14 +18,12 @@ use super::nodes::{Seeds, node_gnn_config};
 use super::sizing::planned_bytes;
 use super::target_files::{TargetFiles, of_cache};
 use super::teacher::FoundTeacher;
-use super::teacher_cache::{Cached, Progress, free_text, refuse_full_disk};
+use super::teacher_cache::{Cached, Progress, refuse_full_disk};
 use super::{StageError, training};
 use crate::config::{Config, TeacherCache};
 use crate::distill::cache::{CacheKey, RecordLayout, TargetCache, check_repetition};
 use crate::distill::frozen::{NodeTeacher, targets_of_all_nodes};
-use crate::distill::planner::format_bytes;
 use crate::distill::{CacheOptions, TargetLayout, TargetName, Targets, TeacherError};
-use crate::files;
 use crate::graph::{Loader, Share};
 use crate::interrupt;
 use crate::memory::limits::host_limit;
@@ -52,7 +50,6 @@ pub struct NodeTargets {
     /// Graph that the first teacher reads, with its positions.
     graph: Arc<NodeGraph>,
     fanouts: Option<Vec<Fanout>>,
-    options: CacheOptions,
     files: TargetFiles,
 }
 
@@ -101,7 +98,7 @@ impl NodeTargets {
         // Ascending.
         let nodes = shape.used.unwrap_or_default();
         let blocks = nodes.chunks(BLOCK_NODES).map(<[u64]>::len).collect::<Vec<_>>();
-        let path = options.path.clone().unwrap_or_default();
+        let path = options.path.unwrap_or_default();
         let files = TargetFiles::new(path, (key, layout), nodes, blocks.into_iter());
         Ok(Self {
             config: config.clone(),
@@ -112,7 +109,6 @@ impl NodeTargets {
             graph,
             teachers,
             fanouts,
-            options,
             files,
         })
     }
@@ -156,46 +152,21 @@ impl NodeTargets {
             return Err(refuse_full_disk(&path, summary.filled_graphs, summary.used_graphs));
         }
         cache.sync();
-        Ok(Cached {
-            path,
-            filled: summary.filled_graphs,
-            wanted: summary.used_graphs,
-            computed,
-            bytes: summary.bytes,
-            seconds: start.elapsed().as_secs_f64(),
-            interrupted,
-        })
+        Ok(Cached::of(path, &summary, (computed, interrupted), start))
     }
 
-    /// Prints the size and place of the targets before anything is written.
-    fn announce(&self, share: Option<Share>) -> Result<(), StageError> {
-        let (path, bytes) = (&self.files.path(share), self.files.bytes(share)?);
+    /// Prints the size and place of the targets of a part, or of all, before anything is written.
+    pub(super) fn announce(&self, share: Option<Share>) -> Result<(), StageError> {
         let from = match &self.config.nodes.teacher_fanouts {
-            Some(fanouts) => format!("from {} sampled neighbours", joined(fanouts)),
-            None => "from all neighbours".to_owned(),
+            Some(fanouts) => format!(", from {} sampled neighbours", joined(fanouts)),
+            None => ", from all neighbours".to_owned(),
         };
-        let size = format!(
-            "targets of {} nodes take {} in {}",
-            self.files.records(share).len(),
-            format_bytes(bytes),
-            self.options.precision.as_str()
-        );
-        eprintln!(
-            "teacher {} ({}): {size}, {from}; {} has {} free",
-            &self.found.weights.digest()[..12],
-            self.found.architecture.model_name(),
-            path.display(),
-            free_text(path)
-        );
-        if let Some(folder) = path.parent() {
-            let error = files::failed("create", folder);
-            std::fs::create_dir_all(folder).map_err(error)?;
-        }
         let advice = match self.config.nodes.kd_nodes_per_label {
             Some(_) => "free some space",
             None => "learn from fewer nodes with --kd-nodes-per-label",
         };
-        super::teacher_cache::expect_room(path, bytes, &size, advice)
+        let of = format!("{} nodes", self.files.records(share).len());
+        self.files.announce(share, &self.found, [&of, &from, advice])
     }
 
     /// Computes blocks of nodes until a signal stops it. Returns the number of nodes.
@@ -285,17 +256,6 @@ impl NodeTargets {
             let tensors = self.found.weights.iter().map(on_device).collect::<Result<Vec<_>, StageError>>()?;
             Ok(GivenTensors::new(tensors))
         })
-    }
-
-    /// Joins the files of all parts, which must be complete, to one and removes them.
-    ///
-    /// # Errors
-    /// A part that is missing or damaged, or a full disk.
-    pub fn merge(&self, parts: usize) -> Result<Cached, StageError> {
-        let start = Instant::now();
-        self.files.expect_parts(parts)?;
-        self.announce(None)?;
-        Ok(Cached::joined(self.files.path(None), &self.files.join(parts)?, start))
     }
 }
 

@@ -4,9 +4,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::StageError;
-use super::teacher_cache::refuse_full_disk;
+use super::teacher::FoundTeacher;
+use super::teacher_cache::{free_bytes, free_text, refuse_full_disk};
 use crate::distill::TeacherError;
 use crate::distill::cache::{CacheError, CacheKey, CacheSummary, RecordLayout, TargetCache};
+use crate::distill::planner::format_bytes;
 use crate::files;
 use crate::graph::Share;
 
@@ -72,6 +74,32 @@ impl TargetFiles {
     /// A layout of targets that no record has.
     pub fn bytes(&self, share: Option<Share>) -> Result<u64, StageError> {
         Ok(self.layout.total_bytes(Some(self.records(share))).map_err(of_cache)?)
+    }
+
+    /// Prints the size and place of the targets of a part, or of all, before anything is written, and refuses a file that the disk has no room
+    /// for; one that exists needs no more for its filled records. `of`: graphs or nodes in words, `from`: what the teacher reads, and
+    /// `advice`: the first of the things to do.
+    ///
+    /// # Errors
+    /// Too little room.
+    pub fn announce(
+        &self,
+        share: Option<Share>,
+        teacher: &FoundTeacher,
+        [of, from, advice]: [&str; 3],
+    ) -> Result<(), StageError> {
+        let (path, bytes) = (self.path(share), self.bytes(share)?);
+        let size = format!("targets of {of} take {} in {}", format_bytes(bytes), self.key.precision.as_str());
+        let (path_text, free) = (path.display(), free_text(&path));
+        let (digest, model) = (&teacher.weights.digest()[..12], teacher.architecture.model_name());
+        eprintln!("teacher {digest} ({model}): {size}{from}; {path_text} has {free} free");
+        match !path.exists() && free_bytes(&path).is_some_and(|free| free < bytes) {
+            false => Ok(()),
+            true => Err(StageError::Input(format!(
+                "{size}, but the disk of {path_text} has {free} free; {advice}, use --teacher-cache-precision f16, or choose another disk with \
+                 --teacher-cache-dir"
+            ))),
+        }
     }
 
     /// Opens the file of a part, or of all; creates it if there is none.
@@ -204,7 +232,7 @@ mod tests {
         }
     }
 
-    /// As after a job whose disk is another one than that of the command that joins.
+    /// The command that joins finds the files of jobs on another disk.
     #[test]
     fn a_missing_an_incomplete_and_a_foreign_part_are_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();

@@ -39,10 +39,15 @@ pub struct Cached {
 }
 
 impl Cached {
-    /// The result of joining parts.
-    pub(super) fn joined(path: PathBuf, summary: &CacheSummary, start: Instant) -> Self {
+    /// The result in a file of this summary, of a command that began at `start`.
+    pub(super) fn of(
+        path: PathBuf,
+        summary: &CacheSummary,
+        (computed, interrupted): (u64, bool),
+        start: Instant,
+    ) -> Self {
         let (filled, wanted, bytes) = (summary.filled_graphs, summary.used_graphs, summary.bytes);
-        Self { path, filled, wanted, computed: 0, bytes, seconds: start.elapsed().as_secs_f64(), interrupted: false }
+        Self { path, filled, wanted, computed, bytes, seconds: start.elapsed().as_secs_f64(), interrupted }
     }
 }
 
@@ -121,10 +126,13 @@ impl CachedTargets {
     /// # Errors
     /// A part that is missing or damaged, or a full disk.
     pub fn merge(&self, parts: usize) -> Result<Cached, StageError> {
+        let (start, files) = (Instant::now(), self.files());
+        files.expect_parts(parts)?;
         match self {
-            Self::Nodes(targets) => targets.merge(parts),
-            Self::Graphs(targets) => targets.merge(parts),
+            Self::Nodes(targets) => targets.announce(None)?,
+            Self::Graphs(targets) => targets.announce(None)?,
         }
+        Ok(Cached::of(files.path(None), &files.join(parts)?, (0, false), start))
     }
 }
 
@@ -163,21 +171,7 @@ fn on_disk(config: &Config) -> Result<Config, StageError> {
     Ok(config)
 }
 
-/// Refuses a file that the disk has no room for; one that exists needs no more for its filled records. `advice` is the first of the things to
-/// do.
-pub(super) fn expect_room(path: &Path, bytes: u64, size: &str, advice: &str) -> Result<(), StageError> {
-    if !path.exists() && free_bytes(path).is_some_and(|free| free < bytes) {
-        return Err(StageError::Input(format!(
-            "{size}, but the disk of {} has {} free; {advice}, use --teacher-cache-precision f16, \
-             or choose another disk with --teacher-cache-dir",
-            path.display(),
-            free_text(path)
-        )));
-    }
-    Ok(())
-}
-
-fn free_bytes(path: &Path) -> Option<u64> {
+pub(super) fn free_bytes(path: &Path) -> Option<u64> {
     free_disk_bytes(path.parent().unwrap_or(Path::new(".")))
 }
 
