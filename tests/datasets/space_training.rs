@@ -254,7 +254,7 @@ fn write_chains(folder: &Path, molecules: usize) {
         .for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
 }
 
-/// What the bonds of a chain want, only a network that reads them can know; killed, its student goes on to the same losses.
+/// A network that reads bonds learns what their features say, and others cannot; its student, killed, goes on to the same losses.
 #[test]
 fn bonds_angles_and_dihedrals_are_learned() {
     let place = Workplace::new();
@@ -278,6 +278,8 @@ fn bonds_angles_and_dihedrals_are_learned() {
     let parameters = |more: &[&str]| {
         let text = train(&[&["--bonds", "true", "--max-epochs", "1", "--run-dir", "part"], more].concat());
         fs::remove_dir_all(place.path().join("part")).unwrap();
+        // Pairs of near nodes are looked for only where they send messages.
+        assert_eq!(text.contains("pairs of near nodes"), !more.contains(&"--nonbonded"), "{text}");
         let (_, rest) = text.split_once("irreps teacher: ").unwrap();
         rest.split(' ').next().unwrap().parse::<usize>().unwrap()
     };

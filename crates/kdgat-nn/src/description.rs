@@ -109,12 +109,10 @@ impl Architecture {
         };
         let space = match network {
             Some(config) => {
-                let pairs = config
-                    .space
-                    .as_ref()
-                    .map(|space| SpaceOptions { cutoff: Some(space.cutoff), ..SpaceOptions::POSITIONS });
-                // Paths follow the data's edges.
-                pairs.or(config.paths.as_ref().map(|_| SpaceOptions::POSITIONS))
+                // Paths and bonds follow the data's edges.
+                let pairs = config.space.as_ref().map(|space| space.reads_pairs().then_some(space.cutoff));
+                let cutoff = pairs.or(config.paths.as_ref().map(|_| None));
+                cutoff.map(|cutoff| SpaceOptions { cutoff, ..SpaceOptions::POSITIONS })
             }
             _ => None,
         };

@@ -63,15 +63,27 @@ pub fn recomputed(hidden: Hidden, x: &Tensor, edges: &EdgeInput, kernel: Backend
         is_masked.store(masked, Ordering::Relaxed);
         Ok(active)
     };
-    // Converts errors to text, by which the caller recognises out of memory.
-    let body = move |inputs: &[Tensor]| match layer(inputs) {
-        Ok(output) => Ok(vec![output]),
-        Err(ModelError::Torch(error)) => Err(error),
-        Err(error) => Err(TchError::Torch(error.to_string())),
-    };
-    let active = checkpoint(body, &[x], &parameters)?.swap_remove(0);
+    let active = made_again(layer, &[x], &parameters)?;
     match was_masked.load(Ordering::Relaxed) {
         true => Ok(active),
         false => composed_dropout(&active, dropout, Mode::Training),
     }
+}
+
+/// The output of `body`, whose activations are dropped and made again in the backward ([`checkpoint`]).
+///
+/// # Errors
+/// Those of `body` and of libtorch.
+pub(crate) fn made_again(
+    body: impl Fn(&[Tensor]) -> Result<Tensor, ModelError> + Send + 'static,
+    inputs: &[&Tensor],
+    parameters: &[&Tensor],
+) -> Result<Tensor, ModelError> {
+    // Converts errors to text, by which the caller recognises out of memory.
+    let body = move |inputs: &[Tensor]| match body(inputs) {
+        Ok(output) => Ok(vec![output]),
+        Err(ModelError::Torch(error)) => Err(error),
+        Err(error) => Err(TchError::Torch(error.to_string())),
+    };
+    Ok(checkpoint(body, inputs, parameters)?.pop().unwrap_or_default())
 }

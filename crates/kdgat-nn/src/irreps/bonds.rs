@@ -143,6 +143,17 @@ impl BondPaths {
         Ok(pieces)
     }
 
+    /// Another handle to the same tensors.
+    pub fn shallow_clone(&self) -> Self {
+        let of = Tensor::shallow_clone;
+        Self {
+            receivers: of(&self.receivers),
+            pointers: of(&self.pointers),
+            ends: self.ends.each_ref().map(of),
+            cosines: of(&self.cosines),
+        }
+    }
+
     /// Number of paths.
     pub fn count(&self) -> i64 {
         self.receivers.size()[0]

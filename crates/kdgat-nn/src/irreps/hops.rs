@@ -1,7 +1,6 @@
 //! Messages of angles or dihedrals to the scalars of a node.
 
-use kdgat_torch::checkpoint::checkpoint;
-use tch::{TchError, Tensor};
+use tch::Tensor;
 
 use super::bonds::BondPaths;
 use super::parts::IrrepsLinear;
@@ -9,12 +8,10 @@ use super::representations::Irreps;
 use crate::attention::Backend;
 use crate::fused::smooth_activation::Smooth;
 use crate::layers::Mode;
-use crate::parameters::{Init, Scope};
+use crate::parameters::Scope;
+use crate::recompute::made_again;
 use crate::space::dense::{Dense, activated};
 use crate::{ModelError, segments};
-
-/// Paths whose rows exist at a time, unless one node receives more.
-const MOST_PATHS: i64 = 8192;
 
 /// `W · mean_p MLP(x_first(p), x_last(p), cos p)` over the paths p that a node receives, with the scalars x of the path's first and last node
 /// (after the encoder of binding pockets of RNA-3E-FFI, whose paths have parameters of a force field instead of the cosine).
@@ -33,64 +30,48 @@ impl PathMessages {
         hidden: i64,
         kernel: Backend,
     ) -> Result<Self, ModelError> {
-        let mut mlp = scope.sub("mlp");
-        let mut dense = |index: i64, input: i64, output: i64| {
-            Dense::with_init(mlp.sub(index), [input, output], Init::Linear { fan_in: input }, kernel)
-        };
         let (columns, cosine) = (input as i64, 1);
-        let mlp = [dense(0, 2 * columns + cosine, hidden)?, dense(2, hidden, hidden)?, dense(4, hidden, columns)?];
+        let mlp = Dense::chain(scope.sub("mlp"), [2 * columns + cosine, hidden, hidden, columns], kernel)?;
         let output =
             IrrepsLinear::new(scope.sub("output"), [&Irreps::scalars(input), &Irreps::scalars(output)], kernel)?;
         Ok(Self { mlp, output, kernel })
     }
 
-    /// Messages to the nodes, `[num_nodes, output]`, from their scalars, `[num_nodes, input]`; 0 for a node that receives no path. The rows of
-    /// the paths exist piece by piece; with `once`, derivatives of derivatives are not needed, and the backward makes them again.
+    /// Messages to the nodes, `[num_nodes, output]`, from their scalars, `[num_nodes, input]`; 0 for a node that receives no path. `pieces` are
+    /// the [pieces](BondPaths::pieces) of the paths, whose rows exist one piece after the other; with `once`, derivatives of derivatives are
+    /// not needed, and the backward makes the rows again.
     ///
     /// # Errors
     /// Those of libtorch.
-    pub fn forward(&self, scalars: &Tensor, paths: &BondPaths, how: (Mode, bool)) -> Result<Tensor, ModelError> {
-        self.in_pieces(scalars, paths, how, MOST_PATHS)
-    }
-
-    fn in_pieces(
+    pub fn forward(
         &self,
         scalars: &Tensor,
-        paths: &BondPaths,
+        pieces: &[BondPaths],
         (mode, once): (Mode, bool),
-        most_paths: i64,
     ) -> Result<Tensor, ModelError> {
-        let mut sums = Vec::new();
-        for piece in paths.pieces(most_paths)? {
-            sums.push(match mode == Mode::Training && once {
-                true => self.checkpointed(scalars, piece)?,
-                false => sums_of_paths(&self.mlp, &[scalars, &piece.cosines], &piece, (mode, self.kernel))?,
-            });
-        }
-        let sums = Tensor::f_cat(&sums, 0)?;
-        let counts = paths.pointers.f_diff(1, -1, None::<Tensor>, None::<Tensor>)?.f_clamp_min(1)?;
-        let means = sums.f_div(&counts.f_to_kind(sums.f_kind()?)?.f_unsqueeze(1)?)?;
+        let means = pieces.iter().map(|piece| match mode == Mode::Training && once {
+            true => self.recomputed(scalars, piece),
+            false => means_of_paths(&self.mlp, [scalars, &piece.cosines], piece, (mode, self.kernel)),
+        });
+        let means = Tensor::f_cat(&means.collect::<Result<Vec<_>, _>>()?, 0)?;
         self.output.forward(&means, mode)
     }
 
-    fn checkpointed(&self, scalars: &Tensor, piece: BondPaths) -> Result<Tensor, ModelError> {
+    fn recomputed(&self, scalars: &Tensor, piece: &BondPaths) -> Result<Tensor, ModelError> {
         let parameters: Vec<&Tensor> = self.mlp.iter().flat_map(Dense::parameters).collect();
-        let (own, kernel) = (self.mlp.each_ref().map(Dense::shallow_clone), self.kernel);
-        let cosines = piece.cosines.shallow_clone();
+        let (own, own_piece, kernel) =
+            (self.mlp.each_ref().map(Dense::shallow_clone), piece.shallow_clone(), self.kernel);
         let body = move |inputs: &[Tensor]| {
-            let inputs = [&inputs[0], &inputs[1]];
-            let found = sums_of_paths(&own, &inputs, &piece, (Mode::Training, kernel));
-            Ok(vec![found.map_err(|error| TchError::Torch(error.to_string()))?])
+            means_of_paths(&own, [&inputs[0], &inputs[1]], &own_piece, (Mode::Training, kernel))
         };
-        let mut found = checkpoint(body, &[scalars, &cosines], &parameters)?;
-        Ok(found.pop().unwrap_or_default())
+        made_again(body, &[scalars, &piece.cosines], &parameters)
     }
 }
 
-/// Sums of the network's rows over the paths that each node receives. Inputs: the scalars of all nodes, and the cosines.
-fn sums_of_paths(
+/// Means of the network's rows over the paths that each node receives. Inputs: the scalars of all nodes, and the cosines.
+fn means_of_paths(
     mlp: &[Dense; 3],
-    [scalars, cosines]: &[&Tensor; 2],
+    [scalars, cosines]: [&Tensor; 2],
     paths: &BondPaths,
     (mode, kernel): (Mode, Backend),
 ) -> Result<Tensor, ModelError> {
@@ -100,7 +81,9 @@ fn sums_of_paths(
     for layer in hidden {
         rows = activated(&layer.forward(&rows, mode)?, Smooth::Silu, kernel)?;
     }
-    Ok(segments::sums(&output.forward(&rows, mode)?, &paths.pointers, &paths.receivers)?)
+    let sums = segments::sums(&output.forward(&rows, mode)?, &paths.pointers, &paths.receivers)?;
+    let counts = paths.pointers.f_diff(1, -1, None::<Tensor>, None::<Tensor>)?.f_clamp_min(1)?;
+    Ok(sums.f_div(&counts.f_to_kind(sums.f_kind()?)?.f_unsqueeze(1)?)?)
 }
 
 #[cfg(test)]
@@ -129,7 +112,8 @@ mod tests {
         let tensors = fresh.into_tensors();
         let scalars = Tensor::arange(30, (Kind::Float, Device::Cpu)).sin().view([5, 6]).set_requires_grad(true);
         let answer = |once: bool, most_paths: i64| {
-            let found = messages.in_pieces(&scalars, &paths(), (Mode::Training, once), most_paths).unwrap();
+            let found =
+                messages.forward(&scalars, &paths().pieces(most_paths).unwrap(), (Mode::Training, once)).unwrap();
             let variables: Vec<&Tensor> =
                 std::iter::once(&scalars).chain(tensors.iter().map(|named| &named.tensor)).collect();
             let gradients = Tensor::run_backward(&[found.square().sum(Kind::Float)], &variables, false, false);

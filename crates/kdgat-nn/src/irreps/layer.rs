@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use kdgat_torch::autocast::widened;
-use kdgat_torch::checkpoint::checkpoint;
-use tch::{TchError, Tensor};
+use tch::Tensor;
 
 use super::coupling::Coupling;
 use super::edges::Edges;
@@ -15,7 +14,8 @@ use crate::ModelError;
 use crate::attention::Backend;
 use crate::fused::smooth_activation::Smooth;
 use crate::layers::Mode;
-use crate::parameters::{Init, Scope};
+use crate::parameters::Scope;
+use crate::recompute::made_again;
 use crate::space::dense::{Dense, activated};
 
 /// Parts of a layer that may be left out.
@@ -79,11 +79,7 @@ impl IrrepsLayer {
         let linear = IrrepsLinear::new(scope.sub("linear_in"), [input, input], kernel)?;
         let coupling = Coupling::new(input, &before_gate);
         let (hidden, weights) = (options.radial_hidden, coupling.order.len() as i64);
-        let mut mlp = scope.sub("radial_mlp");
-        let mut dense = |index: i64, input: i64, output: i64| {
-            Dense::with_init(mlp.sub(index), [input, output], Init::Linear { fan_in: input }, kernel)
-        };
-        let radial = [dense(0, radial_inputs, hidden)?, dense(2, hidden, hidden)?, dense(4, hidden, weights)?];
+        let radial = Dense::chain(scope.sub("radial_mlp"), [radial_inputs, hidden, hidden, weights], kernel)?;
         let device = radial[0].weight().device();
         let self_connection = match options.self_connection {
             true => Some(IrrepsLinear::new(scope.sub("self_connection"), [input, &before_gate], kernel)?),
@@ -150,12 +146,8 @@ impl IrrepsLayer {
         let parameters: Vec<&Tensor> = first.parameters().chain(second.parameters()).collect();
         let own = [first.shallow_clone(), second.shallow_clone()];
         let kernel = self.kernel;
-        let body = move |inputs: &[Tensor]| {
-            let found = hidden([&own[0], &own[1]], inputs, mode, kernel);
-            Ok(vec![found.map_err(|error| TchError::Torch(error.to_string()))?])
-        };
-        let mut found = checkpoint(body, &inputs.iter().collect::<Vec<_>>(), &parameters)?;
-        Ok(found.pop().unwrap_or_default())
+        let body = move |inputs: &[Tensor]| hidden([&own[0], &own[1]], inputs, mode, kernel);
+        made_again(body, &inputs.iter().collect::<Vec<_>>(), &parameters)
     }
 }
 

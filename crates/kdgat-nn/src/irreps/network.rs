@@ -1,7 +1,7 @@
 //! The layers of a network of representations for nodes in space.
 
 use serde::{Deserialize, Serialize};
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use super::bonds::{BondPaths, Bonds};
 use super::edges::Edges;
@@ -14,8 +14,12 @@ use crate::attention::Backend;
 use crate::layers::Mode;
 use crate::parameters::{Init, Scope};
 use crate::space::dense::of_mode;
+use crate::space::pairs::lengths;
 use crate::space::radial::basis;
 use crate::space::{Pairs, RadialBasis, SpaceConfig};
+
+/// Paths whose rows exist at a time, unless one node receives more.
+const MOST_PATHS: i64 = 8192;
 
 /// Settings of a network of representations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -99,11 +103,11 @@ pub struct IrrepsNetwork {
 /// A layer with what is added to it.
 #[derive(Debug)]
 struct Layer {
-    /// Along bonds if there are any, otherwise of near nodes.
+    /// Messages along bonds if there are any, otherwise of near nodes.
     main: IrrepsLayer,
-    /// Of near nodes beside bonds.
+    /// Messages of near nodes beside bonds.
     near: Option<IrrepsLayer>,
-    /// Of angles and dihedrals.
+    /// Messages of angles and dihedrals.
     paths: [Option<PathMessages>; 2],
 }
 
@@ -130,8 +134,7 @@ struct Lines {
 impl Lines {
     /// `vectors`: `[num_lines, 3]`; `features`, `[num_lines, columns]`, are read beside functions of the length.
     fn of(space: &SpaceConfig, pairs: &Pairs, vectors: &Tensor, features: Option<&Tensor>) -> Result<Self, ModelError> {
-        let squares = vectors.f_square()?.f_sum_dim_intlist([1i64].as_slice(), true, Kind::Float)?;
-        let distances = squares.f_sqrt()?;
+        let distances = lengths(vectors)?;
         let radial = match space.basis {
             RadialBasis::Gaussian => basis(space, &distances)?,
             RadialBasis::Bessel => basis(space, &distances)?.f_mul_scalar((2.0 / space.cutoff).sqrt())?,
@@ -204,7 +207,10 @@ impl IrrepsNetwork {
             Some(_) if self.weights[0].is_none() => None,
             _ => Some(Lines::of(space, pairs, vectors, None)?),
         };
-        let paths = bonds.as_ref().and_then(|(bonds, _)| bonds.paths.as_ref());
+        let paths = match bonds.as_ref().and_then(|(bonds, _)| bonds.paths.as_ref()) {
+            Some([angles, dihedrals]) => Some([angles.pieces(MOST_PATHS)?, dihedrals.pieces(MOST_PATHS)?]),
+            None => None,
+        };
         let of_bonds =
             bonds.as_ref().map(|(bonds, features)| Lines::of(space, &bonds.pairs, &bonds.vectors, features.as_ref()));
         let of_bonds = of_bonds.transpose()?;
@@ -216,7 +222,7 @@ impl IrrepsNetwork {
                 let added = layer.forward(&rows, &near.features(), (mode, !space.forces))?;
                 next = next.f_add(&added.f_mul(&of_mode(weight, mode))?)?;
             }
-            if let Some(paths) = paths {
+            if let Some(paths) = &paths {
                 next = self.with_paths(next, &rows, (layer, paths), (mode, !space.forces))?;
             }
             rows = next;
@@ -229,7 +235,7 @@ impl IrrepsNetwork {
         &self,
         rows: Tensor,
         before: &Tensor,
-        (layer, paths): (&Layer, &[BondPaths; 2]),
+        (layer, paths): (&Layer, &[Vec<BondPaths>; 2]),
         (mode, once): (Mode, bool),
     ) -> Result<Tensor, ModelError> {
         let (first, scalars) = self.irreps.invariant_columns();

@@ -38,6 +38,11 @@ pub struct SpaceConfig {
 }
 
 impl SpaceConfig {
+    /// True if near nodes send messages; with bonds alone they do not.
+    pub fn reads_pairs(&self) -> bool {
+        self.irreps.as_ref().and_then(|irreps| irreps.bonds.as_ref()).is_none_or(|bonds| bonds.near_nodes)
+    }
+
     pub(crate) fn check(&self) -> Result<(), ModelError> {
         let refuse = |field, found: String, expected| Err(ModelError::Architecture { field, found, expected });
         if !(self.cutoff.is_finite() && self.cutoff > 0.0) {

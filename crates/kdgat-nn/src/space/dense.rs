@@ -36,6 +36,16 @@ impl Dense {
         Ok(Self { kernel, weight, bias: Some(scope.parameter("bias", &[output], Init::Constant(0.0))?) })
     }
 
+    /// Creates three layers with biases for a network with activations between them, whose columns are `widths`, and PyTorch's initial weights.
+    /// They are numbered as in a `Sequential` with the activations.
+    pub fn chain(mut scope: Scope, widths: [i64; 4], kernel: Backend) -> Result<[Self; 3], ModelError> {
+        let [input, first, second, output] = widths;
+        let mut layer = |index: i64, input: i64, output: i64| {
+            Self::with_init(scope.sub(index), [input, output], Init::Linear { fan_in: input }, kernel)
+        };
+        Ok([layer(0, input, first)?, layer(2, first, second)?, layer(4, second, output)?])
+    }
+
     /// Creates a layer without a bias.
     pub fn without_bias(mut scope: Scope, [input, output]: [i64; 2], kernel: Backend) -> Result<Self, ModelError> {
         Ok(Self { kernel, weight: scope.parameter("weight", &[output, input], Init::Glorot)?, bias: None })

@@ -9,7 +9,7 @@ use super::config::SpaceConfig;
 use super::dense::{Dense, activated, of_mode};
 use super::messages::pulled;
 use super::painn::{Features, PaiNN};
-use super::pairs::{Pairs, vectors};
+use super::pairs::{Pairs, lengths, vectors};
 use super::schnet::SchNet;
 use crate::attention::Backend;
 use crate::fused::smooth_activation::Smooth;
@@ -180,8 +180,6 @@ impl SpaceNetwork {
         pairs: &Pairs,
         mode: Mode,
     ) -> Result<Rows, ModelError> {
-        let squares = vectors.f_square()?.f_sum_dim_intlist([1i64].as_slice(), true, Kind::Float)?;
-        let distances = squares.f_sqrt()?;
         let (padding_index, scale_by_frequency, sparse) = (-1, false, false);
         let table = of_mode(&self.embedding, mode);
         let x = Tensor::f_embedding(&table, &space.kinds, padding_index, scale_by_frequency, sparse)?;
@@ -191,10 +189,11 @@ impl SpaceNetwork {
         };
         let Features { scalars, vectors } = match &self.representation {
             Representation::SchNet(network) => {
-                let scalars = network.forward(&self.space, (x, &distances), pairs, mode)?;
+                let scalars = network.forward(&self.space, (x, &lengths(vectors)?), pairs, mode)?;
                 Features { scalars, vectors: None }
             }
             Representation::PaiNN(network) => {
+                let distances = lengths(vectors)?;
                 let directions = vectors.f_div(&distances)?;
                 network.forward(&self.space, (x, &distances, &directions), pairs, mode)?
             }

@@ -121,6 +121,14 @@ pub fn pointers(ascending: &Tensor, num_nodes: i64) -> Result<Tensor, TchError> 
     numbers.f_searchsorted(ascending, as_i32, right, "left", None::<&Tensor>)
 }
 
+/// Lengths of vectors, `[rows, 3]` → `[rows, 1]`.
+///
+/// # Errors
+/// Those of libtorch.
+pub fn lengths(vectors: &Tensor) -> Result<Tensor, TchError> {
+    vectors.f_square()?.f_sum_dim_intlist([1i64].as_slice(), true, Kind::Float)?.f_sqrt()
+}
+
 /// Vectors of the lines, from the targets to the sources of their first pairs, of nodes at these positions: `[num_lines, 3]`.
 ///
 /// # Errors
