@@ -230,8 +230,8 @@ impl TestSet for TestGraphs<'_> {
             && let Some(taught) = self.taught_embedding(model, recorded, &split.test, embedding.size()[1])?
         {
             let ranks = retrieval::ranks(&embedding, &taught)?;
-            more = retrieval::metrics(&ranks);
-            more_of_chance = retrieval::chance(ranks.len());
+            more.extend(retrieval::metrics(&ranks));
+            more_of_chance.extend(retrieval::chance(ranks.len()));
         }
         let predicted = Measured::Predicted {
             tested: Tested { outputs, targets, pointers },

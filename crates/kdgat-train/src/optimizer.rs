@@ -1,8 +1,9 @@
 //! Adam (Kingma & Ba 2015) with coupled weight decay, on the flat parameters, and gradient clipping.
 //!
-//! Of several processes, each has the state of its share of many parameters, updates that share, and gets the others from their processes
+//! Each of several processes has the state of its share of many parameters, updates that share, and gets the others from their processes
 //! (stage 1 of ZeRO, Rajbhandari et al. 2020). All have all gradients, so that the norm is the same in each; an element's update depends on
-//! no other element. The parameters are those of an update by one process, bit by bit.
+//! no other element. The parameters are those of an update by one process, bit by bit with the fused pass; torch's operations may round
+//! otherwise where they divide large tensors among threads.
 
 use std::ops::Range;
 
