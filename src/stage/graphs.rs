@@ -25,6 +25,7 @@ use crate::nn::{
     Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, RadialBasis, Scope, SpaceConfig,
     TargetScale, target_scale,
 };
+use crate::train::processes::Processes;
 use crate::train::trainable::Trainable;
 
 /// A network for a dataset of graphs that are no CAN windows.
@@ -128,10 +129,15 @@ impl<'a> Workload<'a> for GraphNetwork<'a> {
         new_student(self.config, self.data.device, (&self.architecture, task), teacher, self.foreign.as_deref())
     }
 
-    fn start_teacher(&self, teacher: TeacherSource, plan: &Epochs) -> Result<TeacherLink, StageError> {
+    fn start_teacher(
+        &self,
+        teacher: TeacherSource,
+        plan: &Epochs,
+        processes: Option<&Arc<Processes>>,
+    ) -> Result<TeacherLink, StageError> {
         match teacher {
             TeacherSource::File(targets) => Ok(TeacherLink::from_file(targets, training::alpha(self.config))),
-            teacher => teacher::start(self.config, teacher.into_network(), &self.data, plan.teacher_use()),
+            teacher => teacher::start(self.config, teacher.into_network(), &self.data, plan.teacher_use(), processes),
         }
     }
 

@@ -33,6 +33,7 @@ use crate::nodes::{
 use crate::random::{self, Purpose};
 use crate::torch::allocator::{self, Buffers, Phase};
 use crate::train::fit::{BatchPlan, FitOptions};
+use crate::train::processes::Processes;
 use crate::train::trainable::Trainable;
 
 /// A classifier of the nodes of one large graph.
@@ -190,9 +191,14 @@ impl<'a> Workload<'a> for NodeClassifier<'a> {
         Ok(new)
     }
 
-    fn start_teacher(&self, teacher: TeacherSource, plan: &NodePlan) -> Result<TeacherLink, StageError> {
+    fn start_teacher(
+        &self,
+        teacher: TeacherSource,
+        plan: &NodePlan,
+        processes: Option<&Arc<Processes>>,
+    ) -> Result<TeacherLink, StageError> {
         let (found, device) = (teacher.into_network(), self.data.device);
-        node_teacher::start_for_nodes(self.config, found, &self.visible, device, plan.teacher_use())
+        node_teacher::start_for_nodes((self.config, device), found, &self.visible, plan.teacher_use(), processes)
     }
 
     fn prepare(

@@ -1,6 +1,7 @@
 //! The teacher of a run: found by the configuration, started on its thread; and the registration of a new teacher after training.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Map;
 use tch::Device;
@@ -25,6 +26,7 @@ use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, DatasetIdentity, ModelDescription, ModelError};
 use crate::shell;
 use crate::train::checkpoint;
+use crate::train::processes::Processes;
 
 /// A teacher that is not started yet.
 #[derive(Debug)]
@@ -334,18 +336,22 @@ impl TeacherUse {
     }
 }
 
-/// Starts the teacher's thread, if there is a teacher.
+/// Starts the teacher's thread, if there is a teacher. `processes` train together, each with this teacher.
 pub fn start(
     config: &Config,
     found: Option<FoundTeacher>,
     data: &Data,
     usage: TeacherUse,
+    processes: Option<&Arc<Processes>>,
 ) -> Result<TeacherLink, StageError> {
     let Some(found) = found else { return Ok(TeacherLink::none()) };
     let has_views = found.asked.hidden_ids != HiddenIds::Seen || config::displacement(config, Stage::Train).is_some();
     let views = if has_views { config.distillation.kd_views as u64 } else { 0 };
     let shape = usage.shape(&data.store, views);
-    let options = teacher_options(config, &found, data.device, &data.dataset, usage.batches_per_epoch);
+    let options = TeacherOptions {
+        processes: processes.cloned(),
+        ..teacher_options(config, &found, data.device, &data.dataset, usage.batches_per_epoch)
+    };
     start_with(config, found, &options, &shape)
 }
 

@@ -71,7 +71,12 @@ pub trait Workload<'a> {
     ///
     /// # Errors
     /// A teacher that does not load, or a cache that cannot be opened.
-    fn start_teacher(&self, teacher: TeacherSource, plan: &Self::Plan) -> Result<TeacherLink, StageError>;
+    fn start_teacher(
+        &self,
+        teacher: TeacherSource,
+        plan: &Self::Plan,
+        processes: Option<&Arc<Processes>>,
+    ) -> Result<TeacherLink, StageError>;
 
     /// Scores the difficulty of the items that a curriculum chooses from.
     ///
@@ -225,7 +230,7 @@ fn train<'a, W: Workload<'a>>(
             "batches cannot be divided among processes: {obstacle}; train in one process"
         )));
     }
-    *student.teacher_mut() = workload.start_teacher(teacher, &plan)?;
+    *student.teacher_mut() = workload.start_teacher(teacher, &plan, run.processes.as_ref())?;
     workload.score(&mut plan, &mut student, parameters.tensors(), &mut run)?;
 
     let mut trainable = Trainable::new(parameters.into_tensors(), device)?;

@@ -237,7 +237,7 @@ fn times_of_a_long_run_are_exact() {
     let model = Perceptron::classifier();
     let (weights, clocked) = (model.weights(3), Clocked::default());
     let now_ms = Arc::clone(&clocked.now_ms);
-    let mut shuttle = Shuttle::new(clocked, model, weights).unwrap();
+    let mut shuttle = Shuttle::new(clocked, model, weights, None).unwrap();
     shuttle.start_clock().unwrap();
     let mut visit = || {
         *now_ms.lock().unwrap() += 18_000.0;

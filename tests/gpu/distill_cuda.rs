@@ -209,7 +209,7 @@ fn visit<A: Accelerator, R: Rules>(
     let _no_grad = tch::no_grad_guard();
     let weights = Perceptron::wide(512, 5).weights(3);
     let device = accelerator.device();
-    let mut shuttle = Shuttle::with_rules(accelerator, model, weights, rules).unwrap();
+    let mut shuttle = Shuttle::with_rules(accelerator, model, weights, (rules, None)).unwrap();
     let bytes = shuttle.bytes() as i64;
     let mut seen = Vec::new();
     let mut ready = Vec::new();

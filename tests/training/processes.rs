@@ -91,6 +91,7 @@ fn several_processes_have_the_losses_of_one() {
     let (one, _) = run(None, "one", &distilled);
     let (two, said) = run(Some("2"), "two", &distilled);
     assert!(said.contains("in 2 processes"), "{said}");
+    assert!(said.contains("the teacher's weights are in host memory once for 2 processes"), "{said}");
     assert_eq!(said.matches("all epochs done").count(), 1, "{said}");
     assert_close(&two, &one);
     let (again, _) = run(Some("2"), "again", &distilled);

@@ -59,6 +59,21 @@ pub fn write_atomically_with(path: &Path, write: impl FnOnce(&mut File) -> io::R
     partial.persist(path)
 }
 
+/// Like [`write_atomically_with`], for contents that `write` puts into a file by its path: one that exists beside `path`, or the device or pipe
+/// itself.
+///
+/// # Errors
+/// Those of [`write_atomically`].
+pub fn write_atomically_to(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    if is_stream(path)? {
+        return write(path);
+    }
+    let path = &behind_links(path);
+    let partial = Partial::beside(path)?;
+    write(partial.path())?;
+    partial.persist(path)
+}
+
 /// True if `path` is a device, a pipe or a socket, which cannot be replaced atomically. False if nothing exists there.
 ///
 /// # Errors

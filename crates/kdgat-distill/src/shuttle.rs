@@ -1,12 +1,13 @@
 //! Moves frozen weights between a block of host memory and the device.
 //!
 //! Host memory has one copy of the weights, layer by layer, each tensor at a multiple of 256 bytes, in a page-locked block if the
-//! device is not the host. A load is one asynchronous copy into one allocation, and tensors are views into it; a release drops that
+//! device is not the host; processes that train together have one on each machine. A load is one asynchronous copy into one allocation, and tensors are views into it; a release drops that
 //! allocation. Nothing is copied back. [`super::order`] orders copies, forwards and the student's work; [`super::visit`] has the
 //! flows.
 
 mod block;
 mod carrier;
+mod host;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,9 +15,10 @@ use std::time::{Duration, Instant};
 use kdgat_graph::Batch;
 use kdgat_torch::allocator::{self, Phase};
 use kdgat_train::memory::{Meter, retry_on_oom};
+use kdgat_train::processes::Processes;
 use kdgat_train::timeline::Span as TimelineSpan;
 
-use super::accelerator::{Accelerator, HostBlock};
+use super::accelerator::Accelerator;
 use super::model::FrozenModel;
 use super::order::{AllRules, Order, Rules, Stream};
 use super::targets::Targets;
@@ -87,14 +89,22 @@ pub struct Shuttle<A: Accelerator, R: Rules = AllRules> {
     /// The file to read the weights from again; `digest` is their expected digest.
     source: Option<PathBuf>,
     digest: String,
+    /// See [`Shuttle::sharing`].
+    sharing: usize,
     /// One moment on the host's clock and on the device's.
     zero: Option<(Instant, A::Event)>,
 }
 
 impl<A: Accelerator> Shuttle<A> {
-    /// Packs `weights` into one block of host memory and drops the tensors that they came in.
-    pub fn new(accelerator: A, model: Box<dyn FrozenModel>, weights: Weights) -> Result<Self, TeacherError> {
-        Self::with_rules(accelerator, model, weights, AllRules)
+    /// Packs `weights` into one block of host memory and drops the tensors that they came in. `processes`, which do the same with equal
+    /// weights, have one block on each machine.
+    pub fn new(
+        accelerator: A,
+        model: Box<dyn FrozenModel>,
+        weights: Weights,
+        processes: Option<&Processes>,
+    ) -> Result<Self, TeacherError> {
+        Self::with_rules(accelerator, model, weights, (AllRules, processes))
     }
 }
 
@@ -104,24 +114,12 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         mut accelerator: A,
         model: Box<dyn FrozenModel>,
         weights: Weights,
-        rules: R,
+        (rules, processes): (R, Option<&Processes>),
     ) -> Result<Self, TeacherError> {
         let _phase = allocator::enter_phase(Phase::Teacher);
         let layers = block::lay_out(model.as_ref(), &weights)?;
         let (source, digest) = (weights.source().map(Path::to_path_buf), weights.digest().to_string());
-        // The block is as large as the tensors: if a file has them, drop them before the block is allocated.
-        let host = match weights.into_file() {
-            Ok(file) => {
-                let meter = Meter::new(accelerator.device());
-                let (host, found) = retry_on_oom(meter, || pack_file(&mut accelerator, &layers, &file))?;
-                if found != digest {
-                    let path = file.path().to_path_buf();
-                    return Err(TeacherError::Changed { path, found, expected: digest });
-                }
-                host
-            }
-            Err(weights) => pack(&mut accelerator, &layers, weights)?,
-        };
+        let (host, sharing) = host::packed(&mut accelerator, &layers, weights, processes)?;
         let carrier = Carrier {
             accelerator,
             model,
@@ -135,7 +133,12 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
             state_growth: 1.0,
             peak_bytes: 0,
         };
-        Ok(Self { carrier, order: Order::new(rules), held: None, source, digest, zero: None })
+        Ok(Self { carrier, order: Order::new(rules), held: None, source, digest, sharing, zero: None })
+    }
+
+    /// Number of processes of this machine that have the weights in host memory in common, this one included.
+    pub fn sharing(&self) -> usize {
+        self.sharing
     }
 
     /// Describes why copies are slower than they could be, for the user; `None` if they are not.
@@ -164,7 +167,7 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         let Carrier { accelerator, layers, .. } = &mut self.carrier;
         let meter = Meter::new(accelerator.device());
         let open = || WeightFile::open(path).map_err(|source| TeacherError::Unreadable { path: path.clone(), source });
-        let (host, found) = match retry_on_oom(meter, || pack_file(accelerator, layers, &open()?)) {
+        let (host, found) = match retry_on_oom(meter, || host::packed_again(accelerator, layers, &open()?)) {
             Err(TeacherError::Unreadable { source, .. }) => {
                 return Err(failed("it cannot be read".to_owned(), Some(Box::new(source))));
             }
@@ -173,7 +176,7 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         if found != self.digest {
             return Err(failed(format!("it holds weights with digest {found}, expected {}", self.digest), None));
         }
-        self.carrier.host = Some(host);
+        (self.carrier.host, self.sharing) = (Some(host), 1);
         Ok(())
     }
 
@@ -333,35 +336,6 @@ impl<A: Accelerator, R: Rules> Drop for Shuttle<A, R> {
             tracing::error!("cannot wait for the last copy of the teacher's weights: {error}");
         }
     }
-}
-
-/// Allocates a block of host memory for all layers.
-fn host_block<A: Accelerator>(accelerator: &mut A, layers: &[block::Layer]) -> Result<HostBlock, TeacherError> {
-    let bytes = layers.last().map_or(0, |layer| layer.offset + layer.bytes);
-    let meter = Meter::new(accelerator.device());
-    retry_on_oom(meter, || Ok::<_, TeacherError>(accelerator.host_block(bytes)?))
-}
-
-/// Packs weights that no file has: tensors and block are in memory together.
-fn pack<A: Accelerator>(
-    accelerator: &mut A,
-    layers: &[block::Layer],
-    weights: Weights,
-) -> Result<HostBlock, TeacherError> {
-    let host = host_block(accelerator, layers)?;
-    block::pack(layers, weights, &host.tensor)?;
-    Ok(host)
-}
-
-/// Packs the weights of a file and returns their digest.
-fn pack_file<A: Accelerator>(
-    accelerator: &mut A,
-    layers: &[block::Layer],
-    file: &WeightFile,
-) -> Result<(HostBlock, String), TeacherError> {
-    let host = host_block(accelerator, layers)?;
-    let digest = block::pack_file(layers, file, &host.tensor)?;
-    Ok((host, digest))
 }
 
 fn finish<A: Accelerator, R: Rules>(

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use tch::{Device, Kind, TchError, Tensor};
 
 use kdgat_base::files::Partial;
+use kdgat_torch::view;
 
 /// A model's weights by name, in host memory, with the digest of their content.
 ///
@@ -46,9 +47,22 @@ impl Weights {
     ///
     /// A checkpoint gives only its model's state dict, without the prefix `model.`. No code in the file is run.
     pub fn read(path: &Path) -> Result<Self, WeightsError> {
+        Self::read_by(path, WeightFile::for_each)
+    }
+
+    /// Reads a weight file like [`Weights::read`], whose tensors are its bytes in the system's cache of files if it is a safetensors file: for
+    /// weights that are packed soon, so that several processes do not each have a copy. Nobody may write to these tensors.
+    pub fn mapped(path: &Path) -> Result<Self, WeightsError> {
+        Self::read_by(path, WeightFile::for_each_mapped)
+    }
+
+    fn read_by(
+        path: &Path,
+        for_each: impl Fn(&WeightFile, &mut TakeTensor<'_>) -> Result<String, WeightsError>,
+    ) -> Result<Self, WeightsError> {
         let file = WeightFile::open(path)?;
         let mut tensors = BTreeMap::new();
-        let digest = file.for_each(&mut |name, tensor| {
+        let digest = for_each(&file, &mut |name, tensor| {
             tensors.insert(name.to_owned(), tensor);
             Ok(())
         })?;
@@ -112,6 +126,9 @@ impl Weights {
     }
 }
 
+/// Takes a tensor of a file, by its name.
+pub(super) type TakeTensor<'a> = dyn FnMut(&str, Tensor) -> Result<(), WeightsError> + 'a;
+
 /// An open weight file.
 #[derive(Debug)]
 pub(super) struct WeightFile {
@@ -132,10 +149,16 @@ impl WeightFile {
 
     /// Passes each tensor to `take`, ascending by name, and returns the digest of all. The file's tensors are never in memory
     /// together, unless `take` holds on to them or they share a storage.
-    pub fn for_each(
-        &self,
-        take: &mut dyn FnMut(&str, Tensor) -> Result<(), WeightsError>,
-    ) -> Result<String, WeightsError> {
+    pub fn for_each(&self, take: &mut TakeTensor<'_>) -> Result<String, WeightsError> {
+        self.each(take, false)
+    }
+
+    /// Like [`WeightFile::for_each`]; tensors of a safetensors file are its bytes in the system's cache of files.
+    fn for_each_mapped(&self, take: &mut TakeTensor<'_>) -> Result<String, WeightsError> {
+        self.each(take, true)
+    }
+
+    fn each(&self, take: &mut TakeTensor<'_>, maps: bool) -> Result<String, WeightsError> {
         let mut digest = Digest::default();
         let mut refused = None;
         let mut each = |name: &str, tensor: Tensor| {
@@ -151,7 +174,7 @@ impl WeightFile {
         let mut file = self.file.try_clone().map_err(|source| self.unreadable(source.into()))?;
         let extension = self.path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
         let read = match extension.as_str() {
-            "safetensors" => safetensors_file::for_each(&mut file, &mut each),
+            "safetensors" => safetensors_file::for_each(&mut file, maps, &mut each),
             "pt" | "pth" | "bin" | "ckpt" => torch_file::for_each(file, &mut each),
             _ => return Err(WeightsError::UnknownFormat { path: self.path.clone() }),
         };
@@ -170,14 +193,6 @@ impl WeightFile {
 /// Bytes of a tensor's elements.
 pub(super) fn tensor_bytes(tensor: &Tensor) -> usize {
     tensor.numel() * tensor.kind().elt_size_in_bytes()
-}
-
-/// The elements of a tensor as bytes, row by row.
-pub(super) fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>, TchError> {
-    let tensor = tensor.f_to_device(Device::Cpu)?.f_contiguous()?;
-    let mut bytes = vec![0; tensor_bytes(&tensor)];
-    tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
-    Ok(bytes)
 }
 
 /// Copies a tensor to host memory unless it is there, contiguous.
@@ -201,7 +216,7 @@ impl Digest {
         for size in tensor.size() {
             self.0.update(&size.to_le_bytes());
         }
-        self.0.update(&bytes_of(tensor)?);
+        self.0.update(&view::raw(tensor)?);
         Ok(())
     }
 

@@ -1,7 +1,9 @@
 //! Named tensors as bytes: digests and safetensors types.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use kdgat_torch::view;
 use safetensors::tensor::{Dtype, TensorView};
 use tch::{Kind, TchError, Tensor};
 
@@ -23,13 +25,9 @@ pub fn digest<'a>(tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> R
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// The elements of a tensor as little-endian bytes, in row-major order.
-pub fn bytes(tensor: &Tensor) -> Result<Vec<u8>, ModelError> {
-    let tensor = tensor.f_detach()?.f_to_device(tch::Device::Cpu)?.f_contiguous()?.f_flatten(0, -1)?;
-    let as_bytes = |width: usize| tensor.numel() * width;
-    let mut out = vec![0u8; as_bytes(tensor.kind().elt_size_in_bytes())];
-    tensor.f_copy_data_u8(&mut out, tensor.numel())?;
-    Ok(out)
+/// The elements of a tensor as little-endian bytes, in row-major order; in place where it is contiguous on the CPU.
+pub fn bytes(tensor: &Tensor) -> Result<Cow<'_, [u8]>, ModelError> {
+    Ok(view::raw(tensor)?)
 }
 
 /// Checks that all floating-point weights are finite.

@@ -231,6 +231,33 @@ pub fn attribute(tensor: &Tensor, phase: Phase) -> Result<bool, TchError> {
     Ok(attributed)
 }
 
+/// Memory outside of this allocator that counts like its own until this is dropped, such as a process's part of memory that several share.
+#[must_use = "the memory counts until this is dropped"]
+#[derive(Debug)]
+pub struct Outside {
+    bytes: usize,
+    phase: Phase,
+}
+
+impl Outside {
+    /// Counts `bytes` under `phase`.
+    ///
+    /// # Errors
+    /// If the limit would be exceeded.
+    pub fn count(bytes: usize, phase: Phase) -> Result<Self, TchError> {
+        // SAFETY: two numbers.
+        unsafe { ffi::check(kdgat_allocator_count_outside(bytes, phase as u8))? };
+        Ok(Self { bytes, phase })
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        // SAFETY: two numbers, those that were counted.
+        unsafe { kdgat_allocator_uncount_outside(self.bytes, self.phase as u8) };
+    }
+}
+
 /// Equal buffers that are allocated once, for the tensors of batches, and reused in turn. They are counted in full from the start, so
 /// that memory does not depend on how many batches wait at a moment.
 #[derive(Debug)]
@@ -343,6 +370,8 @@ unsafe extern "C" {
     fn kdgat_allocator_reset_peak();
     fn kdgat_allocator_set_limits(limit: usize, keep_limit: usize);
     fn kdgat_allocator_release_kept();
+    fn kdgat_allocator_count_outside(bytes: usize, phase: u8) -> *mut c_char;
+    fn kdgat_allocator_uncount_outside(bytes: usize, phase: u8);
     fn kdgat_allocator_inject(countdown: u64, seed: u64, threshold: u64);
     fn kdgat_buffers_new(count: usize, bytes: usize, pool: *mut *mut BufferPool) -> *mut c_char;
     fn kdgat_buffers_enter(pool: *mut BufferPool) -> bool;

@@ -1,5 +1,6 @@
 //! Host tensors as slices.
 
+use std::borrow::Cow;
 use std::ffi::c_void;
 use std::ptr;
 
@@ -52,6 +53,25 @@ pub fn write<'a, T: Storable>(name: &str, tensor: &'a mut Tensor) -> Result<&'a 
     }
     // SAFETY: see `read`; the tensor is borrowed exclusively.
     Ok(unsafe { std::slice::from_raw_parts_mut(pointer, length) })
+}
+
+/// The elements of a tensor of any type as bytes, row by row: in place if it is contiguous on the CPU, otherwise a copy.
+///
+/// The caller ensures what [`read`] asks for.
+pub fn raw(tensor: &Tensor) -> Result<Cow<'_, [u8]>, TchError> {
+    let bytes = |tensor: &Tensor| tensor.numel() * tensor.kind().elt_size_in_bytes();
+    if tensor.defined() && !tensor.is_sparse() && tensor.device() == Device::Cpu && tensor.is_contiguous() {
+        let start = tensor.data_ptr().cast::<u8>();
+        return Ok(match bytes(tensor) {
+            0 => Cow::Borrowed(&[]),
+            // SAFETY: contiguous memory of these bytes, alive while the tensor is borrowed.
+            length => Cow::Borrowed(unsafe { std::slice::from_raw_parts(start, length) }),
+        });
+    }
+    let tensor = tensor.f_detach()?.f_to_device(Device::Cpu)?.f_contiguous()?;
+    let mut copy = vec![0; bytes(&tensor)];
+    tensor.f_copy_data_u8(&mut copy, tensor.numel())?;
+    Ok(Cow::Owned(copy))
 }
 
 /// Reinterprets bytes as f32 values. `None` if they are misaligned or end within a value.

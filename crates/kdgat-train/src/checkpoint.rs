@@ -6,11 +6,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kdgat_base::files;
 use kdgat_nn::ModelError;
 use kdgat_nn::weights::{self, StateDict};
-use safetensors::tensor::TensorView;
+use kdgat_torch::mapped;
+use safetensors::SafeTensorError;
+use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
@@ -121,8 +124,21 @@ pub fn write<T: Serialize>(path: &Path, tensors: &StateDict, content: &T) -> Res
         views.push((name.as_str(), view));
     }
     let metadata = HashMap::from([(METADATA_KEY.to_owned(), text)]);
-    let file = safetensors::serialize(views, Some(metadata)).map_err(|error| unfit(error.to_string()))?;
-    Ok(files::write_atomically(path, &file).map_err(files::failed("write the checkpoint", path))?)
+    // Tensor by tensor: the file is as large as the model and its optimiser's state.
+    let mut unfit_reason = None;
+    let written = files::write_atomically_to(path, |place| {
+        safetensors::serialize_to_file(views, Some(metadata), place).map_err(|error| match error {
+            SafeTensorError::IoError(error) => error,
+            other => {
+                unfit_reason = Some(other.to_string());
+                std::io::Error::other("the content does not fit the format")
+            }
+        })
+    });
+    match unfit_reason {
+        Some(reason) => Err(unfit(reason)),
+        None => Ok(written.map_err(files::failed("write the checkpoint", path))?),
+    }
 }
 
 /// Reads a file written by [`write`].
@@ -130,12 +146,59 @@ pub fn write<T: Serialize>(path: &Path, tensors: &StateDict, content: &T) -> Res
 /// # Errors
 /// If the file is missing, of another kind or version, or damaged; each error says what to do.
 pub fn read<T: Content>(path: &Path) -> Result<(StateDict, T), CheckpointError> {
-    let damaged = |reason: String| CheckpointError::Damaged { path: path.to_owned(), reason, kind: T::KIND };
-    let foreign = |reason| CheckpointError::Foreign { path: path.to_owned(), reason, wanted: T::KIND };
     let file = std::fs::read(path).map_err(files::failed("read the checkpoint", path))?;
+    parse(path, &file, weights::from_view)
+}
+
+/// Reads a file like [`read`]; its tensors are the file's bytes in the system's cache of files where they are aligned. Nobody may write to them.
+///
+/// # Errors
+/// Those of [`read`].
+pub fn map<T: Content>(path: &Path) -> Result<(StateDict, T), CheckpointError> {
+    let map = std::fs::File::open(path).and_then(|file| mapped::map(&file));
+    let map = Arc::new(map.map_err(files::failed("read the checkpoint", path))?);
+    parse(path, &map, |view| {
+        let start = view.data().as_ptr() as usize - map.as_ptr() as usize;
+        let shape: Vec<i64> = view.shape().iter().map(|&length| length as i64).collect();
+        let over = match view.dtype() {
+            Dtype::F32 => mapped::tensor_over::<f32>(&map, start..start + view.data().len(), &shape).ok(),
+            _ => None,
+        };
+        over.map_or_else(|| weights::from_view(view), Ok)
+    })
+}
+
+/// The tensors, made by `tensor`, and the content of a file with these bytes.
+fn parse<T: Content>(
+    path: &Path,
+    file: &[u8],
+    tensor: impl Fn(&TensorView<'_>) -> Result<Tensor, ModelError>,
+) -> Result<(StateDict, T), CheckpointError> {
+    let metadata = metadata::<T>(path, file)?;
+    let parsed = safetensors::SafeTensors::deserialize(file).map_err(|error| damaged::<T>(path, error.to_string()))?;
+    let mut tensors = StateDict::new();
+    for (name, view) in parsed.tensors() {
+        tensors.insert(name, tensor(&view)?);
+    }
+    let digest = weights::digest(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)))?;
+    if digest != metadata.digest {
+        let found = format!("its tensors have digest {digest}, expected {}", metadata.digest);
+        return Err(damaged::<T>(path, found));
+    }
+    Ok((tensors, metadata.content))
+}
+
+fn damaged<T: Content>(path: &Path, reason: String) -> CheckpointError {
+    CheckpointError::Damaged { path: path.to_owned(), reason, kind: T::KIND }
+}
+
+/// The metadata of a file with these bytes.
+fn metadata<T: Content>(path: &Path, file: &[u8]) -> Result<Metadata<T>, CheckpointError> {
+    let damaged = |reason: String| damaged::<T>(path, reason);
+    let foreign = |reason| CheckpointError::Foreign { path: path.to_owned(), reason, wanted: T::KIND };
     // A file named *.safetensors counts as damaged; under any other name it never was a safetensors file.
     let is_named_so = path.extension().is_some_and(|extension| extension == "safetensors");
-    let (_, header) = safetensors::SafeTensors::read_metadata(&file).map_err(|error| match is_named_so {
+    let (_, header) = safetensors::SafeTensors::read_metadata(file).map_err(|error| match is_named_so {
         true => damaged(error.to_string()),
         false => foreign("it is not a safetensors file"),
     })?;
@@ -150,18 +213,7 @@ pub fn read<T: Content>(path: &Path) -> Result<(StateDict, T), CheckpointError> 
     if found != T::KIND {
         return Err(CheckpointError::OtherKind { path: path.to_owned(), found, wanted: T::KIND });
     }
-    let metadata: Metadata<T> = serde_json::from_value(json).map_err(|error| damaged(error.to_string()))?;
-
-    let parsed = safetensors::SafeTensors::deserialize(&file).map_err(|error| damaged(error.to_string()))?;
-    let mut tensors = StateDict::new();
-    for (name, view) in parsed.tensors() {
-        tensors.insert(name, weights::from_view(&view)?);
-    }
-    let digest = weights::digest(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)))?;
-    if digest != metadata.digest {
-        return Err(damaged(format!("its tensors have digest {digest}, expected {}", metadata.digest)));
-    }
-    Ok((tensors, metadata.content))
+    serde_json::from_value(json).map_err(|error| damaged(error.to_string()))
 }
 
 /// True if the header says that [`write`] wrote the file. Reads only the header.

@@ -29,7 +29,7 @@ impl Accelerator for Cpu {
     }
 
     fn host_block(&mut self, bytes: usize) -> Result<HostBlock, AcceleratorError> {
-        Ok(HostBlock { tensor: self.allocate(bytes)?, not_page_locked: None })
+        Ok(HostBlock { tensor: self.allocate(bytes)?, not_page_locked: None, counted: None })
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<Tensor, AcceleratorError> {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use kdgat_torch::device::{self, DeviceError, Event, PinnedBlock, StreamGuard};
+use kdgat_train::processes::CommonBlock;
 use tch::{Device, Kind, Tensor};
 
 use super::{Accelerator, AcceleratorError, HostBlock, MemoryState};
@@ -44,6 +45,17 @@ impl Cuda {
     }
 }
 
+/// The block that `make` makes for the device, or ordinary memory if the driver refuses to lock its pages.
+fn page_locked(
+    device: Device,
+    make: impl Fn(Device) -> Result<PinnedBlock, DeviceError>,
+) -> Result<HostBlock, AcceleratorError> {
+    match make(device) {
+        Err(DeviceError::PinningRefused { reason, .. }) => HostBlock::over(&make(Device::Cpu)?, Some(reason)),
+        block => HostBlock::over(&block?, None),
+    }
+}
+
 impl Accelerator for Cuda {
     type Event = Arc<Event>;
 
@@ -56,11 +68,11 @@ impl Accelerator for Cuda {
     }
 
     fn host_block(&mut self, bytes: usize) -> Result<HostBlock, AcceleratorError> {
-        let (block, not_page_locked) = match PinnedBlock::new(bytes, self.device) {
-            Err(DeviceError::PinningRefused { reason, .. }) => (PinnedBlock::ordinary(bytes)?, Some(reason)),
-            outcome => (outcome?, None),
-        };
-        Ok(HostBlock { tensor: block.tensor(0, &[bytes as i64], Kind::Uint8)?, not_page_locked })
+        page_locked(self.device, |device| PinnedBlock::new(bytes, device))
+    }
+
+    fn common_block(&mut self, block: &CommonBlock, bytes: usize) -> Result<HostBlock, AcceleratorError> {
+        page_locked(self.device, |device| PinnedBlock::shared(&block.file, bytes, device))
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<Tensor, AcceleratorError> {

@@ -3,8 +3,10 @@
 mod cpu;
 mod cuda;
 
-use kdgat_torch::device::{DeviceError, StreamGuard};
-use tch::{Device, TchError, Tensor};
+use kdgat_torch::allocator::Outside;
+use kdgat_torch::device::{DeviceError, PinnedBlock, StreamGuard};
+use kdgat_train::processes::CommonBlock;
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::order::Stream;
 use super::targets::Targets;
@@ -27,6 +29,12 @@ pub trait Accelerator: Send + 'static {
 
     /// Allocates host memory that can be copied to the device asynchronously, or ordinary memory with the reason for the refusal.
     fn host_block(&mut self, bytes: usize) -> Result<HostBlock, AcceleratorError>;
+
+    /// Maps a [block that several processes have in common](kdgat_train::processes::CommonBlock), of `bytes`, like [`Accelerator::host_block`].
+    fn common_block(&mut self, block: &CommonBlock, bytes: usize) -> Result<HostBlock, AcceleratorError> {
+        let memory = PinnedBlock::shared(&block.file, bytes, Device::Cpu)?;
+        HostBlock::over(&memory, None)
+    }
 
     /// Allocates `[bytes]`, u8, from the pool of the student's stream.
     fn allocate(&mut self, bytes: usize) -> Result<Tensor, AcceleratorError>;
@@ -77,6 +85,16 @@ pub struct HostBlock {
     pub tensor: Tensor,
     /// The reason why the memory is not page-locked although the device needs it to be.
     pub not_page_locked: Option<String>,
+    /// The count of this process's part, if several have the memory in common.
+    pub counted: Option<Outside>,
+}
+
+impl HostBlock {
+    /// All bytes of `memory`.
+    fn over(memory: &PinnedBlock, not_page_locked: Option<String>) -> Result<Self, AcceleratorError> {
+        let tensor = memory.tensor(0, &[memory.len() as i64], Kind::Uint8)?;
+        Ok(Self { tensor, not_page_locked, counted: None })
+    }
 }
 
 /// A failure of the device.

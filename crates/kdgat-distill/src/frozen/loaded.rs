@@ -20,7 +20,7 @@ pub struct LoadedModel {
     pub architecture: Architecture,
     /// The CAN IDs that the model knows.
     pub vocabulary: Vocabulary,
-    /// The weights.
+    /// The weights, in the system's cache of files until they are packed.
     pub weights: Weights,
 }
 
@@ -37,7 +37,7 @@ impl LoadedModel {
         if is_teachers_folder || !checkpoint::is_checkpoint(&file) {
             return Self::registered(&Registered::open(&file)?);
         }
-        let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(&file)?;
+        let (tensors, description): (StateDict, ModelDescription) = checkpoint::map(&file)?;
         let weights = Weights::from_tensors(tensors)?.with_source(&file);
         let ModelDescription { architecture, vocabulary, .. } = description;
         super::check_architecture(&architecture, vocabulary.ids().len())
@@ -51,7 +51,7 @@ impl LoadedModel {
             path: teacher.weights_path.clone(),
             architecture: super::registered_architecture(teacher)?,
             vocabulary: Vocabulary::from_ids(teacher.config.vocabulary.iter().copied()),
-            weights: teacher.load()?,
+            weights: teacher.mapped()?,
         })
     }
 }

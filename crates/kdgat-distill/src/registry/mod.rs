@@ -178,7 +178,15 @@ impl Registered {
 
     /// Loads the weights and checks that they match the digest in `config.json`.
     pub fn load(&self) -> Result<Weights, RegistryError> {
-        let weights = Weights::read(&self.weights_path)?;
+        self.checked(Weights::read(&self.weights_path)?)
+    }
+
+    /// Checks the weights like [`Registered::load`] and leaves them in the [system's cache of files](Weights::mapped).
+    pub fn mapped(&self) -> Result<Weights, RegistryError> {
+        self.checked(Weights::mapped(&self.weights_path)?)
+    }
+
+    fn checked(&self, weights: Weights) -> Result<Weights, RegistryError> {
         let expected = &self.config.weights_digest;
         if expected.is_empty() {
             tracing::warn!(

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use kdgat_base::{exit, files};
 use kdgat_train::memory::is_out_of_memory;
 use kdgat_train::objective::ObjectiveError;
+use kdgat_train::processes::ProcessError;
 use tch::TchError;
 
 use crate::accelerator::AcceleratorError;
@@ -131,6 +132,9 @@ pub enum TeacherError {
     /// The weights are needed but were released when the cache was complete.
     #[error("the teacher's weights were released when its cache was complete and have not been read again")]
     Parked,
+    /// Another process of the training has ended.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
     /// The thread was stopped while it worked.
     #[error("the teacher was stopped")]
     Interrupted,
@@ -153,6 +157,7 @@ impl TeacherError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::CacheTooLarge { .. } | Self::Model(ModelError::Memory(_)) => exit::OUT_OF_MEMORY,
+            Self::Process(error) => error.exit_code(),
             error if error.is_input() => exit::INPUT,
             _ => exit::FAILURE,
         }

@@ -118,7 +118,7 @@ impl Teacher {
         resolve_vector_math();
         let (device, digest) = (accelerator.device(), weights.digest().to_string());
         let (cache, cache_lines) = store_targets::open(&options.cache, model.target_layout(), &digest, shape)?;
-        let mut shuttle = Shuttle::new(accelerator, model, weights)?;
+        let mut shuttle = Shuttle::new(accelerator, model, weights, options.processes.as_deref())?;
         let ring = shuttle.ring_slots(options.layer_slots);
         let known = Measured {
             device_is_host: shuttle.accelerator().is_host(),
@@ -133,6 +133,12 @@ impl Teacher {
         let shared = Arc::new(Shared::new(shuttle.bytes() as u64, &digest));
         shared.note_lines(cache_lines);
         shared.note_lines(shuttle.hindrance().into_iter().collect());
+        if shuttle.sharing() > 1 {
+            let bytes = crate::planner::format_bytes(shuttle.bytes() as u64);
+            let line =
+                format!("the teacher's weights are in host memory once for {} processes, {bytes}", shuttle.sharing());
+            shared.note_lines(vec![line]);
+        }
         if let Some(cache) = &cache {
             shared.note_cache(cache.summary());
         }

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
+use kdgat_train::processes::Processes;
 use serde::{Deserialize, Serialize};
 use tch::Device;
 
@@ -116,6 +118,8 @@ pub struct TeacherOptions {
     pub batches_per_epoch: u64,
     /// Number of epochs, for the planner.
     pub epochs: u64,
+    /// The processes that train together, each with this teacher: those of one machine have its weights in host memory once.
+    pub processes: Option<Arc<Processes>>,
 }
 
 impl TeacherOptions {
@@ -129,6 +133,7 @@ impl TeacherOptions {
             burst: 1,
             batches_per_epoch: 0,
             epochs: 1,
+            processes: None,
         }
     }
 }

@@ -2,21 +2,28 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::sync::Arc;
 
+use kdgat_torch::{mapped, view};
+use memmap2::Mmap;
 use safetensors::tensor::{Dtype, Metadata};
-use tch::{Kind, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 /// Bytes of the header's length, with which a file begins.
 const LENGTH_BYTES: u64 = 8;
 /// The format's limit for the header, in bytes.
 const MOST_HEADER_BYTES: u64 = 100_000_000;
 
-/// Passes each tensor of the file to `take`, ascending by name. Only one is in memory at a time.
+/// Passes each tensor of the file to `take`, ascending by name. Only one is in memory at a time; with `maps`, a tensor is the file's bytes if
+/// they are aligned to its elements.
 pub(super) fn for_each(
     file: &mut File,
+    maps: bool,
     take: &mut dyn FnMut(&str, Tensor) -> Result<(), TchError>,
 ) -> Result<(), TchError> {
     let (metadata, start) = header(file)?;
+    let map = if maps { Some(Arc::new(mapped::map(file)?)) } else { None };
     let mut names = metadata.offset_keys();
     names.sort_unstable();
     for name in names {
@@ -33,14 +40,26 @@ pub(super) fn for_each(
                 format!("tensor '{name}' of shape {:?} and type {:?} has {} bytes", info.shape, kind, end - begin);
             return Err(damaged(text));
         };
-        let mut bytes = vec![0; end - begin];
+        let place = start as usize + begin..start as usize + end;
+        if let Some(tensor) = map.as_ref().and_then(|map| over(map, place, &shape, kind)) {
+            take(&name, tensor)?;
+            continue;
+        }
+        let mut bytes = Tensor::f_empty([(end - begin) as i64], (Kind::Uint8, Device::Cpu))?;
         file.seek(SeekFrom::Start(start + begin as u64))?;
-        file.read_exact(&mut bytes)?;
-        let tensor = Tensor::f_from_data_size(&bytes, &shape, kind)?;
-        drop(bytes);
-        take(&name, tensor)?;
+        file.read_exact(view::write("the bytes of a tensor", &mut bytes)?)?;
+        take(&name, bytes.f_view_dtype(kind)?.f_view(shape.as_slice())?)?;
     }
     Ok(())
+}
+
+/// A tensor over bytes of the map; `None` for elements that are not aligned there, or of a type that maps do not have.
+fn over(map: &Arc<Mmap>, place: Range<usize>, shape: &[i64], kind: Kind) -> Option<Tensor> {
+    match kind {
+        Kind::Float => mapped::tensor_over::<f32>(map, place, shape).ok(),
+        Kind::Int64 => mapped::tensor_over::<i64>(map, place, shape).ok(),
+        _ => None,
+    }
 }
 
 /// Reads the header and the offset of the first tensor. Checks that the tensors are contiguous up to the end of the file.

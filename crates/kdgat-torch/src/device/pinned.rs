@@ -1,7 +1,9 @@
 //! Page-locked host memory, from which a GPU copies asynchronously.
 
 use std::ffi::{c_char, c_void};
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -25,16 +27,27 @@ impl PinnedBlock {
     ///
     /// Returns [`DeviceError::PinningRefused`] if the driver refuses; [`PinnedBlock::ordinary`] still works.
     pub fn new(bytes: usize, device: Device) -> Result<Self, DeviceError> {
-        match device {
-            Device::Cpu => Self::ordinary(bytes),
-            Device::Cuda(_) => Ok(Self { mapping: Arc::new(Mapping::new(bytes)?.register(device)?) }),
-            device => Err(DeviceError::Unsupported { what: "PinnedBlock::new", device }),
-        }
+        Self::for_device(Mapping::new(bytes, None)?, device)
+    }
+
+    /// The bytes of a file in memory, like [`PinnedBlock::new`]: what one process writes to it, all that have mapped the file read. The file
+    /// must have that many bytes and keep them.
+    pub fn shared(file: &File, bytes: usize, device: Device) -> Result<Self, DeviceError> {
+        Self::for_device(Mapping::new(bytes, Some(file))?, device)
+    }
+
+    fn for_device(mapping: Mapping, device: Device) -> Result<Self, DeviceError> {
+        let mapping = match device {
+            Device::Cpu => mapping,
+            Device::Cuda(_) => mapping.register(device)?,
+            device => return Err(DeviceError::Unsupported { what: "PinnedBlock::new", device }),
+        };
+        Ok(Self { mapping: Arc::new(mapping) })
     }
 
     /// Allocates a block of zeros in ordinary memory. Copies from it to a GPU block the host.
     pub fn ordinary(bytes: usize) -> Result<Self, DeviceError> {
-        Ok(Self { mapping: Arc::new(Mapping::new(bytes)?) })
+        Self::new(bytes, Device::Cpu)
     }
 
     /// Size of the block in bytes.
@@ -118,12 +131,16 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    fn new(length: usize) -> Result<Self, DeviceError> {
+    fn new(length: usize, file: Option<&File>) -> Result<Self, DeviceError> {
         // The system refuses an empty mapping.
         let mapped = length.max(1);
-        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let (flags, file) = match file {
+            Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
+            None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+        };
+        let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at any address.
-        let start = unsafe { libc::mmap(ptr::null_mut(), mapped, access, flags, -1, 0) };
+        let start = unsafe { libc::mmap(ptr::null_mut(), mapped, access, flags, file, 0) };
         match NonNull::new(start.cast::<u8>()) {
             Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { start, length, locked_by: None }),
             _ => Err(DeviceError::Mapping { bytes: length, source: io::Error::last_os_error() }),
@@ -268,14 +285,14 @@ mod tests {
 
     #[test]
     fn a_refused_registration_leaves_no_error_for_the_next_kernel() {
-        let refused = Mapping::new(100).unwrap().register_with(Runtime { register: refuse, ..FAKE }).unwrap_err();
+        let refused = Mapping::new(100, None).unwrap().register_with(Runtime { register: refuse, ..FAKE }).unwrap_err();
         assert!(refused.to_string().contains("CUDA error 2: reported by the fake runtime"), "{refused}");
         assert_eq!(LAST_ERROR.get(), 0);
     }
 
     #[test]
     fn a_failed_unregistration_leaves_no_error_for_the_next_kernel() {
-        let mapping = Mapping::new(100).unwrap().register_with(FAKE).unwrap();
+        let mapping = Mapping::new(100, None).unwrap().register_with(FAKE).unwrap();
         assert!(mapping.locked_by.is_some());
         drop(mapping);
         assert_eq!(LAST_ERROR.get(), 0);

@@ -212,6 +212,27 @@ class HostAllocator final : public c10::Allocator {
     }
   }
 
+  // Counts memory that this allocator did not give like a block of it, within the limit.
+  void count_outside(size_t bytes, uint8_t phase) {
+    std::vector<Block*> released;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (bytes > stats_.limit - std::min<uint64_t>(stats_.limit, stats_.in_use)) {
+        refuse(bytes, "it would be exceeded");
+      }
+      release_oldest(stats_.limit - stats_.in_use - bytes, released);
+      add(bytes, bytes, phase);
+    }
+    for (Block* block : released) {
+      give_back(block);
+    }
+  }
+
+  void uncount_outside(size_t bytes, uint8_t phase) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    subtract(bytes, bytes, phase);
+  }
+
   KdgatHostStats stats() {
     std::lock_guard<std::mutex> lock(mutex_);
     return stats_;
@@ -424,23 +445,31 @@ class HostAllocator final : public c10::Allocator {
     block->requested = bytes;
     block->phase = current_phase;
     ++stats_.allocations;
-    stats_.in_use += block->footprint();
+    add(block->footprint(), bytes, block->phase);
+  }
+
+  void uncount(Block* block) {
+    subtract(block->footprint(), block->requested, block->phase);
+  }
+
+  // Adds memory that takes `footprint` bytes of the system, of which `bytes` were asked for.
+  void add(size_t footprint, size_t bytes, uint8_t phase) {
+    stats_.in_use += footprint;
     high_water_ = std::max<size_t>(high_water_, stats_.in_use);
     stats_.peak_reserved = std::max(stats_.peak_reserved, stats_.in_use + stats_.kept);
     stats_.current += bytes;
-    uint64_t& phase = stats_.phases[block->phase];
-    phase += bytes;
-    stats_.phase_peaks[block->phase] = std::max(stats_.phase_peaks[block->phase], phase);
+    stats_.phases[phase] += bytes;
+    stats_.phase_peaks[phase] = std::max(stats_.phase_peaks[phase], stats_.phases[phase]);
     if (stats_.current > stats_.peak) {
       stats_.peak = stats_.current;
       std::copy(std::begin(stats_.phases), std::end(stats_.phases), stats_.phases_at_peak);
     }
   }
 
-  void uncount(Block* block) {
-    stats_.in_use -= block->footprint();
-    stats_.current -= block->requested;
-    stats_.phases[block->phase] -= block->requested;
+  void subtract(size_t footprint, size_t bytes, uint8_t phase) {
+    stats_.in_use -= footprint;
+    stats_.current -= bytes;
+    stats_.phases[phase] -= bytes;
   }
 
   bool injected() {
@@ -523,6 +552,14 @@ void kdgat_allocator_set_limits(size_t limit, size_t keep_limit) {
 
 void kdgat_allocator_release_kept() {
   allocator().release_kept();
+}
+
+char* kdgat_allocator_count_outside(size_t bytes, uint8_t phase) {
+  return kdgat::guarded([&] { allocator().count_outside(bytes, std::min<uint8_t>(phase, kPhases - 1)); });
+}
+
+void kdgat_allocator_uncount_outside(size_t bytes, uint8_t phase) {
+  allocator().uncount_outside(bytes, std::min<uint8_t>(phase, kPhases - 1));
 }
 
 void kdgat_allocator_inject(uint64_t countdown, uint64_t seed, uint64_t threshold) {

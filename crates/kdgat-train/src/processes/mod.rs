@@ -5,6 +5,7 @@
 
 mod error;
 mod greeting;
+mod machine;
 pub mod place;
 mod tensors;
 mod watch;
@@ -25,6 +26,7 @@ use tch::{TchError, Tensor};
 pub use error::ProcessError;
 use greeting::greet;
 pub use greeting::random_token;
+pub use machine::CommonBlock;
 use place::Place;
 pub use tensors::Stride;
 use watch::{DONE, LEFT, Loss, Report, Watch, key};

@@ -173,7 +173,7 @@ fn put(share: &mut [f32], offsets: &Range<usize>, packet: &[f32]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::net::TcpListener;
     use std::sync::Arc;
     use std::time::Duration;
@@ -188,7 +188,7 @@ mod tests {
     use crate::trainable::Trainable;
 
     /// Runs `work` as each of `size` processes, on a thread each. Each is on a machine of its own unless they share memory.
-    fn together<T: Send>(size: usize, shares_memory: bool, work: impl Fn(&Processes) -> T + Sync) -> Vec<T> {
+    pub fn together<T: Send>(size: usize, shares_memory: bool, work: impl Fn(&Processes) -> T + Sync) -> Vec<T> {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let join = |rank| {
             let (local_rank, local_size) = if shares_memory { (rank, size) } else { (0, 1) };
