@@ -122,7 +122,14 @@ impl Training {
             Architecture::Nodes(config) => {
                 let model = NodeGnn::new(Scope::root(&mut parameters), config, Backend::Auto)?;
                 let distillation = taught_by.map(|_| LogitLoss::SoftLabels { temperature: TEMPERATURE });
-                Box::new(NodeObjective { model, teacher: link, distillation, consistency: None, labelled_share: 1.0 })
+                Box::new(NodeObjective {
+                    model,
+                    teacher: link,
+                    distillation,
+                    consistency: None,
+                    labelled_share: 1.0,
+                    reads_whole: false,
+                })
             }
             Architecture::Graph(config) => {
                 let model = Gnn::new(Scope::root(&mut parameters), config, Backend::Auto)?;

@@ -22,7 +22,7 @@ use super::workload::{NewStudent, Opened, TeacherSource, Workload};
 use super::{StageError, training};
 use crate::config::{AggregatorChoice, Config, Convolution, ModelKind, NodeValidation, NormChoice, Stage};
 use crate::distill::objective::{Consistency, IGNORED_LABEL, NodeObjective, TeacherLink};
-use crate::graph::{Loader, Shuffle, Vocabulary};
+use crate::graph::{Loader, OwnRows, Shuffle, Vocabulary};
 use crate::memory::limits::host_limit;
 use crate::nn::node_gnn_config::{Aggregator, Norm};
 use crate::nn::{Architecture, FreshParameters, NodeGnn, NodeGnnConfig, NodeGnnKind, Scope};
@@ -188,6 +188,9 @@ impl<'a> Workload<'a> for NodeClassifier<'a> {
     fn new_student(&self, teacher: Option<&Architecture>) -> Result<NewStudent<NodeObjective>, StageError> {
         let mut new = new_student(self.config, self.data.device, &self.architecture, teacher.is_some())?;
         new.student.labelled_share = self.seeds.labelled_share;
+        let nodes = &self.config.nodes;
+        new.student.reads_whole =
+            self.architecture.message_layers() > 0 && nodes.fanouts.is_none() && nodes.clusters.is_none();
         Ok(new)
     }
 
@@ -208,6 +211,10 @@ impl<'a> Workload<'a> for NodeClassifier<'a> {
         trainable: &mut Trainable,
         plan: &mut NodePlan,
     ) -> Result<Prepared, StageError> {
+        if let (Some(processes), Reach::Whole { own, .. }) = (&run.processes, &mut plan.reach) {
+            *own = Some(own_rows(&self.read, processes)?);
+            expect_nodes_for_all(plan, processes)?;
+        }
         let [mut training, mut validation] = self.both_batches(plan)?;
         let options = run.fit_options(student);
         let mut notes = vec![format!("split: {}", self.split.origin)];
@@ -267,8 +274,31 @@ pub(super) fn new_student(
     let model = NodeGnn::new(Scope::root(&mut parameters), architecture, training::attention_kernel(config))?;
     let distillation = has_teacher.then(|| training::logit_loss(config));
     let (teacher, consistency) = (TeacherLink::none(), consistency(config));
-    let student = NodeObjective { model, teacher, distillation, consistency, labelled_share: 1.0 };
+    let (labelled_share, reads_whole) = (1.0, false);
+    let student = NodeObjective { model, teacher, distillation, consistency, labelled_share, reads_whole };
     Ok(NewStudent { parameters, student })
+}
+
+/// The nodes whose rows this process computes in steps over the whole graph.
+fn own_rows(graph: &NodeGraph, processes: &Processes) -> Result<OwnRows, StageError> {
+    OwnRows::of(&graph.row_pointers, (processes.rank(), processes.size())).ok_or_else(|| {
+        let (nodes, size) = (graph.num_nodes(), processes.size());
+        StageError::Input(format!("{size} processes: a graph of {nodes} nodes cannot be divided among them; use fewer"))
+    })
+}
+
+/// Checks that every batch has a seed for each process, as all compute each step.
+fn expect_nodes_for_all(plan: &NodePlan, processes: &Processes) -> Result<(), StageError> {
+    let size = processes.size();
+    let batches = [plan.training(0), plan.validation()].concat();
+    // Without validation nodes, nobody computes their batch.
+    let smallest = batches.iter().map(Vec::len).filter(|&nodes| nodes > 0).min();
+    match smallest.filter(|&nodes| nodes < size) {
+        Some(smallest) => Err(StageError::Input(format!(
+            "{size} processes: a batch of {smallest} training or validation nodes cannot be divided among them; use fewer"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Buffers for the batches of sampled neighbours, each with room for tensors of this many bytes. `None` if there is less memory than when
@@ -516,7 +546,7 @@ fn position_bytes(config: &Config, graph: &NodeGraph) -> f64 {
 fn exact_reach(architecture: &NodeGnnConfig) -> Reach {
     match architecture.message_layers() {
         0 => Reach::None,
-        layers => Reach::Whole { layers: layers as usize },
+        layers => Reach::Whole { layers: layers as usize, own: None },
     }
 }
 

@@ -76,6 +76,7 @@ impl PlannedBatches {
                 false => None,
             },
             layers,
+            own: None,
         })
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::StageError;
-use crate::config::{self, Config, DataKind, ModelKind, Stage};
+use crate::config::{self, Config, DataKind, Stage};
 use crate::files;
 use crate::train::fit::{LAST, METRICS};
 use crate::train::processes::place::{self, Place};
@@ -22,13 +22,9 @@ use crate::train::run_directory::RunDirectory;
 pub fn join(stage: Stage, config: &Config) -> Result<Option<Arc<Processes>>, StageError> {
     let Some(place) = place::from_environment()? else { return Ok(None) };
     let refused = |text: &str| StageError::Input(format!("{} processes: {text}", place.size));
-    let reads_whole = config.data_kind == DataKind::OneGraph
-        && config.model.model != ModelKind::Mlp
-        && config.nodes.fanouts.is_none();
-    if reads_whole {
+    if config.data_kind == DataKind::OneGraph && config.nodes.clusters.is_some() {
         return Err(refused(
-            "each step on one large graph reads it as a whole, or in clusters, and cannot be divided; sample neighbours with --fanouts, train an \
-             mlp, or train in one process",
+            "batches of clusters cannot be divided; leave out --clusters, sample neighbours with --fanouts, or train in one process",
         ));
     }
     if config.training.cuda_graphs == Some(true) {

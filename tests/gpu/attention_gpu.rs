@@ -109,7 +109,7 @@ fn assert_close(what: &str, found: &Named, expected: &Named, tolerance: f64) {
 #[test]
 fn fused_on_a_gpu_equals_composed_there_and_fused_on_the_cpu() {
     let Some(_gpu) = gpu() else { return };
-    let dropout = Some(AttentionDropout { probability: 0.3, seed: 5 });
+    let dropout = Some(AttentionDropout { probability: 0.3, seed: 5, first: 0 });
     let dropping = AttentionOptions { dropout, return_weights: true, ..Default::default() };
     let hub = (0..10_000).flat_map(|node| [(node, 3), (9_999, node)]);
     let graphs = [

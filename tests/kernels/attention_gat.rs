@@ -117,7 +117,7 @@ proptest! {
 #[test]
 fn dropout_and_returned_weights_agree() {
     let graph = batch(10, 26, 60, 11);
-    let dropout = Some(AttentionDropout { probability: 0.3, seed: 5 });
+    let dropout = Some(AttentionDropout { probability: 0.3, seed: 5, first: 0 });
     let options = AttentionOptions { dropout, return_weights: true, ..Default::default() };
     assert_fused_is_composed(&graph, 4, 24, &options);
     let weights = run_conv(Backend::Fused, &graph, 4, 24, Kind::Float, &options).pop().unwrap().1;
@@ -164,7 +164,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
 #[test]
 fn gradients_match_finite_differences() {
     let graph = adjacency(7, [(0, 1), (1, 2), (2, 0), (4, 5), (5, 4), (6, 0), (3, 0)]);
-    let dropout = Some(AttentionDropout { probability: 0.25, seed: 3 });
+    let dropout = Some(AttentionDropout { probability: 0.25, seed: 3, first: 0 });
     for options in [AttentionOptions::default(), AttentionOptions { dropout, ..Default::default() }] {
         let inputs = [[7, 6].as_slice(), &[1, 2, 3], &[1, 2, 3], &[6]]
             .into_iter()
@@ -245,7 +245,7 @@ fn what_does_not_fit_is_refused() {
     assert!(matches!(&error, AttentionError::Shape { found, .. } if found == &[10, 9]), "{error}");
     let error = conv(&normal(&[10, 8], 1, Kind::Half), &AttentionOptions::default());
     assert!(matches!(&error, AttentionError::Unsupported { kind: Kind::Half, .. }), "{error}");
-    let dropout = Some(AttentionDropout { probability: 1.0, seed: 0 });
+    let dropout = Some(AttentionDropout { probability: 1.0, seed: 0, first: 0 });
     let error = conv(&normal(&[10, 8], 1, Kind::Float), &AttentionOptions { dropout, ..Default::default() });
     assert!(matches!(error, AttentionError::Dropout(_)), "{error}");
 }

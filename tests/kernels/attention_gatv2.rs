@@ -49,7 +49,7 @@ fn assert_fused_is_composed(
 
 #[test]
 fn fused_equals_composed() {
-    let dropout = Some(AttentionDropout { probability: 0.3, seed: 5 });
+    let dropout = Some(AttentionDropout { probability: 0.3, seed: 5, first: 0 });
     for options in [AttentionOptions::default(), AttentionOptions { dropout, ..Default::default() }] {
         let graph = batch(20, 26, 60, 7);
         for (heads, channels) in [(1, 80), (4, 24), (8, 64), (3, 13)] {

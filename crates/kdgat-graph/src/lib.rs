@@ -52,7 +52,7 @@ pub use foreign_ids::{ForeignCounts, ForeignIds};
 pub use gaussians::Gaussians;
 pub use graph_stream::GraphStream;
 pub use loader::{BatchMaker, BatchSource, Loader, LoaderOptions, shuffled_batches};
-pub use neighbourhood::{Neighbourhood, NodeFeatures, SparseRows};
+pub use neighbourhood::{Neighbourhood, NodeFeatures, OwnRows, SparseRows};
 pub use node_scaling::NodeScaling;
 pub use profile::{CarProfile, Culprit, ProfileLearner};
 pub use shuffle::Shuffle;

@@ -25,6 +25,54 @@ pub struct Neighbourhood {
     pub source_degrees: Vec<Tensor>,
     /// `[num_seeds]`, i64: row of each seed in the last layer's output. `None`: the seeds are its rows, in order.
     pub seeds: Option<Tensor>,
+    /// Of several processes, the nodes of the whole graph whose rows this one computes; their numbers in the graph are the rows of `seeds`.
+    /// `features` have their rows alone, and each layer computes them from the rows of all nodes, its own first.
+    pub own: Option<OwnRows>,
+}
+
+/// The nodes of one graph whose rows one of several processes computes: as many nodes in a row as other processes have, the last one fewer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnRows {
+    /// The first node.
+    pub first: i64,
+    /// Number of these nodes.
+    pub count: i64,
+    /// Number of nodes of each process but the last.
+    pub stride: i64,
+    /// Number of nodes of the graph.
+    pub nodes: i64,
+    /// Number of edges to the nodes before the first one, a self-loop of each included.
+    pub edges_before: i64,
+}
+
+impl OwnRows {
+    /// The nodes of process `rank` of `size`, of a graph whose edges to node `v` end at `row_pointers[v + 1]`; `None` if a process would have
+    /// no nodes.
+    pub fn of<P: Copy + Into<u64>>(row_pointers: &[P], (rank, size): (usize, usize)) -> Option<Self> {
+        let nodes = row_pointers.len().saturating_sub(1);
+        let stride = nodes.div_ceil(size.max(1));
+        let first = rank * stride;
+        if (size - 1) * stride >= nodes {
+            return None;
+        }
+        Some(Self {
+            first: first as i64,
+            count: stride.min(nodes - first) as i64,
+            stride: stride as i64,
+            nodes: nodes as i64,
+            edges_before: row_pointers[first].into() as i64 + first as i64,
+        })
+    }
+
+    /// The row of a node among those of all, this process's first.
+    pub fn row_of(self, node: i64) -> i64 {
+        let end = self.first + self.count;
+        match node {
+            own if own >= self.first && own < end => own - self.first,
+            before if before < self.first => before + self.count,
+            after => after,
+        }
+    }
 }
 
 /// Features of nodes.
@@ -187,6 +235,7 @@ impl Neighbourhood {
             layers: self.layers.iter().map(|layer| layer.try_map(tensor)).collect::<Result<_, E>>()?,
             source_degrees: self.source_degrees.iter().map(&mut *tensor).collect::<Result<_, E>>()?,
             seeds: self.seeds.as_ref().map(&mut *tensor).transpose()?,
+            own: self.own,
         })
     }
 

@@ -1,7 +1,7 @@
 //! Convolutions of graphs and of nodes, on edges whose targets are the first of its sources: GraphSAGE with the mean and gcn aggregators, GCN,
 //! GAT, GATv2, and a linear map, which sends no messages.
 
-use kdgat_graph::{Adjacency, Neighbourhood};
+use kdgat_graph::{Adjacency, Neighbourhood, OwnRows};
 use tch::Tensor;
 
 use super::attention::{AttentionDropout, Backend};
@@ -10,7 +10,7 @@ use super::fused::sparse_linear::SparseInput;
 use super::layers::{Linear, matmul_transposed};
 use super::node_gnn_config::NodeGnnConfig;
 use super::parameters::{Init, Scope};
-use super::{GatConv, GatV2Conv, ModelError, fused};
+use super::{GatConv, GatV2Conv, ModelError, fused, shared_rows};
 
 /// Edges that a layer reads.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +20,8 @@ pub struct LayerEdges<'a> {
     /// `[num_sources]`, f32: number of edges to each source in the whole graph, plus 1; `None`: counted from the edges. See
     /// [`Neighbourhood::source_degrees`].
     pub source_degrees: Option<&'a Tensor>,
+    /// See [`Neighbourhood::own`].
+    pub own: Option<OwnRows>,
 }
 
 impl<'a> LayerEdges<'a> {
@@ -40,7 +42,16 @@ impl<'a> LayerEdges<'a> {
                 expected: "a batch needs edges for each layer of the model that reads neighbours",
             });
         };
-        Ok(Some(Self { adjacency, source_degrees: neighbourhood.source_degrees.get(position) }))
+        let source_degrees = neighbourhood.source_degrees.get(position);
+        Ok(Some(Self { adjacency, source_degrees, own: neighbourhood.own }))
+    }
+
+    /// The rows of all sources, of which several processes have some each.
+    pub(super) fn of_sources(&self, rows: &Tensor) -> Result<Tensor, ModelError> {
+        match self.own {
+            None => Ok(rows.shallow_clone()),
+            Some(own) => shared_rows::own_first(rows, own),
+        }
     }
 }
 
@@ -116,35 +127,39 @@ impl Convolution {
         let needed = || edges.ok_or_else(no_edges);
         match self {
             Self::Sage { neighbours, own } => {
-                let (adjacency, [weight, bias]) = (needed()?.adjacency, neighbours.parameters());
+                let (edges, [weight, bias]) = (needed()?, neighbours.parameters());
+                let adjacency = edges.adjacency;
                 let own = rows.linear_of_first(adjacency.num_targets(), own, Some(bias), kernel)?;
                 match rows.to_sum_first(weight) {
                     None => {
-                        let values = rows.linear(weight, None, kernel)?;
+                        let values = edges.of_sources(&rows.linear(weight, None, kernel)?)?;
                         weighted_neighbour_sum(&values, adjacency, Weighting::Mean, Start::Rows(&own), kernel)
                     }
                     Some(x) => {
-                        let mean = weighted_neighbour_sum(x, adjacency, Weighting::Mean, Start::Zero, kernel)?;
+                        let x = edges.of_sources(x)?;
+                        let mean = weighted_neighbour_sum(&x, adjacency, Weighting::Mean, Start::Zero, kernel)?;
                         Ok(matmul_transposed(&mean, weight, kernel)?.f_add(&own)?)
                     }
                 }
             }
             Self::SageGcn { weight, bias } => {
-                sum_of_maps(rows, [weight, bias], needed()?.adjacency, Weighting::MeanWithOwn, kernel)
+                sum_of_maps(rows, [weight, bias], needed()?, Weighting::MeanWithOwn, kernel)
             }
             Self::Gcn { weight, bias } => {
-                let LayerEdges { adjacency, source_degrees: degrees } = needed()?;
-                let weighting = Weighting::Symmetric { degrees, factor: 1.0 };
-                sum_of_maps(rows, [weight, bias], adjacency, weighting, kernel)
+                let edges = needed()?;
+                let weighting = Weighting::Symmetric { degrees: edges.source_degrees, factor: 1.0 };
+                sum_of_maps(rows, [weight, bias], edges, weighting, kernel)
             }
             Self::Gat(conv) => {
-                let values = rows.linear(conv.weight(), None, kernel)?;
-                conv.forward_values(&values, needed()?.adjacency, kernel, dropout)
+                let edges = needed()?;
+                let values = edges.of_sources(&rows.linear(conv.weight(), None, kernel)?)?;
+                conv.forward_values(&values, edges.adjacency, kernel, dropout)
             }
             Self::GatV2(conv) => {
-                let adjacency = needed()?.adjacency;
+                let edges = needed()?;
+                let adjacency = edges.adjacency;
                 let [source, target] = conv.linear_maps().map(Linear::parameters);
-                let source = rows.linear(source[0], Some(source[1]), kernel)?;
+                let source = edges.of_sources(&rows.linear(source[0], Some(source[1]), kernel)?)?;
                 let target = rows.linear_of_first(adjacency.num_targets(), target[0], Some(target[1]), kernel)?;
                 conv.forward_values([&source, &target], adjacency, kernel, dropout)
             }
@@ -168,17 +183,19 @@ pub(super) fn no_edges() -> ModelError {
 fn sum_of_maps(
     rows: &Rows,
     [weight, bias]: [&Tensor; 2],
-    adjacency: &Adjacency,
+    edges: LayerEdges,
     weighting: Weighting,
     kernel: Backend,
 ) -> Result<Tensor, ModelError> {
+    let adjacency = edges.adjacency;
     match rows.to_sum_first(weight) {
         None => {
-            let values = rows.linear(weight, None, kernel)?;
+            let values = edges.of_sources(&rows.linear(weight, None, kernel)?)?;
             weighted_neighbour_sum(&values, adjacency, weighting, Start::Row(bias), kernel)
         }
         Some(x) => {
-            let sums = weighted_neighbour_sum(x, adjacency, weighting, Start::Zero, kernel)?;
+            let x = edges.of_sources(x)?;
+            let sums = weighted_neighbour_sum(&x, adjacency, weighting, Start::Zero, kernel)?;
             linear(&sums, weight, Some(bias), kernel)
         }
     }

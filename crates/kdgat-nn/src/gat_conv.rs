@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn dropped_weights_and_threads_are_the_same_everywhere() {
         let graph = first_targets(&graphs()[0], 90);
-        let dropout = Some(AttentionDropout { probability: 0.4, seed: 8 });
+        let dropout = Some(AttentionDropout { probability: 0.4, seed: 8, first: 0 });
         let threads = tch::get_num_threads();
         for layer in [gat, gatv2] {
             let of = |kernel| results(&graph, 90, kernel, |scope| layer(false, dropout, scope));

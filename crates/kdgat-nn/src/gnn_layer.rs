@@ -133,7 +133,7 @@ impl GnnConv {
                 second.forward(&inner_norm.forward(&hidden, real, 0.0, kernel, mode)?, kernel)?
             }
             Self::Other(convolution) => {
-                let edges = LayerEdges { adjacency, source_degrees: None };
+                let edges = LayerEdges { adjacency, source_degrees: None, own: None };
                 convolution.forward(&Rows::Matrix(x.shallow_clone()), Some(edges), None, kernel)?
             }
         })

@@ -39,6 +39,7 @@ pub mod q_network;
 mod recompute;
 mod segments;
 pub mod sgmp;
+pub mod shared_rows;
 pub mod shared_statistics;
 pub mod space;
 pub mod target_scale;

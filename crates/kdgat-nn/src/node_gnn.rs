@@ -10,10 +10,12 @@ use tch::Tensor;
 
 use super::ModelError;
 use super::attention::Backend;
+use super::fused::step_seed;
 use super::layers::Mode;
 use super::node_gnn_config::NodeGnnConfig;
 use super::node_layer::NodeLayer;
 use super::parameters::Scope;
+use super::shared_rows;
 
 /// A network that classifies nodes.
 #[derive(Debug)]
@@ -46,12 +48,23 @@ impl NodeGnn {
     /// A batch without a neighbourhood, or with other features or layers than the model.
     pub fn forward(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
         let neighbourhood = neighbourhood(batch)?;
+        match neighbourhood.own {
+            None => rows_of_seeds(&self.rows(neighbourhood, mode)?, neighbourhood),
+            Some(own) => {
+                let rows = step_seed::with_nodes_before(own.first as u64, || self.rows(neighbourhood, mode))?;
+                rows_of_seeds(&shared_rows::in_order(&rows, own)?, neighbourhood)
+            }
+        }
+    }
+
+    /// The rows of the last layer.
+    fn rows(&self, neighbourhood: &Neighbourhood, mode: Mode) -> Result<Tensor, ModelError> {
         let mut state = Vec::new();
         for (index, layer) in (0..).zip(&self.layers) {
             state = layer.advance(state, index, neighbourhood, &self.config, self.kernel, mode)?;
         }
         // There is at least one layer, whose state begins with its rows.
-        rows_of_seeds(&state.swap_remove(0), neighbourhood)
+        Ok(state.swap_remove(0))
     }
 }
 
@@ -81,14 +94,16 @@ pub fn rows_of_seeds(output: &Tensor, neighbourhood: &Neighbourhood) -> Result<T
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+    use std::ops::Range;
+    use std::sync::Arc;
 
-    use kdgat_graph::{Adjacency, NodeFeatures, SparseRows};
+    use kdgat_graph::{Adjacency, NodeFeatures, OwnRows, SparseRows};
     use tch::{Device, Kind};
 
     use super::super::FreshParameters;
-    use super::super::fused::step_seed;
     use super::super::node_gnn_config::{Activation, Aggregator, NodeGnnKind, Norm};
     use super::super::parameters::NamedTensor;
+    use super::super::shared_statistics::{self, tests::OverThreads};
     use super::*;
     use crate::test_graphs::{adjacency, degrees, edges_into, numbers, random_edges, relative_difference};
 
@@ -141,7 +156,7 @@ mod tests {
         let graph = graph();
         let layers = (0..config.message_layers()).map(|_| graph.shallow_clone()).collect();
         let seeds = Some(Tensor::from_slice(&SEEDS.map(|node| node as i64)));
-        batch(Neighbourhood { features, layers, source_degrees: Vec::new(), seeds }, &SEEDS)
+        batch(Neighbourhood { features, layers, source_degrees: Vec::new(), seeds, own: None }, &SEEDS)
     }
 
     /// The seeds with all neighbours that their outputs depend on, and no more.
@@ -156,7 +171,7 @@ mod tests {
         }
         let x = rows_of(&features(), &nodes);
         let features = if is_sparse { NodeFeatures::Sparse(sparse(&x)) } else { NodeFeatures::Dense(x) };
-        batch(Neighbourhood { features, layers, source_degrees, seeds: None }, &SEEDS)
+        batch(Neighbourhood { features, layers, source_degrees, seeds: None, own: None }, &SEEDS)
     }
 
     /// All kinds, with norms, residuals and activations, and widths on both sides of the features'.
@@ -192,6 +207,88 @@ mod tests {
         let trained = tensors.into_iter().filter(|named| named.tensor.requires_grad());
         let gradients = trained.map(|named| (named.name, named.tensor.grad()));
         [("outputs".to_owned(), outputs.detach())].into_iter().chain(gradients).collect()
+    }
+
+    /// The seeds at `positions` for a process with these nodes of the whole graph.
+    fn own_part(config: &NodeGnnConfig, is_sparse: bool, own: OwnRows, positions: Range<usize>) -> Batch {
+        let graph = graph();
+        let [pointers, sources] = [&graph.row_pointers, &graph.sources].map(|tensor| integers(tensor));
+        let nodes: Vec<usize> = (own.first as usize..(own.first + own.count) as usize).collect();
+        // In the order of the whole graph, which positions of attention's masks have.
+        let edges = pointers[nodes[0]]..pointers[nodes[0] + nodes.len()];
+        let rows: Vec<usize> = sources[edges.clone()].iter().map(|&node| own.row_of(node as i64) as usize).collect();
+        let targets = nodes.iter().flat_map(|&node| vec![node - nodes[0]; pointers[node + 1] - pointers[node]]);
+        let targets: Vec<usize> = targets.collect();
+        let mut transposed: Vec<usize> = (0..rows.len()).collect();
+        transposed.sort_by_key(|&edge| (rows[edge], targets[edge]));
+        let ends = (0..=NODES).map(|row| rows.iter().filter(|&&other| other < row).count()).collect();
+        let index =
+            |values: Vec<usize>| Tensor::from_slice(&values.into_iter().map(|value| value as i32).collect::<Vec<_>>());
+        let part = Adjacency {
+            row_pointers: index(
+                pointers[nodes[0]..=nodes[0] + nodes.len()].iter().map(|end| end - edges.start).collect(),
+            ),
+            sources: index(rows),
+            targets: index(targets),
+            column_pointers: index(ends),
+            transposed: index(transposed),
+            components: Default::default(),
+        };
+        let layers: Vec<_> = (0..config.message_layers()).map(|_| part.shallow_clone()).collect();
+        let mut order: Vec<usize> = (0..NODES).collect();
+        order.sort_by_key(|&node| own.row_of(node as i64));
+        let source_degrees = layers.iter().map(|_| rows_of(&degrees(&graph), &order)).collect();
+        let x = rows_of(&features(), &nodes);
+        let features = if is_sparse { NodeFeatures::Sparse(sparse(&x)) } else { NodeFeatures::Dense(x) };
+        let seeds = &SEEDS[positions];
+        let rows = Some(Tensor::from_slice(&seeds.iter().map(|&node| node as i64).collect::<Vec<_>>()));
+        batch(Neighbourhood { features, layers, source_degrees, seeds: rows, own: Some(own) }, seeds)
+    }
+
+    /// With batch norm, all kinds of dropout, and fewer seeds in the last process.
+    #[test]
+    fn processes_with_parts_of_the_graph_have_the_outputs_and_gradients_of_the_whole() {
+        let ends = graph().row_pointers.iter::<i64>().unwrap().collect::<Vec<_>>();
+        // Edges without self-loops, as a store has them.
+        let pointers: Vec<u64> = ends.iter().enumerate().map(|(node, &end)| end as u64 - node as u64).collect();
+        let shares = [0..3, 3..5, 5..6];
+        let weights = numbers(&[SEEDS.len() as i64, 4], 8);
+        let step = |config: &NodeGnnConfig, batch: &Batch, weights: &Tensor| {
+            step_seed::set(11);
+            let (model, tensors) = network(config, Backend::Fused);
+            let outputs = model.forward(batch, Mode::Training).unwrap();
+            (&outputs * weights).sum(Kind::Float).backward();
+            let trained = tensors.into_iter().filter(|named| named.tensor.requires_grad());
+            let gradients = trained.map(|named| (named.name, named.tensor.grad())).collect::<Vec<_>>();
+            (outputs.detach(), gradients)
+        };
+        for config in configs().into_iter().filter(|config| config.message_layers() > 0) {
+            let attention_dropout = if config.kind.has_attention() { 0.3 } else { 0.0 };
+            let config = NodeGnnConfig { dropout: 0.4, input_dropout: 0.2, attention_dropout, ..config };
+            for is_sparse in [false, true] {
+                let (outputs, gradients) = step(&config, &whole(&config, is_sparse), &weights);
+                let sums = OverThreads::sums_of(shares.len());
+                let parts: Vec<_> = std::thread::scope(|scope| {
+                    let of = |(rank, share): (usize, &Range<usize>)| {
+                        let (config, step, sums, share) = (&config, &step, &sums, share.clone());
+                        let own = OwnRows::of(&pointers, (rank, shares.len())).unwrap();
+                        let weights = weights.narrow(0, share.start as i64, share.len() as i64).copy();
+                        scope.spawn(move || {
+                            let batch = own_part(config, is_sparse, own, share);
+                            shared_statistics::with(Some(Arc::clone(sums)), || step(config, &batch, &weights))
+                        })
+                    };
+                    let threads: Vec<_> = shares.iter().enumerate().map(of).collect();
+                    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+                });
+                let found = Tensor::cat(&parts.iter().map(|(outputs, _)| outputs).collect::<Vec<_>>(), 0);
+                let sum = |index: usize| parts.iter().map(|(_, gradients)| &gradients[index].1).sum::<Tensor>();
+                let summed = gradients.iter().enumerate().map(|(index, (name, _))| (name.clone(), sum(index)));
+                let what = format!("{config:?}, sparse {is_sparse}");
+                assert_close(&what, &[("outputs".to_owned(), found)], &[("outputs".to_owned(), outputs)]);
+                assert_close(&what, &summed.collect::<Vec<_>>(), &gradients);
+            }
+        }
     }
 
     fn assert_close(what: &str, found: &[(String, Tensor)], expected: &[(String, Tensor)]) {
@@ -341,7 +438,8 @@ mod tests {
                         _ => (x.copy(), (0..config.message_layers()).map(|_| graph.shallow_clone()).collect()),
                     };
                     let features = if is_sparse { NodeFeatures::Sparse(sparse(&x)) } else { NodeFeatures::Dense(x) };
-                    let neighbourhood = Neighbourhood { features, layers, source_degrees: Vec::new(), seeds: None };
+                    let neighbourhood =
+                        Neighbourhood { features, layers, source_degrees: Vec::new(), seeds: None, own: None };
                     let seeds: Vec<usize> = (0..expected.size()[0] as usize).collect();
                     let (model, mut tensors) = network(&config, kernel);
                     let prefix = format!("{name}.state.");

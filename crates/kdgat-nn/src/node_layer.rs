@@ -104,7 +104,7 @@ impl NodeLayer {
             (None, _) => return Err(no_initial_rows()),
         };
         let rows = self.rows(input, config, kernel, mode)?;
-        let y = convolution.forward(&rows, edges, self.attention_dropout(config, mode)?, kernel)?;
+        let y = convolution.forward(&rows, edges, self.attention_dropout(config, edges, mode)?, kernel)?;
         let Some(end) = &self.end else { return Ok(y) };
         let y = match config.residual && rows.columns() == y.size()[1] {
             true => y.f_add(&rows.matrix_of_first(y.size()[0], kernel)?)?,
@@ -164,12 +164,19 @@ impl NodeLayer {
         Ok(rows)
     }
 
-    fn attention_dropout(&self, config: &NodeGnnConfig, mode: Mode) -> Result<Option<AttentionDropout>, ModelError> {
+    fn attention_dropout(
+        &self,
+        config: &NodeGnnConfig,
+        edges: Option<LayerEdges>,
+        mode: Mode,
+    ) -> Result<Option<AttentionDropout>, ModelError> {
         if mode == Mode::Evaluation || config.attention_dropout <= 0.0 {
             return Ok(None);
         }
         let (probability, seed) = (config.attention_dropout, step_seed::of_layer(self.attention)?);
-        Ok(Some(AttentionDropout { probability, seed }))
+        let heads = if self.end.is_some() { config.heads } else { config.output_heads };
+        let edges_before = edges.and_then(|edges| edges.own).map_or(0, |own| own.edges_before);
+        Ok(Some(AttentionDropout { probability, seed, first: (edges_before * heads) as usize }))
     }
 }
 
@@ -193,7 +200,8 @@ fn propagate(
     config: &NodeGnnConfig,
     kernel: Backend,
 ) -> Result<Tensor, ModelError> {
-    let LayerEdges { adjacency, source_degrees: degrees } = edges;
+    let LayerEdges { adjacency, source_degrees: degrees, .. } = edges;
+    let rows = &edges.of_sources(rows)?;
     let returned = first_rows(initial, adjacency.num_targets())?.f_mul_scalar(config.teleport)?;
     let weighting = Weighting::Symmetric { degrees, factor: 1.0 - config.teleport };
     weighted_neighbour_sum(rows, adjacency, weighting, Start::Rows(&returned), kernel)

@@ -21,6 +21,18 @@ pub trait Sums: Debug + Send + Sync {
     /// # Errors
     /// A process that ended, or whose part of the batch failed.
     fn add_up(&self, numbers: &mut [f64]) -> Result<(), TchError>;
+
+    /// Fills a contiguous tensor of f32, of whose elements each process has `stride` in a row, the last one fewer, with the elements of all.
+    ///
+    /// # Errors
+    /// Those of [`Sums::add_up`].
+    fn gather(&self, values: &mut Tensor, stride: usize) -> Result<(), TchError>;
+
+    /// Replaces a contiguous tensor of f32 by its sum over all processes.
+    ///
+    /// # Errors
+    /// Those of [`Sums::add_up`].
+    fn sum(&self, values: &mut Tensor) -> Result<(), TchError>;
 }
 
 thread_local! {
@@ -137,6 +149,18 @@ pub(crate) mod tests {
     }
 
     impl Sums for OverThreads {
+        /// Elements that are not a thread's own are 0 before.
+        fn gather(&self, values: &mut Tensor, _: usize) -> Result<(), TchError> {
+            self.sum(values)
+        }
+
+        fn sum(&self, values: &mut Tensor) -> Result<(), TchError> {
+            let mut numbers: Vec<f64> = Vec::try_from(values.f_to_kind(Kind::Double)?.f_flatten(0, -1)?)?;
+            self.add_up(&mut numbers)?;
+            let sums = Tensor::f_from_slice(&numbers)?.f_view(values.size().as_slice())?;
+            tch::no_grad(|| values.f_copy_(&sums))
+        }
+
         fn add_up(&self, numbers: &mut [f64]) -> Result<(), TchError> {
             self.barrier.wait();
             {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kdgat_graph::{Adjacency, Batch, BatchMaker, BatchSource, Neighbourhood, StoreError};
+use kdgat_graph::{Adjacency, Batch, BatchMaker, BatchSource, Neighbourhood, OwnRows, StoreError};
 use parking_lot::Mutex;
 use tch::{TchError, Tensor};
 
@@ -24,6 +24,8 @@ pub enum Reach {
     Whole {
         /// Number of layers that send messages.
         layers: usize,
+        /// The nodes whose rows this process computes; `None` for all.
+        own: Option<OwnRows>,
     },
     /// Sampled neighbours, with one fan-out for each layer, from the seeds outwards: the first one is that of the last layer.
     Sampled(Vec<Fanout>),
@@ -91,7 +93,10 @@ impl NodeBatches {
         let BatchOptions { reach, seed, degrees } = options;
         let prepared = match reach {
             Reach::None => Prepared::Nothing,
-            Reach::Whole { layers } => Prepared::Whole(Mutex::new(whole(&graph, layers)?)),
+            Reach::Whole { layers, own: None } => Prepared::Whole(Mutex::new(whole(&graph, layers)?)),
+            Reach::Whole { layers, own: Some(own) } => {
+                Prepared::Whole(Mutex::new(part_of_whole(&graph, (layers, degrees), own)?))
+            }
             Reach::Sampled(fanouts) => Prepared::Sampled(fanouts),
             Reach::Clusters { clusters, layers } => {
                 expect_all(&graph, "clusters", clusters.num_nodes())?;
@@ -147,6 +152,39 @@ fn whole(graph: &NodeGraph, layers: usize) -> Result<Neighbourhood, NodesError> 
         layers: repeated(block.adjacency()?, layers),
         source_degrees: Vec::new(),
         seeds: None,
+        own: None,
+    })
+}
+
+/// Features of a process's own nodes, and the edges to them from all nodes.
+fn part_of_whole(
+    graph: &NodeGraph,
+    (layers, with_degrees): (usize, bool),
+    own: OwnRows,
+) -> Result<Neighbourhood, NodesError> {
+    let row_of = |&node: &u32| own.row_of(i64::from(node)) as u32;
+    let nodes: Vec<u32> = (own.first as u32..(own.first + own.count) as u32).collect();
+    let pointers = &graph.row_pointers[own.first as usize..=(own.first + own.count) as usize];
+    // At most as many as nodes.
+    let lengths: Vec<u32> = pointers.windows(2).map(|ends| (ends[1] - ends[0]) as u32).collect();
+    let neighbours = &graph.sources[pointers[0] as usize..pointers[pointers.len() - 1] as usize];
+    let rows: Vec<u32> = neighbours.iter().map(row_of).collect();
+    let mut block = Block::default();
+    block.clear();
+    block.push_rows(&nodes, &lengths, neighbours, &rows)?;
+    block.set_num_sources(graph.num_nodes());
+    let degrees = || {
+        let others = (0..own.first as u32).chain((own.first + own.count) as u32..own.nodes as u32);
+        let order: Vec<u32> = nodes.iter().copied().chain(others).collect();
+        degrees_of(graph, &order)
+    };
+    let degrees = with_degrees.then(degrees).transpose()?;
+    Ok(Neighbourhood {
+        features: features_of(&graph.features, &nodes)?,
+        layers: repeated(block.adjacency()?, layers),
+        source_degrees: degrees.iter().flat_map(|degrees| (0..layers).map(|_| degrees.shallow_clone())).collect(),
+        seeds: None,
+        own: Some(own),
     })
 }
 
@@ -234,6 +272,7 @@ impl NodeMaker<'_> {
                 layers: Vec::new(),
                 source_degrees: Vec::new(),
                 seeds: None,
+                own: None,
             }),
             Around::Whole(whole) => {
                 Ok(Neighbourhood { seeds: Some(rows(seeds.iter().copied())?), ..whole.shallow_clone() })
@@ -249,6 +288,7 @@ impl NodeMaker<'_> {
                     source_degrees: blocks_with_degrees.map(degrees).collect::<Result<_, _>>()?,
                     layers: layers.layers().map(adjacency).collect::<Result<_, _>>()?,
                     seeds: layers.seed_rows().map(|found| rows(found.iter().copied())).transpose()?,
+                    own: None,
                 })
             }
             Around::Clusters { clusters, layers, subgraph, nodes } => {
@@ -260,6 +300,7 @@ impl NodeMaker<'_> {
                     source_degrees: Vec::new(),
                     // Each seed is in its cluster.
                     seeds: Some(rows(seeds.iter().filter_map(|&seed| subgraph.row(seed)))?),
+                    own: None,
                 })
             }
         }
@@ -339,7 +380,9 @@ mod tests {
     #[test]
     fn every_reach_gives_the_seeds_their_rows() {
         let sampled = Reach::Sampled(vec![Fanout::AtMost(5), Fanout::AtMost(3)]);
-        for (reach, layers) in [(Reach::None, 0), (Reach::Whole { layers: 3 }, 3), (sampled, 2), (clusters(), 2)] {
+        for (reach, layers) in
+            [(Reach::None, 0), (Reach::Whole { layers: 3, own: None }, 3), (sampled, 2), (clusters(), 2)]
+        {
             let source = source(reach, false);
             let mut maker = source.maker(1);
             for seeds in [&[5, 8, 199, 0][..], &[7], &[], &[3, 9, 3]] {
@@ -367,7 +410,7 @@ mod tests {
     #[test]
     fn a_loader_makes_the_same_bits_with_any_number_of_threads() {
         let sampled = Reach::Sampled(vec![Fanout::AtMost(5), Fanout::All, Fanout::AtMost(2)]);
-        for reach in [sampled, Reach::Whole { layers: 2 }, clusters(), Reach::None] {
+        for reach in [sampled, Reach::Whole { layers: 2, own: None }, clusters(), Reach::None] {
             let source = source(reach, true);
             let all: Vec<u64> = (0..NODES).collect();
             let batches: Vec<Vec<u64>> = all.chunks(13).map(<[u64]>::to_vec).collect();
@@ -412,7 +455,7 @@ mod tests {
 
     #[test]
     fn batches_of_a_whole_graph_share_its_tensors() {
-        let source = source(Reach::Whole { layers: 2 }, false);
+        let source = source(Reach::Whole { layers: 2, own: None }, false);
         let pointers = |epoch| {
             let around = source.maker(epoch).make(&[epoch]).unwrap().neighbourhood.unwrap();
             match &around.features {

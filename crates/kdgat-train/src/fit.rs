@@ -181,7 +181,10 @@ impl LoopState {
         if resume && fit.run.file(LAST).exists() {
             position = retry_on_oom(meter, || last_state::restore(fit, options, &mut optimizer, &mut sums))?;
         }
-        let together = options.processes.as_ref().map(|processes| Together::new(processes, fit.trainable));
+        let together = options
+            .processes
+            .as_ref()
+            .map(|processes| Together::new(processes, fit.trainable, fit.objective.exchanges_rows()));
         if let Some(together) = &together {
             together.share_tensors(fit.trainable)?;
             if !together.processes().is_first() {

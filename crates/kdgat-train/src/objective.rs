@@ -210,6 +210,11 @@ pub trait Objective {
         None
     }
 
+    /// True if processes that train together exchange rows of a graph while they compute, so that all compute each batch.
+    fn exchanges_rows(&self) -> bool {
+        false
+    }
+
     /// Weight of `batch`, the one received last, in the means over the validation graphs: its number of graphs, unless losses are means over
     /// something else.
     fn weight(&self, batch: &Batch) -> f64 {

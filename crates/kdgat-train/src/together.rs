@@ -19,7 +19,7 @@ use tch::{Kind, TchError, Tensor};
 
 use super::error::FitError;
 use super::objective::{Objective, Part, WholeBatch};
-use super::processes::{ProcessError, Processes};
+use super::processes::{ProcessError, Processes, Stride};
 use super::trainable::Trainable;
 use crate::interrupt;
 
@@ -38,8 +38,10 @@ pub fn share_of(batch: &[u64], rank: usize, size: usize) -> &[u64] {
 #[derive(Debug)]
 pub(super) struct Together {
     processes: Arc<Processes>,
-    /// `None` for a network without batch normalisation.
+    /// `None` for a network that exchanges nothing while it computes: without batch normalisation and rows of a graph.
     packets: Option<Arc<Packets>>,
+    /// True if validations exchange rows, too.
+    validates_together: bool,
     /// True once a process wants to stop.
     pub stops: bool,
 }
@@ -62,17 +64,17 @@ pub(super) struct SharedStep {
 }
 
 impl Together {
-    pub fn new(processes: &Arc<Processes>, trainable: &Trainable) -> Self {
+    pub fn new(processes: &Arc<Processes>, trainable: &Trainable, exchanges_rows: bool) -> Self {
         let buffers = trainable.tensors().iter().filter(|named| named.role == Role::Buffer);
         let widest = buffers.filter(|named| named.tensor.is_floating_point()).map(|named| named.tensor.numel()).max();
-        let packets = widest.map(|columns| {
+        let packets = widest.or(exchanges_rows.then_some(0)).map(|columns| {
             Arc::new(Packets {
                 processes: Arc::clone(processes),
                 length: HEADER + 1 + 2 * columns,
                 state: Mutex::default(),
             })
         });
-        Self { processes: Arc::clone(processes), packets, stops: false }
+        Self { processes: Arc::clone(processes), packets, validates_together: exchanges_rows, stops: false }
     }
 
     pub fn processes(&self) -> &Processes {
@@ -145,6 +147,11 @@ impl Together {
     /// The sums of batch normalisation.
     pub fn sums(&self) -> Option<Arc<dyn Sums>> {
         self.packets.as_ref().map(|packets| Arc::<Packets>::clone(packets) as Arc<dyn Sums>)
+    }
+
+    /// What a validation exchanges: nothing, unless networks exchange rows. Statistics of batch normalisation do not move there.
+    pub fn sums_of_validation(&self) -> Option<Arc<dyn Sums>> {
+        self.sums().filter(|_| self.validates_together)
     }
 
     /// Ends a part of this process: waits until all have ended theirs. Returns the sum of their weights.
@@ -252,24 +259,54 @@ impl Packets {
     }
 }
 
-impl Sums for Packets {
-    fn add_up(&self, numbers: &mut [f64]) -> Result<(), TchError> {
+impl Packets {
+    /// Keeps the error of a process until the attempt has ended.
+    fn kept<T>(&self, result: Result<T, ProcessError>) -> Result<T, TchError> {
+        result.map_err(|error| {
+            let text = error.to_string();
+            self.state.lock().error = Some(error);
+            TchError::Torch(text)
+        })
+    }
+
+    /// The packets of all processes in the middle of a part.
+    fn met(&self, numbers: &[f64]) -> Result<Vec<Vec<f64>>, TchError> {
         let own = [&[0.0, 0.0][..], numbers].concat();
         if own.len() > self.length {
             return Err(TchError::Shape(format!("{} numbers in a packet of {}", own.len(), self.length)));
         }
-        let all = match self.exchange(&own) {
-            Ok(all) => all,
-            Err(error) => {
-                let text = error.to_string();
-                self.state.lock().error = Some(error);
-                return Err(TchError::Torch(text));
-            }
-        };
+        let all = self.kept(self.exchange(&own))?;
         if all.iter().any(|row| row[1] > 0.0) {
             self.state.lock().is_repeated = true;
             return Err(TchError::Torch(REPEATED.to_owned()));
         }
+        Ok(all)
+    }
+
+    /// Meets the other processes before they exchange rows, of which each has some.
+    fn meet_all(&self) -> Result<(), TchError> {
+        match self.met(&[])?.iter().any(|row| row[0] > 0.0) {
+            true => Err(TchError::Torch(
+                "a process has no node in a part of the batch, and its rows are needed: use fewer processes".to_owned(),
+            )),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Sums for Packets {
+    fn gather(&self, values: &mut Tensor, stride: usize) -> Result<(), TchError> {
+        self.meet_all()?;
+        self.kept(self.processes.gather_shares(values, Stride(stride)))
+    }
+
+    fn sum(&self, values: &mut Tensor) -> Result<(), TchError> {
+        self.meet_all()?;
+        self.kept(self.processes.sum(values))
+    }
+
+    fn add_up(&self, numbers: &mut [f64]) -> Result<(), TchError> {
+        let all = self.met(numbers)?;
         numbers.fill(0.0);
         // Packets of processes that have ended their part hold its weight.
         for row in all.iter().filter(|row| row[0] == 0.0) {

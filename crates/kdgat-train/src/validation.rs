@@ -1,5 +1,6 @@
 //! Losses of the validation graphs, in evaluation mode.
 
+use kdgat_nn::shared_statistics;
 use kdgat_torch::device::Uploader;
 use tch::{Kind, Tensor};
 
@@ -71,7 +72,10 @@ fn losses_together(
         fit.objective.source_mut().announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
         fit.objective.receive(&batch).map_err(FitError::Objective)?;
         together.start_validation(fit.objective, Some(&batch))?;
-        let losses: Vec<f64> = Vec::try_from(runner.validation(fit.objective, &batch, fit.console)?)?;
+        let losses = shared_statistics::with(together.sums_of_validation(), || {
+            runner.validation(fit.objective, &batch, fit.console)
+        });
+        let losses: Vec<f64> = Vec::try_from(losses?)?;
         let rows = fit.objective.rows(&Part::whole(&batch));
         let row = &mut table[index * width..(index + 1) * width];
         (row[0], row[1]) = (fit.objective.weight(&batch), rows);

@@ -113,7 +113,7 @@ impl Inference {
             }
             _ => None,
         };
-        let edges = adjacency.map(|adjacency| LayerEdges { adjacency, source_degrees: degrees.as_ref() });
+        let edges = adjacency.map(|adjacency| LayerEdges { adjacency, source_degrees: degrees.as_ref(), own: None });
         let apply = |input| layer.forward(input, edges, &self.config, self.kernel, Mode::Evaluation);
         let Some(rows) = &self.rows else {
             let features = on_device(features_of(&self.graph.features, sources)?, device)?;
@@ -407,7 +407,7 @@ mod tests {
             let model = NodeGnn::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
             let reach = match config.message_layers() {
                 0 => Reach::None,
-                layers => Reach::Whole { layers: layers as usize },
+                layers => Reach::Whole { layers: layers as usize, own: None },
             };
             let options = BatchOptions { reach, seed: 1, degrees: config.needs_source_degrees() };
             let labels = Arc::new(vec![0; NODES as usize]);

@@ -31,6 +31,8 @@ pub struct NodeObjective {
     /// Share of the training seeds that have a label, above 0. The label losses of an epoch's batches, weighted by their seeds, then
     /// add up to the mean over all labelled nodes, however the nodes are divided into batches.
     pub labelled_share: f64,
+    /// True if each step reads the whole graph, of whose nodes each of several processes computes the rows of some.
+    pub reads_whole: bool,
 }
 
 /// The comparison of a network's outputs under different dropout masks, with and without labels.
@@ -153,11 +155,17 @@ impl Objective for NodeObjective {
         part.graphs.len() as f64
     }
 
+    fn exchanges_rows(&self) -> bool {
+        self.reads_whole
+    }
+
     fn division_obstacle(&self) -> Option<&'static str> {
         let config = self.model.config();
         let draws = [config.dropout, config.input_dropout, config.attention_dropout].iter().any(|&share| share > 0.0);
         match config.message_layers() {
             0 => None,
+            // Each node is there once, in one of the processes.
+            _ if self.reads_whole => None,
             _ if draws => Some(
                 "neighbours that several seeds share have one dropout mask in one process (use --dropout 0, --input-dropout 0 and \
                  --attention-dropout 0, or an mlp)",

@@ -12,6 +12,8 @@ pub struct AttentionDropout {
     pub probability: f64,
     /// Seed of the mask: the same seed always drops the same positions, on any number of threads.
     pub seed: u64,
+    /// Position of the first weight: those before it are other processes'.
+    pub first: usize,
 }
 
 impl AttentionDropout {
@@ -32,7 +34,7 @@ impl AttentionDropout {
         let threshold = self.threshold();
         let mut words = [0; 4];
         for (offset, weight) in weights.iter_mut().enumerate() {
-            let position = first + offset;
+            let position = self.first + first + offset;
             if offset == 0 || position.is_multiple_of(4) {
                 words = philox(self.seed, (position / 4) as u64);
             }

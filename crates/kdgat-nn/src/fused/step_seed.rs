@@ -34,6 +34,15 @@ pub fn set_rows_before(rows: RowsBefore) {
     BEFORE.with(|before| before.set(rows));
 }
 
+/// Runs `forward`, whose layers read rows of which `nodes` are before the first.
+pub fn with_nodes_before<T>(nodes: u64, forward: impl FnOnce() -> T) -> T {
+    let before = BEFORE.with(Cell::get);
+    set_rows_before(RowsBefore { nodes, ..before });
+    let result = forward();
+    set_rows_before(before);
+    result
+}
+
 /// Rows of the whole batch before the first one that `layer` reads in the current part.
 pub fn rows_before(layer: LayerId) -> u64 {
     let RowsBefore { nodes, graphs, targets } = BEFORE.with(Cell::get);

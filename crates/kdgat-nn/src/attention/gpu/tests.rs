@@ -176,7 +176,7 @@ fn kernels_are_composed_attention_for_unusual_graphs() {
 fn kernels_are_composed_attention_with_other_slopes_dropout_and_weights() {
     let graph = batch(1, 40, 200, 11);
     for negative_slope in [0.0, 0.2, 0.7] {
-        let dropout = Some(AttentionDropout { probability: 0.3, seed: 0x1234_5678_9abc_def0 });
+        let dropout = Some(AttentionDropout { probability: 0.3, seed: 0x1234_5678_9abc_def0, first: 0 });
         let options = AttentionOptions { negative_slope, dropout, return_weights: true };
         assert_equal(&graph, (4, 24), Kind::Float, &options, 1e-5);
     }
@@ -187,7 +187,7 @@ fn kernels_are_composed_attention_with_other_slopes_dropout_and_weights() {
 #[test]
 fn kernels_are_composed_attention_in_other_types() {
     let graph = batch(1, 40, 150, 13);
-    let dropout = Some(AttentionDropout { probability: 0.2, seed: 3 });
+    let dropout = Some(AttentionDropout { probability: 0.2, seed: 3, first: 0 });
     for dropout in [None, dropout] {
         let options = AttentionOptions { dropout, ..AttentionOptions::default() };
         assert_equal(&graph, (4, 24), Kind::Double, &options, 1e-13);
