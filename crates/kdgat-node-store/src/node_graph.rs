@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytemuck::Pod;
-use kdgat_torch::mapped;
 use memmap2::{Advice, Mmap};
 use serde::{Deserialize, Serialize};
 
@@ -104,7 +103,7 @@ impl<T: Pod> Section<T> {
     /// Any error of the system.
     pub fn release_pages(&self) -> io::Result<()> {
         match &self.source {
-            Source::Mapped(map, _) => mapped::release_pages(map),
+            Source::Mapped(map, _) => kdgat_mapped::release_pages(map),
             Source::Owned(_) => Ok(()),
         }
     }
