@@ -1,8 +1,9 @@
 //! The wheel: `kdgat` in a Python environment with PyTorch.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
+use support::process::is_soak;
 use support::python::python_with;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_kdgat");
@@ -66,6 +67,23 @@ fn run_tests(python: &Path, site: &Path, folder: &Path, tests: &[&str]) -> Strin
     let said = success(command.env("PYTHONPATH", path));
     assert!(said.contains("\nOK") && !said.contains("Ran 0 tests"), "{said}");
     said
+}
+
+/// PyTorch 2.4 is the oldest that the package works with, beside NumPy 1: its module is imported there, stores and samples are tensors, and
+/// teachers teach.
+#[test]
+fn the_package_works_beside_the_oldest_pytorch() {
+    if !is_soak() {
+        println!("skipped: the Python package beside PyTorch 2.4 (scripts/test --soak downloads 2 GB for it)");
+        return;
+    }
+    let python = success(Command::new(root().join("benches/peer/install")).arg("oldest").stderr(Stdio::inherit()));
+    let python = Path::new(python.trim());
+    let version = success(Command::new(python).args(["-c", "import torch; print(torch.__version__)"]));
+    assert!(version.starts_with("2.4."), "{version}");
+    let folder = tempfile::tempdir().unwrap();
+    let modules = ["test_data", "test_store", "test_teacher", "test_behaviour", "test_residency"];
+    run_tests(python, &installed(python, folder.path()), folder.path(), &modules);
 }
 
 /// The program that `pip` puts into place says which PyTorch it needs; the one of another version would crash.
