@@ -102,7 +102,8 @@ fn named_after<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
 /// Crates that the sources of the crate `of` use; `kdgat_config.h` is a file.
 fn crates_named_in(code: &str, of: &str) -> BTreeSet<String> {
     let is_path = |name: &&str| [" as ", "::"].iter().any(|end| code.contains(&format!("kdgat_{name}{end}")));
-    let named = named_after(code, "kdgat_").into_iter().filter(is_path).map(|name| format!("kdgat-{name}"));
+    let named =
+        named_after(code, "kdgat_").into_iter().filter(is_path).map(|name| format!("kdgat-{}", name.replace('_', "-")));
     named.filter(|name| name != of && repository().join("crates").join(name).is_dir()).collect()
 }
 
