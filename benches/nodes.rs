@@ -291,7 +291,7 @@ impl Bench<'_> {
 
     /// Edges per second of sampling alone, on this thread.
     fn rate_of_sampling(&self, case: &Case) -> Result<f64, Error> {
-        let mut sampler = Sampler::new(&self.graph, &self.fanouts(case), SEED);
+        let mut sampler = Sampler::new(&*self.graph, &self.fanouts(case), SEED);
         let mut layers = SampledLayers::default();
         self.repeat(|count| {
             let batches: Vec<Vec<u32>> =

@@ -1,7 +1,8 @@
 """Measure the samples of a store of nodes in Python beside those of DGL and of its GraphBolt on the same graph.
 
-    PYTHONPATH=python OMP_NUM_THREADS=1 $(benches/peer/install nodes) benches/samples.py STORE... [--rounds 7] [--fanouts 15,10 10,10,10]
+    PYTHONPATH=SITE OMP_NUM_THREADS=1 $(benches/peer/install nodes) benches/samples.py STORE... [--rounds 7] [--fanouts 15,10 10,10,10]
 
+SITE is the folder of an installed wheel (`pip install --no-deps --target SITE dist/kdgat-*.whl`); with `python` instead, NumPy samples.
 Neighbourhoods of random seeds, one thread each, without loaders or processes: `kdgat.NodeStore.sample`, DGL's `NeighborSampler.sample_blocks`, and
 GraphBolt's pipe of an item sampler and `sample_neighbor`; alone, and with the features of all sampled nodes, f32, from the store or from a tensor in memory.
 The three alternate, because other programs may use the machine, and a ratio is of times of one round, in seconds of the processor: medians over the rounds,
@@ -97,7 +98,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     versions = f"DGL {dgl.__version__}, PyTorch {torch.__version__}, NumPy {np.__version__}, Python {platform.python_version()}"
-    print(f"{versions}; {arguments.seeds:,} seeds a batch, ms a batch\n")
+    sampler = kdgat.NodeStore(arguments.stores[0]).sampler
+    print(f"{versions}; kdgat's sampler: {sampler}; {arguments.seeds:,} seeds a batch, ms a batch\n")
     names = "graph | nodes | edges | fan-outs | features | sampled edges | kdgat | DGL | GraphBolt | DGL to kdgat | GraphBolt to kdgat"
     print(f"| {names} |\n|---|" + 2 * "--:|" + "---|---|" + 6 * "--:|")
     for path in arguments.stores:

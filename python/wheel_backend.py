@@ -1,12 +1,13 @@
 """Make a wheel of the program, for `pip install` beside PyTorch. `scripts/wheel` and pip (PEP 517, pyproject.toml) call this.
 
-  scripts/wheel                       build the program and write dist/kdgat-VERSION-py3-none-PLATFORM.whl
-  scripts/wheel --program FILE        take a program that is built already
+  scripts/wheel                       build program and module, and write dist/kdgat-VERSION-py3-none-PLATFORM.whl
+  scripts/wheel --program FILE        take a program that is built already; the module is built
   scripts/wheel --output FOLDER       another folder than dist
 
 The wheel holds the program with all its optional parts, shell completions and the teacher of the simulated car, and no libtorch: the
-program loads that of the installed PyTorch, whose minor version must be the one it was built for. The platform in the wheel's name is the
-oldest C library that the program runs with, so build releases on an old system.
+program loads that of the installed PyTorch, whose minor version must be the one it was built for. The module kdgat._native, the sampler of
+one large graph, needs no PyTorch and works with any CPython from 3.9 on (abi3); other Pythons do not see it, and sample with NumPy. The
+platform in the wheel's name is the oldest C library that both run with, so build releases on an old system.
 """
 
 import argparse
@@ -33,12 +34,21 @@ def fail(text):
     raise SystemExit(2)
 
 
+def cargo_build(*arguments):
+    """Builds a package of the workspace. Returns the folder of its results."""
+    subprocess.run(["cargo", "build", "--release", *arguments], cwd=REPOSITORY, check=True)
+    return pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release"
+
+
 def build():
     """Builds the program with all optional parts. Returns its path."""
     subprocess.run([REPOSITORY / "scripts/setup"], check=True)
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-    subprocess.run(["cargo", "build", "--release", "--bin", "kdgat", "--features", "full"], cwd=REPOSITORY, check=True)
-    return target / "release/kdgat"
+    return cargo_build("--bin", "kdgat", "--features", "full") / "kdgat"
+
+
+def build_module():
+    """Builds the compiled module of the package. Returns its path."""
+    return cargo_build("--package", "kdgat-python") / "lib_native.so"
 
 
 def section(program, name):
@@ -71,11 +81,13 @@ def with_run_path(program):
     return bytes(program)
 
 
-def platform_tag(program):
-    """Returns the platform of the oldest C library (PEP 600) that has all symbols of the program."""
-    versions = re.findall(rb"GLIBC_2\.(\d+)", program)
-    if not versions:
-        fail("the program needs no symbol of the C library; is it a Linux program?")
+def platform_tag(*files):
+    """Returns the platform of the oldest C library (PEP 600) that has all symbols of these programs and libraries."""
+    found = [re.findall(rb"GLIBC_2\.(\d+)", path.read_bytes()) for path in files]
+    for path, versions in zip(files, found):
+        if not versions:
+            fail(f"{path} needs no symbol of the C library; is it built for Linux?")
+    versions = sum(found, [])
     return f"manylinux_2_{max(map(int, versions))}_{platform.machine()}"
 
 
@@ -96,12 +108,13 @@ def metadata(version):
     return "\n".join(fields) + "\n\n" + readme
 
 
-def contents(program, version):
+def contents(program, module, version):
     """Returns the files of the wheel by their paths, with their modes."""
     files = {}
     package = REPOSITORY / "python/kdgat"
     for path in [*sorted(package.glob("*.py")), package / "py.typed"]:
         files[f"kdgat/{path.name}"] = (path.read_bytes(), 0o644)
+    files["kdgat/_native.abi3.so"] = (module.read_bytes(), 0o755)
     files["kdgat/bin/kdgat"] = (with_run_path(program.read_bytes()), 0o755)
     for path in sorted((REPOSITORY / "teachers").rglob("*")):
         if path.is_file():
@@ -146,11 +159,12 @@ def write(path, files, version, tag):
 
 
 def make(program, output):
-    """Writes the wheel of a program to a folder. Returns its path."""
+    """Writes the wheel of a program to a folder, with the module, which it builds. Returns its path."""
+    module = build_module()
     version = re.search(r'^version = "([^"]*)"', (REPOSITORY / "Cargo.toml").read_text(), re.M).group(1)
-    tag = platform_tag(program.read_bytes())
+    tag = platform_tag(program, module)
     path = output / f"kdgat-{version}-py3-none-{tag}.whl"
-    write(path, contents(program, version), version, tag)
+    write(path, contents(program, module, version), version, tag)
     return path
 
 

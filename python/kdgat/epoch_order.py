@@ -36,6 +36,12 @@ def mix(values: np.ndarray) -> np.ndarray:
     return finalize(values + GOLDEN)
 
 
+def check_word(name: str, value: int) -> None:
+    """Raises ValueError for a seed or an epoch (``name``) that is no whole number from 0 to 2^64 - 1."""
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"{name}={value}: expected a whole number from 0 to 2^64 - 1")
+
+
 def random_bits(seed: int, purpose: int, epoch: int, index: np.ndarray) -> np.ndarray:
     """The 64 random bits of each decision of a purpose, u64 ``[n]``, for the numbers ``index`` ``[n]``.
 
@@ -43,8 +49,7 @@ def random_bits(seed: int, purpose: int, epoch: int, index: np.ndarray) -> np.nd
     """
     key = np.zeros(1, np.uint64)
     for name, value in (("seed", seed), ("purpose", purpose), ("epoch", epoch)):
-        if not 0 <= value < 1 << 64:
-            raise ValueError(f"{name}={value}: expected a whole number from 0 to 2^64 - 1")
+        check_word(name, value)
         key = mix(key ^ np.uint64(value))
     return mix(key ^ index.astype(np.uint64))
 

@@ -1,17 +1,22 @@
 """Neighbour sampling (GraphSAGE, Hamilton et al. 2017): the samples of the program, bit by bit.
 
-`crates/kdgat-nodes/src/sampler.rs` and `pick.rs` have the same method, and a test the same golden sample: small rows are drawn by Floyd's algorithm (Bentley &
-Floyd 1987), long ones independently, and again if two positions coincide. Here all rows of a layer are drawn at once.
+Wheels have the program's own sampler, compiled (`crates/kdgat-python`). Without it, NumPy draws the same: `crates/kdgat-node-store/src/sampler.rs` and `pick.rs`
+have the same method, and a test the same golden sample. Small rows are drawn by Floyd's algorithm (Bentley & Floyd 1987), long ones independently, and again if
+two positions coincide. Here all rows of a layer are drawn at once.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import importlib.util
+import pathlib
 from typing import List, Optional, Sequence
 
 import numpy as np
 
-from kdgat.epoch_order import GOLDEN, NEIGHBOURS, below, finalize, mix, random_bits
+from kdgat.epoch_order import GOLDEN, NEIGHBOURS, below, check_word, finalize, mix, random_bits
+from kdgat.mapped_file import reopened
 from kdgat.positions import ends_of, spelled_out
 
 #: Longest row that is drawn by Floyd's algorithm, whatever the number of picks; and the largest number of picks of a longer row that is never drawn by it.
@@ -20,6 +25,10 @@ _SHORT_ROW, _FEW = 512, 16
 _DRAWS_AT_ONCE = 1 << 14
 #: Most edges of a layer.
 _MOST_EDGES = (1 << 31) - 1
+#: Largest fan-out of the compiled sampler; no node has more neighbours.
+_MOST_NEIGHBOURS = (1 << 32) - 1
+#: The compiled module, if this package has it: that of a wheel has, a checkout has not.
+_native = importlib.import_module("kdgat._native") if importlib.util.find_spec("kdgat._native") else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +65,37 @@ class Sample:
     seed_rows: np.ndarray
 
 
+def _check_fanouts(fanouts: Sequence[Optional[int]]) -> None:
+    if any(fanout is not None and fanout < 0 for fanout in fanouts):
+        raise ValueError(f"fanouts={list(fanouts)}: expected whole numbers from 0, or None for all neighbours")
+
+
+class ProgramSampler:
+    """The program's own sampler of a store, which gathers rows of features, too. Other threads run meanwhile."""
+
+    #: True if this package has it.
+    is_available = _native is not None
+
+    def __init__(self, path: pathlib.Path, digest: str) -> None:
+        """Maps the store again. Raises StoreError if it is another one by now than that with ``digest``."""
+        self._graph = reopened(_native.Graph, str(path), [], digest)
+
+    def sample(self, seeds: np.ndarray, fanouts: Sequence[Optional[int]], seed: int, epoch: int) -> Sample:
+        """Samples the neighbourhood of ``seeds``, i64; see :meth:`kdgat.NodeStore.sample`."""
+        _check_fanouts(fanouts)
+        check_word("seed", seed)
+        check_word("epoch", epoch)
+        limits = [fanout if fanout is None else min(fanout, _MOST_NEIGHBOURS) for fanout in fanouts]
+        nodes, seed_rows, layers = self._graph.sample(seeds, limits, seed, epoch)
+        return Sample(nodes, [Layer(*layer) for layer in layers], seed_rows)
+
+    def gather(self, nodes: np.ndarray, rows: np.ndarray) -> None:
+        """Writes the features of ``nodes``, i64, to ``rows``, f32 ``[nodes, features]``."""
+        self._graph.gather(nodes, rows)
+
+
 class Sampler:
-    """Samples neighbourhoods in a graph whose edges are given by target."""
+    """Samples neighbourhoods in a graph whose edges are given by target, by NumPy."""
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray) -> None:
         """``indptr``: i64 ``[nodes + 1]``; ``indices``: sources, u32 ``[edges]``, ascending for each target."""
@@ -65,8 +103,7 @@ class Sampler:
 
     def sample(self, seeds: np.ndarray, fanouts: Sequence[Optional[int]], seed: int, epoch: int) -> Sample:
         """Samples the neighbourhood of ``seeds``, i64; see :meth:`kdgat.NodeStore.sample`."""
-        if any(fanout is not None and fanout < 0 for fanout in fanouts):
-            raise ValueError(f"fanouts={list(fanouts)}: expected whole numbers from 0, or None for all neighbours")
+        _check_fanouts(fanouts)
         keys = random_bits(seed, NEIGHBOURS, epoch, np.arange(len(fanouts)))
         rows = _Rows(len(self._indptr) - 1)
         seed_rows = rows.number(seeds)

@@ -1,7 +1,7 @@
 """The store of one large graph, as the program wrote it (`NAME.kdgat-nodes`): mapped, and read in place.
 
 The file begins with a header in JSON, whose checksum covers it, and which lists the arrays with theirs. Each array begins on a page
-(`crates/kdgat-nodes/src/store/header.rs`).
+(`crates/kdgat-node-store/src/store/header.rs`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from kdgat.digests import crc32c
 from kdgat.mapped_file import MappedFile, StoreError, reopened, whole_pages
-from kdgat.neighbour_sampler import Sample, Sampler
+from kdgat.neighbour_sampler import ProgramSampler, Sample, Sampler
 from kdgat.positions import checked_positions, ends_of, spelled_out
 
 #: Magic, version, CRC-32C and bytes of the description.
@@ -81,7 +81,9 @@ class NodeStore:
             self._check_ends("feature_indptr", self._array("feature_indptr").view(np.int64), len(self._array("feature_values")))
         if self._file.size < _CHECKED_BYTES:
             self.verify()
-        self._sampler: Optional[Sampler] = None
+        #: What draws samples and gathers features: ``program``, compiled, which wheels have; or ``numpy``, which does the same more slowly.
+        self.sampler: str = "program" if ProgramSampler.is_available else "numpy"
+        self._sampler: Union[ProgramSampler, Sampler, None] = None
 
     def __len__(self) -> int:
         return self.num_nodes
@@ -110,6 +112,11 @@ class NodeStore:
         """Features of these nodes, by default of all, f32 ``[nodes, features]``: a copy. Raises IndexError for a node that there is not."""
         self._check_size()
         positions = np.arange(self.num_nodes) if nodes is None else checked_positions(nodes, self.num_nodes, "node", self.path)
+        sampler = self._drawn_by()
+        if isinstance(sampler, ProgramSampler):
+            rows = np.empty((len(positions), self.num_features), np.float32)
+            sampler.gather(positions, rows)
+            return rows
         if self.feature_kind != "sparse":
             return self.features.take(positions, 0).astype(np.float32, copy=False)
         ends, columns, values = self.sparse_features
@@ -154,9 +161,12 @@ class NodeStore:
         What a node draws depends on seed, epoch, layer and node alone, not on the other seeds. Raises IndexError for a node that there is not.
         """
         self._check_size()
+        return self._drawn_by().sample(checked_positions(seeds, self.num_nodes, "node", self.path), fanouts, seed, epoch)
+
+    def _drawn_by(self) -> Union[ProgramSampler, Sampler]:
         if self._sampler is None:
-            self._sampler = Sampler(self.indptr, self.indices)
-        return self._sampler.sample(checked_positions(seeds, self.num_nodes, "node", self.path), fanouts, seed, epoch)
+            self._sampler = ProgramSampler(self.path, self.digest) if self.sampler == "program" else Sampler(self.indptr, self.indices)
+        return self._sampler
 
     def verify(self) -> None:
         """Reads all of the file and compares the checksum of each array. Raises StoreError with the first one that differs."""

@@ -136,7 +136,7 @@ def targets_file(path: pathlib.Path, outputs: list, counts, dataset: str, precis
     return rows
 
 
-def node_file(path: pathlib.Path, arrays: dict, features: str, columns: int, classes: int = 4) -> pathlib.Path:
+def node_file(path: pathlib.Path, arrays: dict, features: str, columns: int, classes: int = 4, digest: str = "ab" * 32) -> pathlib.Path:
     """Writes the store of one large graph with these arrays."""
     names = {"<u8": "u64", "<u4": "u32", "<i4": "i32", "<f4": "f32", "<f2": "f16", "|u1": "u8"}
     sections, body = [], b""
@@ -145,7 +145,9 @@ def node_file(path: pathlib.Path, arrays: dict, features: str, columns: int, cla
         sections.append({"name": name, "dtype": names[array.dtype.str], "offset": len(body), "bytes": array.nbytes, "crc32c": crc32c(content)})
         body += content
     nodes, edges = len(arrays["labels"]), len(arrays["indices"])
-    fields = {"name": "small", "digest": "ab" * 32, "provenance": {}, "num_nodes": nodes, "num_edges": edges, "classes": classes}
+    notes = dict.fromkeys(("source_nodes", "listed_edges", "removed_self_loops", "removed_duplicates", "nodes_outside_component", "nodes_without_label"), 0)
+    provenance = {"source_digest": "cd" * 32, "options": {}, "notes": {**notes, "ignored_columns": [], "class_names": None, "remarks": []}}
+    fields = {"name": "small", "digest": digest, "provenance": provenance, "num_nodes": nodes, "num_edges": edges, "classes": classes}
     description = json.dumps({**fields, "features": features, "columns": columns, "sections": sections}).encode()
     start, rest = b"kdgnodes" + struct.pack("<I", 2), _padded(bytes(24) + description)[16:]
     rest = len(description).to_bytes(8, "little") + rest[8:]

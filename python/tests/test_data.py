@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 from unittest import mock
 
@@ -23,7 +24,7 @@ from kdgat import neighbour_sampler, node_store
 from kdgat.batch_budget import packed
 from kdgat.digests import blake3_hex, crc32c
 from kdgat.epoch_order import epoch_order
-from kdgat.neighbour_sampler import Sampler
+from kdgat.neighbour_sampler import ProgramSampler, Sampler
 from stores import SmallGraphs, node_file, targets_file
 
 torch.set_num_threads(1)
@@ -47,8 +48,20 @@ class Files(unittest.TestCase):
             call()
 
 
-class Orders(unittest.TestCase):
-    """The same orders and samples are in tests of crates/kdgat-graph/src/shuffle.rs, batch_budget.rs and crates/kdgat-nodes/src/sampler.rs."""
+class Orders(Files):
+    """The same orders and samples are in tests of crates/kdgat-graph/src/shuffle.rs, batch_budget.rs and crates/kdgat-node-store/src/sampler.rs."""
+
+    def samplers(self, indptr: np.ndarray, indices: np.ndarray) -> list:
+        """NumPy's sampler of these edges, and the program's own, if this package has it."""
+        if not ProgramSampler.is_available:
+            self.assertNotEqual(os.environ.get("KDGAT_SAMPLER"), "program", "the package has no compiled module")
+            return [Sampler(indptr, indices)]
+        nodes = len(indptr) - 1
+        arrays = {"indptr": indptr.astype("<u8"), "indices": indices.astype("<u4"), "features": np.zeros((nodes, 1), "<f4")}
+        arrays.update(labels=np.zeros(nodes, "<i4"), node_hashes=np.zeros(nodes, "<u8"))
+        store = kdgat.NodeStore(node_file(self.folder / "g.kdgat-nodes", arrays, "dense", 1))
+        self.assertEqual(store.sampler, "program")
+        return [Sampler(indptr, indices), ProgramSampler(store.path, store.digest)]
 
     def test_orders_are_those_of_the_program(self):
         graphs = np.arange(20) * 3 + 7
@@ -71,7 +84,12 @@ class Orders(unittest.TestCase):
     def test_samples_are_those_of_the_program(self):
         rows = {0: range(3, 1203), 1: range(6, 206, 2), 2: range(3, 23), 5: range(3)}
         indptr = np.concatenate([[0], np.cumsum([len(rows.get(node, ())) for node in range(1300)])])
-        sampler = Sampler(indptr, np.concatenate([np.array(rows[node], np.uint32) for node in sorted(rows)]))
+        indices = np.concatenate([np.array(rows[node], np.uint32) for node in sorted(rows)])
+        for sampler in self.samplers(indptr, indices):
+            with self.subTest(sampler=sampler):
+                self.expect_golden_samples(sampler)
+
+    def expect_golden_samples(self, sampler) -> None:
         first = sampler.sample(np.array([0, 1, 2, 5]), [4, 2], 3, 2)
         self.assertEqual(
             first.nodes.tolist(), [0, 1, 2, 5, 308, 494, 974, 1032, 6, 88, 94, 100, 3, 11, 13, 22, 39, 695, 182, 204, 8, 18]
@@ -87,11 +105,18 @@ class Orders(unittest.TestCase):
         twice = sampler.sample(np.array([5, 7, 5]), [None, 1], 3, 2)
         self.assertEqual((twice.nodes.tolist(), twice.seed_rows.tolist()), ([5, 7, 0, 1, 2, 39, 184, 9], [0, 1, 0]))
         self.assertEqual(twice.layers[1].edge_index.tolist(), [[2, 3, 4, 0, 1], [0, 0, 0, 0, 1]])
+        empty = sampler.sample(np.zeros(0, np.int64), [3, 2**40], 3, 2)
+        self.assertEqual((len(empty.nodes), len(empty.seed_rows), [layer.indptr.tolist() for layer in empty.layers]), (0, 0, [[0], [0]]))
+        for array in (first.nodes, first.seed_rows, first.layers[0].indptr, first.layers[0].sources):
+            self.assertTrue(array.flags.writeable and array.dtype == np.int64, "tensors share the memory")
+        for seed, epoch in ((-1, 0), (1 << 64, 0), (0, -1), (0, 1 << 64)):
+            self.refuses("expected a whole number from 0 to 2.64 - 1", lambda: sampler.sample(np.array([0]), [1], seed, epoch), ValueError)
 
     def test_samples_are_the_same_however_many_are_drawn_at_once(self):
-        counts = np.arange(400) % 37
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        indices = np.concatenate([np.sort((node * 7 + np.arange(count) * 11) % 400) for node, count in enumerate(counts)]).astype(np.uint32)
+        rows = [np.sort((node * 7 + np.arange(node % 37) * 11) % 400) for node in range(400)]
+        # No edge leads from a node to itself.
+        rows = [row[row != node] for node, row in enumerate(rows)]
+        indptr, indices = np.concatenate([[0], np.cumsum([len(row) for row in rows])]), np.concatenate(rows).astype(np.uint32)
 
         def samples(sampler):
             found = [sampler.sample(np.arange(first, first + 9), [5, None, 3], 1, first) for first in (0, 50, 0)]
@@ -101,18 +126,21 @@ class Orders(unittest.TestCase):
         self.assertEqual(expected[0], expected[2])
         with mock.patch.object(neighbour_sampler, "_DRAWS_AT_ONCE", 7):
             self.assertEqual(samples(Sampler(indptr, indices)), expected)
-        shared = Sampler(indptr, indices)
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            self.assertTrue(all(found == expected for found in pool.map(lambda _: samples(shared), range(40))))
+        for shared in self.samplers(indptr, indices):
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                self.assertTrue(all(found == expected for found in pool.map(lambda _: samples(shared), range(40))), shared)
 
     def test_samples_of_all_row_lengths_are_parts_of_the_graph(self):
         lengths = [0, 1, 5, 63, 64, 65, 511, 512, 513, 1500]
         indptr = np.concatenate([[0], np.cumsum(lengths), np.full(2000 - len(lengths), sum(lengths))])
         random = np.random.default_rng(5)
         indices = np.concatenate([np.sort(random.choice(np.arange(20, 2000), length, replace=False)) for length in lengths]).astype(np.uint32)
+        samplers = self.samplers(indptr, indices)
         for fanout in (0, 1, 8, 9, 16, 17, 40, 2000, None):
-            found = Sampler(indptr, indices).sample(np.arange(len(lengths)), [fanout], 1, 0)
+            found, *others = [sampler.sample(np.arange(len(lengths)), [fanout], 1, 0) for sampler in samplers]
             layer = found.layers[0]
+            for other in others:
+                self.assertTrue(np.array_equal(other.nodes, found.nodes) and np.array_equal(other.layers[0].sources, layer.sources), fanout)
             for target, length in enumerate(lengths):
                 sources = found.nodes[layer.sources[layer.indptr[target] : layer.indptr[target + 1]]]
                 others = sources[sources != target]
@@ -517,6 +545,57 @@ class Nodes(Files):
             self.refuses("fanouts=", lambda: store.sample([1], [-2]), ValueError)
         self.refuses("are sparse: use x", lambda: store.features, ValueError)
 
+    def test_forked_processes_draw_the_same_samples(self):
+        store = kdgat.NodeStore(node_file(self.folder / "g.kdgat-nodes", self.arrays("half"), "half", 6))
+        expected = store.sample(range(50), [4, 2], seed=1).nodes.tolist()
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            self.assertEqual(pool.apply(store.sample, (range(50), [4, 2], 1)).nodes.tolist(), expected)
+
+    @unittest.skipUnless(ProgramSampler.is_available, "the package has no compiled module")
+    def test_the_compiled_sampler_names_damaged_and_exchanged_stores(self):
+        arrays = self.arrays("dense")
+        other = {**arrays, "indices": arrays["indices"] + np.uint32(1 << 20)}
+        damaged = kdgat.NodeStore(node_file(self.folder / "d.kdgat-nodes", other, "dense", 6))
+        self.refuses("d.kdgat-nodes is damaged .*: delete it", lambda: damaged.sample(range(50), [4, 2]))
+        path = node_file(self.folder / "g.kdgat-nodes", arrays, "dense", 6)
+        store, gone = kdgat.NodeStore(path), kdgat.NodeStore(path)
+        content = path.read_bytes()
+        path.unlink()
+        self.refuses("cannot open .*g.kdgat-nodes: No such file", lambda: gone.sample([1], [2]))
+        node_file(path, arrays, "dense", 6, digest="ef" * 32)
+        self.refuses("is another store than before", lambda: store.sample([1], [2]))
+        path.write_bytes(content)
+        self.assertEqual(store.sample([1], [2]).seed_rows.tolist(), [0])
+
+    @unittest.skipUnless(ProgramSampler.is_available, "the package has no compiled module")
+    def test_other_threads_run_while_the_compiled_sampler_draws(self):
+        store = kdgat.NodeStore(node_file(self.folder / "g.kdgat-nodes", self.arrays("dense"), "dense", 6))
+        inside = seen = False
+
+        def draw() -> None:
+            nonlocal inside
+            # The compiled function alone: NumPy's also let others run.
+            sample, seeds = store._sampler._graph.sample, np.tile(np.arange(50), 20_000)
+            for _ in range(100):
+                inside = True
+                sample(seeds, [4, 2], 0, 0)
+                inside = False
+                if seen:
+                    break
+
+        store.sample([1], [2])
+        interval = sys.getswitchinterval()
+        self.addCleanup(sys.setswitchinterval, interval)
+        # No thread is interrupted from now on: it lets others run, or they do not run.
+        sys.setswitchinterval(1000)
+        thread = threading.Thread(target=draw, daemon=True)
+        thread.start()
+        while not seen and thread.is_alive():
+            time.sleep(0)
+            seen = inside
+        thread.join()
+        self.assertTrue(seen, "nobody else ran while it drew")
+
     def test_targets_of_nodes_are_by_node(self):
         store = kdgat.NodeStore(node_file(self.folder / "g.kdgat-nodes", self.arrays("dense"), "dense", 6))
         rows = targets_file(self.folder / "t", [("logits of nodes", "nodes", 4)], np.ones(50, int), store.digest, missing=[9])
@@ -545,6 +624,36 @@ class Nodes(Files):
         store = kdgat.NodeStore(path)
         os.truncate(path, 8192)
         self.refuses("it has become shorter", lambda: store.sample([1], [2]))
+
+    def test_a_student_of_a_teacher_learns_on_tensors_of_samples(self):
+        path = SmallGraphs(sizes()).write(self.folder / "store")
+        arrays, tensors = (list(kdgat.Store(path, form=form).batches(7, shuffle=True, seed=1)) for form in ("numpy", "torch"))
+        for array, tensor in zip(arrays, tensors):
+            self.assertTrue(np.array_equal(array.x, tensor.x.numpy()) and np.array_equal(array.edge_index, tensor.edge_index.numpy()))
+        nodes = kdgat.NodeStore(node_file(self.folder / "g.kdgat-nodes", self.arrays("dense"), "dense", 6))
+        batches = []
+        for seeds in ([3, 5, 8], [8, 20], [41]):
+            sample = nodes.sample(seeds, [4, 2], seed=1)
+            source, target = torch.from_numpy(sample.layers[0].edge_index)
+            x, rows = torch.from_numpy(nodes.x(sample.nodes)), torch.from_numpy(sample.nodes)
+            summed = torch.zeros(sample.layers[0].num_targets, 6).index_add_(0, target, x[source])
+            batches.append({"x": summed, "id": rows[: len(summed)]})
+        torch.manual_seed(1)
+        module, student = torch.nn.Linear(6, 4), torch.nn.Linear(6, 4)
+        optimizer = torch.optim.Adam(student.parameters(), lr=0.1)
+        losses = []
+        teacher = kdgat.Teacher(module, outputs=lambda out: out, call=lambda module, batch: module(batch["x"]), ids="id", log=lambda line: None)
+        with teacher:
+            for _ in range(3):
+                for batch, targets in teacher.distill(batches):
+                    logits = student(batch["x"])
+                    loss = kdgat.losses.kl(logits, targets, 2.0)
+                    self.assertEqual(loss.item(), kdgat.losses.kl(logits, module(batch["x"]).detach(), 2.0).item())
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    losses.append(loss.item())
+        self.assertLess(sum(losses[-3:]), sum(losses[:3]))
 
 
 if __name__ == "__main__":

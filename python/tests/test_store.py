@@ -30,7 +30,7 @@ def items(numbers):
     found = []
     for number in numbers:
         many = number % 4 + 1
-        logits = (numpy.arange(many * 6, dtype="<f4") + 1000 * number).reshape(many, 6)
+        logits = (numpy.arange(many * 6, dtype="<f4") + numpy.float32(1000 * number)).reshape(many, 6)
         found.append([logits, numpy.full((1, 3), number % 7, "<f2")])
     return found
 

@@ -7,7 +7,7 @@ use crate::exit;
 use crate::files;
 use crate::graph::StoreError;
 use crate::nn::ModelError;
-use crate::nodes::NodesError;
+use crate::nodes::{NodeStoreError, NodesError};
 use crate::onnx::OnnxError;
 use crate::train::checkpoint::CheckpointError;
 use crate::train::fit::FitError;
@@ -100,6 +100,12 @@ impl StageError {
             error if error.is_input() => exit::INPUT,
             _ => exit::FAILURE,
         }
+    }
+}
+
+impl From<NodeStoreError> for StageError {
+    fn from(error: NodeStoreError) -> Self {
+        NodesError::from(error).into()
     }
 }
 

@@ -1,8 +1,9 @@
 //! The wheel: `kdgat` in a Python environment with PyTorch.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
+use support::process::is_soak;
 use support::python::python_with;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_kdgat");
@@ -22,7 +23,7 @@ fn installed(python: &Path, folder: &Path) -> PathBuf {
     let output = folder.join("dist");
     let make = root().join("scripts/wheel");
     let wheel = success(Command::new(make).args(["--program", PROGRAM, "--output"]).arg(&output));
-    let name = wheel.trim().rsplit('/').next().unwrap();
+    let name = wheel.lines().find_map(|line| line.strip_prefix(output.to_str()?)?.strip_prefix('/')).unwrap_or(&wheel);
     assert!(name.contains("-py3-none-manylinux_2_") && name.ends_with(".whl"), "{name}");
     let site = folder.join("site");
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--target"];
@@ -30,10 +31,11 @@ fn installed(python: &Path, folder: &Path) -> PathBuf {
     site
 }
 
-/// In an empty folder, the installed program trains a student of the teacher that the package brings along, on PyTorch's libtorch.
+/// In an empty folder, the installed program trains a student of the teacher that the package brings along, on PyTorch's libtorch. Its
+/// compiled sampler draws the samples of the program.
 #[test]
-fn the_installed_program_trains_on_the_libtorch_of_pytorch() {
-    let Some(python) = python_with("torch, pip", "peer", "scripts/test --all installs it") else { return };
+fn the_installed_package_trains_on_the_libtorch_of_pytorch_and_samples() {
+    let Some(python) = python_with("torch, numpy, pip", "peer", "scripts/test --all installs it") else { return };
     let folder = tempfile::tempdir().unwrap();
     let site = installed(&python, folder.path());
     let empty = folder.path().join("empty");
@@ -51,6 +53,37 @@ fn the_installed_program_trains_on_the_libtorch_of_pytorch() {
     assert!(said.contains("all epochs done") && said.contains("residency forward"), "{said}");
     let refused = kdgat(&["autoencoder", "--presets", "vgae"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
+
+    let said = run_tests(&python, &site, &empty, &["test_data.Orders", "test_data.Nodes"]);
+    assert!(!said.contains("skipped"), "{said}");
+}
+
+/// Runs tests of the package that is installed in `site`, whose samples must be those of the compiled sampler. Returns what was said.
+fn run_tests(python: &Path, site: &Path, folder: &Path, tests: &[&str]) -> String {
+    let path = std::env::join_paths([site.to_owned(), root().join("python/tests")]).unwrap();
+    let mut command = Command::new(python);
+    command.args(["-W", "ignore::DeprecationWarning", "-m", "unittest"]).args(tests).current_dir(folder);
+    command.env_remove("SOAK_TESTS").env("KDGAT_SAMPLER", "program").env("PYTHONDONTWRITEBYTECODE", "1");
+    let said = success(command.env("PYTHONPATH", path));
+    assert!(said.contains("\nOK") && !said.contains("Ran 0 tests"), "{said}");
+    said
+}
+
+/// PyTorch 2.4 is the oldest that the package works with, beside NumPy 1: its module is imported there, stores and samples are tensors, and
+/// teachers teach.
+#[test]
+fn the_package_works_beside_the_oldest_pytorch() {
+    if !is_soak() {
+        println!("skipped: the Python package beside PyTorch 2.4 (scripts/test --soak downloads 2 GB for it)");
+        return;
+    }
+    let python = success(Command::new(root().join("benches/peer/install")).arg("oldest").stderr(Stdio::inherit()));
+    let python = Path::new(python.trim());
+    let version = success(Command::new(python).args(["-c", "import torch; print(torch.__version__)"]));
+    assert!(version.starts_with("2.4."), "{version}");
+    let folder = tempfile::tempdir().unwrap();
+    let modules = ["test_data", "test_store", "test_teacher", "test_behaviour", "test_residency"];
+    run_tests(python, &installed(python, folder.path()), folder.path(), &modules);
 }
 
 /// The program that `pip` puts into place says which PyTorch it needs; the one of another version would crash.

@@ -7,6 +7,7 @@ use kdgat_graph::{Adjacency, Batch, BatchMaker, BatchSource, Neighbourhood, OwnR
 use parking_lot::Mutex;
 use tch::{TchError, Tensor};
 
+use super::adjacency::adjacency_of;
 use super::block::{Block, TooManyEdges};
 use super::clusters::Clusters;
 use super::feature_rows::{FeatureRows, RowReader};
@@ -134,7 +135,7 @@ impl NodeBatches {
 fn expect_all(graph: &NodeGraph, name: &str, found: usize) -> Result<(), NodesError> {
     match graph.num_nodes() {
         count if count == found => Ok(()),
-        count => Err(NodesError::Options(format!("{found} nodes have {name}, the graph has {count} nodes"))),
+        count => Err(NodesError::options(format!("{found} nodes have {name}, the graph has {count} nodes"))),
     }
 }
 
@@ -149,7 +150,7 @@ fn whole(graph: &NodeGraph, layers: usize) -> Result<Neighbourhood, NodesError> 
     block.set_num_sources(nodes.len());
     Ok(Neighbourhood {
         features: features_of(&graph.features, &nodes)?,
-        layers: repeated(block.adjacency()?, layers),
+        layers: repeated(adjacency_of(&block)?, layers),
         source_degrees: Vec::new(),
         seeds: None,
         own: None,
@@ -203,7 +204,7 @@ impl BatchSource for NodeBatches {
             Prepared::Nothing => Around::Nothing,
             Prepared::Whole(whole) => Around::Whole(whole.lock().shallow_clone()),
             Prepared::Sampled(fanouts) => {
-                let sampler = Sampler::new(&self.graph, fanouts, self.seed);
+                let sampler = Sampler::new(&*self.graph, fanouts, self.seed);
                 Around::Sampled { sampler, layers: SampledLayers::default() }
             }
             Prepared::Clusters(clusters, layers) => {
@@ -227,7 +228,7 @@ struct NodeMaker<'a> {
 enum Around<'a> {
     Nothing,
     Whole(Neighbourhood),
-    Sampled { sampler: Sampler<'a>, layers: SampledLayers },
+    Sampled { sampler: Sampler<&'a NodeGraph>, layers: SampledLayers },
     Clusters { clusters: &'a Clusters, layers: usize, subgraph: Subgraph<'a>, nodes: Vec<u32> },
 }
 
@@ -308,7 +309,7 @@ impl NodeMaker<'_> {
 }
 
 fn adjacency(block: &Block) -> Result<Adjacency, StoreError> {
-    block.adjacency().map_err(of_tensor("adjacency"))
+    adjacency_of(block).map_err(of_tensor("adjacency"))
 }
 
 /// An index of rows, i64.
@@ -332,7 +333,7 @@ fn of_size(nodes: usize) -> impl Fn(TooManyEdges) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::tests::check;
+    use crate::adjacency::tests::check;
     use crate::test_graphs::random_graph;
     use kdgat_graph::{Loader, NodeFeatures};
 

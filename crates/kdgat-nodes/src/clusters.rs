@@ -22,7 +22,7 @@ pub fn partition(graph: &NodeGraph, parts: usize, passes: usize, seed: u64) -> R
     let num_nodes = graph.num_nodes();
     if parts == 0 || parts > num_nodes {
         let text = format!("{parts} clusters of a graph with {num_nodes} nodes: expected 1 to {num_nodes}");
-        return Err(NodesError::Options(text));
+        return Err(NodesError::options(text));
     }
     let order = breadth_first(graph, seed);
     let mut clusters = vec![NONE; num_nodes];

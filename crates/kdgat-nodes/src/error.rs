@@ -4,21 +4,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use kdgat_base::files;
+use kdgat_node_store::NodeStoreError;
+use kdgat_node_store::block::TooManyEdges;
 use thiserror::Error;
 
 /// An error of a graph of many nodes. Each names the file and the line, array or node.
 #[derive(Debug, Error)]
 pub enum NodesError {
-    /// A file cannot be read or written.
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// The attempted action, as in "cannot {action} PATH".
-        action: &'static str,
-        /// The file or folder.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    /// A file cannot be read or written, a store is damaged, or options do not fit the graph.
+    #[error(transparent)]
+    Store(#[from] NodeStoreError),
 
     /// A file holds something else than its format requires.
     #[error("{}{}: {found}, expected {expected}", path.display(), place)]
@@ -31,30 +26,6 @@ pub enum NodesError {
         found: String,
         /// The requirement.
         expected: String,
-    },
-
-    /// A store is damaged.
-    #[error("{} is damaged ({detail}): delete it; it is built again from its source", path.display())]
-    Damaged {
-        /// The store.
-        path: PathBuf,
-        /// Description of the damage.
-        detail: String,
-    },
-
-    /// A store was written in another format version.
-    #[error(
-        "{} has format version {found}, this program reads version {expected}: build it again with `kdgat data build` from its source, or generate \
-         it again with `kdgat data simulate`",
-        path.display()
-    )]
-    Version {
-        /// The store.
-        path: PathBuf,
-        /// Format version of the store.
-        found: u32,
-        /// Format version that this program reads.
-        expected: u32,
     },
 
     /// The disk has too little space for a store and the temporary files of its build.
@@ -75,10 +46,6 @@ pub enum NodesError {
     #[error("stopped while building a store; the same command resumes the build")]
     Stopped,
 
-    /// Options do not fit the graph.
-    #[error("{0}")]
-    Options(String),
-
     /// A file in the layout of another library cannot be converted.
     #[error(transparent)]
     Dataset(#[from] kdgat_graph::dataset::DatasetError),
@@ -88,11 +55,22 @@ pub enum NodesError {
     Torch(#[from] tch::TchError),
 }
 
+impl From<TooManyEdges> for NodesError {
+    fn from(error: TooManyEdges) -> Self {
+        NodeStoreError::from(error).into()
+    }
+}
+
 impl NodesError {
     /// An error of the operating system at `path`.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
-        let path = path.to_path_buf();
-        move |source| Self::Io { action, path, source }
+        let error = NodeStoreError::io(action, path);
+        move |source| error(source).into()
+    }
+
+    /// Options that do not fit the graph.
+    pub fn options(text: impl Into<String>) -> Self {
+        NodeStoreError::Options(text.into()).into()
     }
 
     /// A file, or a place in it, that holds something else than required.
@@ -108,11 +86,10 @@ impl NodesError {
     /// True if the user's files or settings caused it (exit code 2).
     pub fn is_input(&self) -> bool {
         match self {
-            Self::Io { source, .. } => files::is_about_the_path(source),
+            Self::Store(error) => error.is_input(),
             Self::Dataset(kdgat_graph::dataset::DatasetError::Io { source, .. }) => files::is_about_the_path(source),
             Self::Torch(_) | Self::Space { .. } | Self::Stopped => false,
-            Self::Invalid { .. } | Self::Damaged { .. } | Self::Version { .. } => true,
-            Self::Options(_) | Self::Dataset(_) => true,
+            Self::Invalid { .. } | Self::Dataset(_) => true,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use kdgat_graph::Adjacency;
 
+use super::adjacency::adjacency_of;
 use super::block::Block;
 use super::relabel::Relabel;
 use super::{NodeGraph, NodesError};
@@ -89,7 +90,7 @@ impl<'a> ExactBlocks<'a> {
         self.block.clear();
         self.block.push_rows(&nodes, &self.lengths, neighbours, &self.numbers)?;
         self.block.set_num_sources(sources.len());
-        Ok(ExactBlock { targets, sources, adjacency: self.block.adjacency()? })
+        Ok(ExactBlock { targets, sources, adjacency: adjacency_of(&self.block)? })
     }
 
     /// Numbers targets and neighbours in order of first appearance.
@@ -117,7 +118,7 @@ impl Iterator for ExactBlocks<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::tests::check;
+    use crate::adjacency::tests::check;
     use crate::test_graphs::random_graph;
     use proptest::prelude::*;
 

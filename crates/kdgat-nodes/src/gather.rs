@@ -1,7 +1,5 @@
 //! Features and degrees of some nodes as tensors.
 
-use half::f16;
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use kdgat_graph::{NodeFeatures, SparseRows};
 use kdgat_torch::view;
 use tch::{Device, Kind, TchError, Tensor};
@@ -17,13 +15,11 @@ use super::{Features, NodeGraph};
 /// If the graph has no such node.
 pub fn features_of(features: &Features, nodes: &[u32]) -> Result<NodeFeatures, TchError> {
     match features {
-        Features::Dense { columns, values } => {
-            dense(*columns, nodes, |node, row| row.copy_from_slice(&values[node * columns..][..*columns]))
+        Features::Dense { columns, .. } | Features::Half { columns, .. } => {
+            let mut rows = Tensor::f_empty([nodes.len() as i64, *columns as i64], (Kind::Float, Device::Cpu))?;
+            features.write_rows(nodes, view::write::<f32>("features", &mut rows)?);
+            Ok(NodeFeatures::Dense(rows))
         }
-        Features::Half { columns, values } => dense(*columns, nodes, |node, row| {
-            let values: &[f16] = values[node * columns..][..*columns].reinterpret_cast();
-            values.convert_to_f32_slice(row);
-        }),
         Features::Sparse { columns, row_pointers, column_index, values } => {
             let row = |node: u32| {
                 let ends = &row_pointers[node as usize..][..2];
@@ -46,16 +42,6 @@ pub fn features_of(features: &Features, nodes: &[u32]) -> Result<NodeFeatures, T
     }
 }
 
-fn dense(columns: usize, nodes: &[u32], copy: impl Fn(usize, &mut [f32])) -> Result<NodeFeatures, TchError> {
-    let mut rows = Tensor::f_empty([nodes.len() as i64, columns as i64], (Kind::Float, Device::Cpu))?;
-    // Without columns there is nothing to copy.
-    let to = view::write::<f32>("features", &mut rows)?.chunks_exact_mut(columns.max(1));
-    for (&node, row) in nodes.iter().zip(to) {
-        copy(node as usize, row);
-    }
-    Ok(NodeFeatures::Dense(rows))
-}
-
 /// `[nodes]`, f32: number of edges that lead to each node, plus 1 for the node itself.
 ///
 /// # Errors
@@ -75,6 +61,8 @@ pub fn degrees_of(graph: &NodeGraph, nodes: &[u32]) -> Result<Tensor, TchError> 
 
 #[cfg(test)]
 mod tests {
+    use half::f16;
+
     use super::*;
     use crate::node_graph::Section;
 
@@ -114,6 +102,9 @@ mod tests {
             let found = features_of(&form, &nodes).unwrap();
             assert_eq!((found.num_rows(), found.columns()), (4, 4));
             assert_eq!(values(&found), expected, "{form:?}");
+            let mut dense = vec![f32::NAN; 16];
+            form.write_rows(&nodes, &mut dense);
+            assert_eq!(dense, expected, "{form:?}");
             let none = features_of(&form, &[]).unwrap();
             assert_eq!((none.num_rows(), none.columns()), (0, 4));
         }

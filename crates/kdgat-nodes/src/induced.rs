@@ -13,7 +13,7 @@ use super::{NodeGraph, NodesError};
 pub fn induced(graph: &NodeGraph, keep: &[bool]) -> Result<NodeGraph, NodesError> {
     if keep.len() != graph.num_nodes() {
         let text = format!("{} nodes are marked as kept or hidden, the graph has {}", keep.len(), graph.num_nodes());
-        return Err(NodesError::Options(text));
+        return Err(NodesError::options(text));
     }
     let mut row_pointers = Vec::with_capacity(keep.len() + 1);
     let mut sources = Vec::with_capacity(graph.num_edges());

@@ -10,7 +10,7 @@ use crate::NodesError;
 impl From<NpzError> for NodesError {
     fn from(error: NpzError) -> Self {
         match error {
-            NpzError::Io { action, path, source } => Self::Io { action, path, source },
+            NpzError::Io { action, path, source } => Self::io(action, &path)(source),
             NpzError::Invalid { path, place, found, expected } => Self::Invalid { path, place, found, expected },
         }
     }

@@ -40,7 +40,7 @@ pub fn with_positions(graph: &NodeGraph, columns: usize) -> Result<NodeGraph, No
     let all = graph.features.columns() + columns;
     if u32::try_from(all).is_err() {
         let text = format!("{}: {all} features with positions, at most {} are possible", graph.name, u32::MAX);
-        return Err(NodesError::Options(text));
+        return Err(NodesError::options(text));
     }
     let positions = positions(graph, columns);
     Ok(NodeGraph {

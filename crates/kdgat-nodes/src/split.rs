@@ -83,7 +83,7 @@ impl NodeSplit {
         for (nodes, name) in [(&training, "training"), (&validation, "validation"), (&test, "test")] {
             if nodes.is_empty() {
                 let text = format!("{}: there is no {name} node ({division}); choose another --node-split", graph.name);
-                return Err(NodesError::Options(text));
+                return Err(NodesError::options(text));
             }
         }
         let (test, hidden) = hide(test, options.hidden, seed);
@@ -120,7 +120,7 @@ impl NodeSplit {
 fn given(graph: &NodeGraph) -> Result<[Vec<u32>; 3], NodesError> {
     let Some(sets) = &graph.given_split else {
         let text = format!("{}: the dataset has no split of its own; use --node-split per-class or random", graph.name);
-        return Err(NodesError::Options(text));
+        return Err(NodesError::options(text));
     };
     let of = |set: GivenSet| {
         let nodes = (0..graph.num_nodes() as u32).filter(|&node| sets[node as usize] == set as u8);
@@ -140,7 +140,7 @@ fn per_class(
     let mut sets = [Vec::new(), Vec::new(), Vec::new()];
     for (class, nodes) in classes.iter_mut().enumerate().filter(|(_, nodes)| !nodes.is_empty()) {
         if nodes.len() <= training + validation {
-            return Err(NodesError::Options(format!(
+            return Err(NodesError::options(format!(
                 "{}: class {class} has {} nodes, too few for {training} training nodes, {validation} validation nodes and a test node; lower \
                  --labels-per-class or --validation-per-class, or use --node-split random",
                 graph.name,

@@ -1,4 +1,5 @@
-//! Features of libtorch that `tch` does not expose. All `unsafe` code and all C++ of the workspace is in this crate.
+//! Features of libtorch that `tch` does not expose. All C++ of the workspace is in this crate, and all `unsafe` code but
+//! that of kdgat-mapped.
 //!
 //! - [`autograd`]: differentiable functions in Rust; [`checkpoint`]: gradient checkpointing; [`autocast`]: mixed
 //!   precision; [`grad`]: assignment of `.grad`.

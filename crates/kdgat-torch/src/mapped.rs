@@ -1,13 +1,11 @@
 //! Memory-mapped files, and tensors over them without a copy.
 
 use std::ffi::{c_char, c_void};
-use std::fs::File;
-use std::io;
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
-use memmap2::{Mmap, UncheckedAdvice};
+use memmap2::Mmap;
 use tch::{TchError, Tensor};
 use torch_sys::C_tensor;
 
@@ -15,26 +13,7 @@ use super::device::scalar_type;
 use super::ffi;
 use super::view::Storable;
 
-/// Maps a file. It must have its final name and never be written to again: writers of such files create a new file and
-/// rename it. If another process truncates the file, the program ends with a message
-/// ([`explain_bus_errors`](super::explain_bus_errors)).
-///
-/// # Errors
-/// Any error of the system.
-pub fn map(file: &File) -> io::Result<Mmap> {
-    // SAFETY: the bytes do not change while mapped, by this function's contract.
-    unsafe { Mmap::map(file) }
-}
-
-/// Drops the pages of a map from this process's memory; the next read maps them again.
-///
-/// # Errors
-/// Any error of the system.
-pub fn release_pages(map: &Mmap) -> io::Result<()> {
-    // SAFETY: the map is shared with its file and never written to, so the file holds the same bytes as the pages, even
-    // for concurrent readers.
-    unsafe { map.unchecked_advise(UncheckedAdvice::DontNeed) }
-}
+pub use kdgat_mapped::{map, release_pages};
 
 /// A CPU tensor of shape `size` over the bytes `range` of the map. The tensor keeps the map alive.
 ///

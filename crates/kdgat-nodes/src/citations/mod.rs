@@ -64,7 +64,7 @@ pub struct CitationOptions {
 impl CitationOptions {
     fn check(&self) -> Result<(), NodesError> {
         let Self { nodes, edges, classes, features, .. } = *self;
-        let refused = |text: String| Err(NodesError::Options(text));
+        let refused = |text: String| Err(NodesError::options(text));
         if !(2..=MOST_CLASSES).contains(&classes) {
             return refused(format!("--classes {classes}: expected 2 to {MOST_CLASSES}"));
         }
@@ -92,7 +92,7 @@ pub fn simulate_citations(options: &CitationOptions, path: &Path, limits: &Build
     let exists = path.try_exists().map_err(NodesError::io("open", path))?;
     if exists && store::source_digest_of(path).ok().as_ref() != Some(&graph.sizes.source_digest) {
         let text = format!("{} exists and is another graph: name another file, or delete it first", path.display());
-        return Err(NodesError::Options(text));
+        return Err(NodesError::options(text));
     }
     build(&graph, path, limits)
 }

@@ -13,7 +13,6 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use kdgat_graph::dataset::is_dataset;
-use serde::{Deserialize, Serialize};
 
 use crate::NodesError;
 use crate::node_graph::{NO_LABEL, NodeGraph};
@@ -21,81 +20,10 @@ use crate::prepare::prepare;
 use crate::store;
 use ogb::OgbStream;
 
+pub use kdgat_node_store::provenance::{GraphOptions, SourceNotes};
 pub(crate) use raw_graph::{EdgeList, MOST_CLASSES, MOST_NODES, RawFeatures, RawGraph, RowBlock};
 #[cfg(test)]
 pub(crate) use raw_graph::{HashedRows, SparseFeatures};
-
-/// Options of reading a graph.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GraphOptions {
-    /// Adds the reverse of each edge.
-    pub undirected: bool,
-    /// Keeps the largest weakly connected component alone.
-    pub largest_component: bool,
-    /// Divides the features of each node by the sum of their absolute values.
-    pub row_normalized: bool,
-    /// Stores dense features in half precision.
-    pub half: bool,
-}
-
-impl Default for GraphOptions {
-    fn default() -> Self {
-        Self { undirected: true, largest_component: true, row_normalized: false, half: false }
-    }
-}
-
-/// Facts about the source of a graph that the graph does not show.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SourceNotes {
-    /// Number of nodes of the source.
-    pub source_nodes: u64,
-    /// Number of edges that the source lists.
-    pub listed_edges: u64,
-    /// Edges from a node to itself, which are removed.
-    pub removed_self_loops: u64,
-    /// Edges that repeat another one, which are removed. In an undirected graph, the reverse of an edge repeats it.
-    pub removed_duplicates: u64,
-    /// Nodes outside the largest component, which are removed.
-    pub nodes_outside_component: u64,
-    /// Nodes of the graph without a label.
-    pub nodes_without_label: u64,
-    /// Columns, arrays and files of the source that nothing reads, each with its file.
-    pub ignored_columns: Vec<String>,
-    /// Names of the classes, in the order of their numbers, if the source names them or has numbers with gaps.
-    pub class_names: Option<Vec<String>>,
-    /// Other facts that may surprise, one line each.
-    pub remarks: Vec<String>,
-}
-
-impl SourceNotes {
-    /// The lines to print: one for each change of the data.
-    pub fn lines(&self) -> Vec<String> {
-        let counted = |count: u64, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
-        let mut lines = Vec::new();
-        if self.removed_self_loops > 0 {
-            lines.push(format!("removed {}", counted(self.removed_self_loops, "self-loop")));
-        }
-        if self.removed_duplicates > 0 {
-            let edges = counted(self.removed_duplicates, "repeated edge");
-            lines.push(format!("removed {edges} of {}", self.listed_edges));
-        }
-        if self.nodes_outside_component > 0 {
-            let (outside, nodes) = (self.nodes_outside_component, self.source_nodes);
-            let kept = nodes - outside;
-            lines.push(format!("kept the largest component: {kept} of {}", counted(nodes, "node")));
-        }
-        if self.nodes_without_label > 0 {
-            lines.push(format!("{} without a label", counted(self.nodes_without_label, "node")));
-        }
-        if !self.ignored_columns.is_empty() {
-            lines.push(format!("ignored {}", self.ignored_columns.join(", ")));
-        }
-        lines.extend_from_slice(&self.remarks);
-        lines
-    }
-}
 
 /// A format of sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,11 +51,11 @@ pub fn read(path: &Path, options: &GraphOptions) -> Result<(NodeGraph, SourceNot
         Format::CsrNpz => csr_npz::read(path, options)?,
         Format::Table => table::read(path, options)?,
         Format::Ogb => ogb::read(path, options)?,
-        Format::Store => return store::open_with_notes(path),
+        Format::Store => return Ok(store::open_with_notes(path)?),
     };
     if options.half && matches!(raw.features.features, RawFeatures::Sparse(_)) {
         let text = "--half-features, but the features are sparse, which are stored in single precision: leave it out";
-        return Err(NodesError::Options(format!("{}: {text}", path.display())));
+        return Err(NodesError::options(format!("{}: {text}", path.display())));
     }
     let (graph, notes) = prepare(raw, options);
     if graph.labels.iter().all(|&label| label == NO_LABEL) {
@@ -157,7 +85,7 @@ pub fn source_digest(path: &Path) -> Result<String, NodesError> {
         Format::CsrNpz => vec![path.to_owned()],
         Format::Table => table::files(path)?,
         Format::Ogb => ogb::files(path)?,
-        Format::Store => return store::digest(path),
+        Format::Store => return Ok(store::digest(path)?),
     };
     let mut hash = blake3::Hasher::new();
     for file in files {
@@ -219,7 +147,7 @@ pub fn dataset_name(path: &Path) -> Result<String, NodesError> {
     match known_format_of(path)? {
         Format::Table => table::dataset_name(path),
         Format::CsrNpz | Format::Ogb => Ok(name_of(path)),
-        Format::Store => store::open(path).map(|graph| graph.name),
+        Format::Store => Ok(store::open(path)?.name),
     }
 }
 

@@ -367,10 +367,10 @@ fn ignored_files(path: &Path) -> Result<Vec<String>, NodesError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Features;
     use crate::node_graph::{NO_LABEL, NodeGraph};
     use crate::sources::testing::{Npy, write_gz, write_npz};
     use crate::sources::{SourceNotes, is_node_dataset, read as read_source, source_digest};
+    use crate::{Features, NodeStoreError};
 
     const TEXTS: [(&str, &str); 9] = [
         ("raw/num-node-list.csv.gz", "4\n"),
@@ -453,7 +453,7 @@ mod tests {
         assert!(error.contains("no graph of classified nodes, expected an .npz file"), "{error}");
         let absent = folder.path().join("absent");
         assert!(!is_node_dataset(&absent));
-        assert!(matches!(read_source(&absent, &directed()), Err(NodesError::Io { .. })));
+        assert!(matches!(read_source(&absent, &directed()), Err(NodesError::Store(NodeStoreError::Io { .. }))));
     }
 
     #[test]

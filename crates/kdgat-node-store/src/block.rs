@@ -1,12 +1,6 @@
-//! The edges of one layer by target, and their tensors.
+//! The edges of one layer by target.
 
-use std::sync::Arc;
-
-use kdgat_graph::Adjacency;
-use kdgat_torch::view;
-use tch::{Device, Kind, TchError, Tensor};
-
-use super::NodesError;
+use super::NodeStoreError;
 
 /// A layer with more edges than tensors of 32-bit indices can hold.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
@@ -16,7 +10,7 @@ pub struct TooManyEdges {
     pub edges: usize,
 }
 
-impl From<TooManyEdges> for NodesError {
+impl From<TooManyEdges> for NodeStoreError {
     fn from(error: TooManyEdges) -> Self {
         Self::Options(error.to_string())
     }
@@ -58,6 +52,16 @@ impl Block {
         self.sources.len()
     }
 
+    /// `[num_targets + 1]`: edges of target `i` are `row_pointers()[i]..row_pointers()[i + 1]`.
+    pub fn row_pointers(&self) -> &[i32] {
+        if self.row_pointers.is_empty() { &[0] } else { &self.row_pointers }
+    }
+
+    /// `[num_edges]`: row of the source of each edge, one target after another.
+    pub fn all_sources(&self) -> &[i32] {
+        &self.sources
+    }
+
     /// Rows of the sources of a target, in the order of their numbers in the graph.
     ///
     /// # Panics
@@ -67,7 +71,7 @@ impl Block {
     }
 
     /// Sets the number of sources, after the last row.
-    pub(crate) fn set_num_sources(&mut self, count: usize) {
+    pub fn set_num_sources(&mut self, count: usize) {
         self.num_sources = count;
     }
 
@@ -76,7 +80,7 @@ impl Block {
     ///
     /// # Errors
     /// More than 2^31 edges.
-    pub(crate) fn push_rows(
+    pub fn push_rows(
         &mut self,
         targets: &[u32],
         lengths: &[u32],
@@ -108,38 +112,23 @@ impl Block {
         Ok(())
     }
 
-    /// The edges as tensors, with the order by source.
+    /// Writes the target of each edge, `[num_edges]`.
     ///
-    /// # Errors
-    /// Those of libtorch, out of memory included.
-    pub fn adjacency(&self) -> Result<Adjacency, TchError> {
-        let edges = self.sources.len();
-        let (mut targets, mut transposed) = (empty(edges)?, empty(edges)?);
-        let mut columns = Tensor::f_zeros([self.num_sources as i64 + 1], (Kind::Int, Device::Cpu))?;
-        self.write_targets(view::write::<i32>("targets", &mut targets)?);
-        self.write_columns(
-            view::write::<i32>("column_pointers", &mut columns)?,
-            view::write::<i32>("transposed", &mut transposed)?,
-        );
-        Ok(Adjacency {
-            row_pointers: Tensor::f_from_slice(if self.row_pointers.is_empty() { &[0] } else { &self.row_pointers })?,
-            sources: Tensor::f_from_slice(&self.sources)?,
-            targets,
-            column_pointers: columns,
-            transposed,
-            components: Arc::default(),
-        })
-    }
-
-    fn write_targets(&self, targets: &mut [i32]) {
+    /// # Panics
+    /// If `targets` is shorter.
+    pub fn write_targets(&self, targets: &mut [i32]) {
         for (target, ends) in self.row_pointers.windows(2).enumerate() {
             targets[ends[0] as usize..ends[1] as usize].fill(target as i32);
         }
     }
 
-    /// Sorts the edges by source: counts them, sums the counts, and places the edges from the last one on, so that each source's
-    /// pointer ends at its first edge. `pointers` are zeros.
-    fn write_columns(&self, pointers: &mut [i32], transposed: &mut [i32]) {
+    /// Sorts the edges by source: writes the first edge of each source, `[num_sources + 1]`, which are zeros before, and the edges in
+    /// that order, `[num_edges]`.
+    ///
+    /// # Panics
+    /// If one of them is shorter.
+    pub fn write_columns(&self, pointers: &mut [i32], transposed: &mut [i32]) {
+        // Counts the edges, sums the counts, and places the edges from the last one on, so that each source's pointer ends at its first edge.
         for &source in &self.sources {
             pointers[source as usize] += 1;
         }
@@ -156,26 +145,20 @@ impl Block {
     }
 }
 
-fn empty(length: usize) -> Result<Tensor, TchError> {
-    Tensor::f_empty([length as i64], (Kind::Int, Device::Cpu))
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn integers(tensor: &Tensor) -> Vec<i32> {
-        Vec::<i32>::try_from(tensor).unwrap()
-    }
-
-    /// Checks that all tensors of an adjacency describe the same edges.
-    pub(crate) fn check(adjacency: &Adjacency) {
-        let (rows, sources, targets) =
-            (integers(&adjacency.row_pointers), integers(&adjacency.sources), integers(&adjacency.targets));
-        let (columns, transposed) = (integers(&adjacency.column_pointers), integers(&adjacency.transposed));
+    /// Checks that each row has one self-loop, and that the order by source is that of the same edges.
+    pub(crate) fn check(block: &Block) {
+        let (rows, sources) = (block.row_pointers(), block.all_sources());
+        let (mut targets, mut transposed) = (vec![0; sources.len()], vec![0; sources.len()]);
+        let mut columns = vec![0; block.num_sources() + 1];
+        block.write_targets(&mut targets);
+        block.write_columns(&mut columns, &mut transposed);
         assert_eq!((rows[0], rows[rows.len() - 1]), (0, sources.len() as i32));
-        assert!(adjacency.num_targets() <= adjacency.num_sources());
+        assert!(block.num_targets() <= block.num_sources());
         for (target, ends) in rows.windows(2).enumerate() {
             let row = ends[0] as usize..ends[1] as usize;
             assert!(targets[row.clone()].iter().all(|&found| found == target as i32));
@@ -220,13 +203,14 @@ pub(crate) mod tests {
                 let found: Vec<u32> = block.sources(target).iter().map(|&row| 29 - row as u32).collect();
                 prop_assert_eq!(found, expected);
             }
-            check(&block.adjacency().unwrap());
+            check(&block);
         }
     }
 
     #[test]
-    fn a_block_without_rows_has_empty_tensors() {
-        let adjacency = Block::default().adjacency().unwrap();
-        assert_eq!((adjacency.num_targets(), adjacency.num_sources(), adjacency.num_edges()), (0, 0, 0));
+    fn a_block_without_rows_has_no_edges() {
+        let block = Block::default();
+        assert_eq!((block.num_targets(), block.num_sources(), block.num_edges()), (0, 0, 0));
+        assert_eq!(block.row_pointers(), [0]);
     }
 }

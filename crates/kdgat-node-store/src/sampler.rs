@@ -6,6 +6,8 @@
 //! Targets are taken in groups, and each group goes through short loops of one kind of memory access, so that the processor has
 //! many of them under way at once: ends of rows, positions, neighbours, numbers, sources.
 
+use std::ops::Deref;
+
 use kdgat_base::random::{self, Purpose};
 
 use super::NodeGraph;
@@ -55,10 +57,10 @@ impl SampledLayers {
     }
 }
 
-/// Samples neighbourhoods on one thread; reuses its memory.
+/// Samples neighbourhoods on one thread; reuses its memory. `G` refers to the graph: `&NodeGraph`, or `Arc<NodeGraph>`.
 #[derive(Debug)]
-pub struct Sampler<'a> {
-    graph: &'a NodeGraph,
+pub struct Sampler<G> {
+    graph: G,
     fanouts: Vec<Fanout>,
     seed: u64,
     relabel: Relabel,
@@ -81,18 +83,19 @@ struct Group {
     numbers: Vec<u32>,
 }
 
-impl<'a> Sampler<'a> {
+impl<G: Deref<Target = NodeGraph>> Sampler<G> {
     /// A sampler with these fan-outs, from the seeds outwards: the first one is that of the last layer. `seed` is the seed of the
     /// run.
-    pub fn new(graph: &'a NodeGraph, fanouts: &[Fanout], seed: u64) -> Self {
-        Self {
-            graph,
-            fanouts: fanouts.to_vec(),
-            seed,
-            relabel: Relabel::new(graph.num_nodes()),
-            picker: Picker::default(),
-            group: Group::default(),
-        }
+    pub fn new(graph: G, fanouts: &[Fanout], seed: u64) -> Self {
+        let relabel = Relabel::new(graph.num_nodes());
+        Self { graph, fanouts: fanouts.to_vec(), seed, relabel, picker: Picker::default(), group: Group::default() }
+    }
+
+    /// Draws with other fan-outs and another seed from now on.
+    pub fn set(&mut self, fanouts: &[Fanout], seed: u64) {
+        self.fanouts.clear();
+        self.fanouts.extend_from_slice(fanouts);
+        self.seed = seed;
     }
 
     /// Samples the neighbourhood of `seeds` in this epoch into `layers`.
@@ -115,7 +118,7 @@ impl<'a> Sampler<'a> {
             let num_targets = nodes.len();
             for begin in (0..num_targets).step_by(GROUP) {
                 let end = (begin + GROUP).min(num_targets);
-                self.group.choose(self.graph, &nodes[begin..end], fanout, key, &mut self.picker);
+                self.group.choose(&self.graph, &nodes[begin..end], fanout, key, &mut self.picker);
                 self.group.numbers.clear();
                 self.relabel.number(&self.group.neighbours, nodes, &mut self.group.numbers);
                 let Group { lengths, neighbours, numbers, .. } = &self.group;
@@ -241,7 +244,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(next, block.num_sources());
-                check(&block.adjacency().unwrap());
+                check(block);
                 num_targets = block.num_sources();
             }
             prop_assert_eq!(num_targets, nodes.len());

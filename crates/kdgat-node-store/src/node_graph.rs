@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytemuck::Pod;
-use kdgat_torch::mapped;
+use half::f16;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use memmap2::{Advice, Mmap};
 use serde::{Deserialize, Serialize};
 
@@ -104,7 +105,7 @@ impl<T: Pod> Section<T> {
     /// Any error of the system.
     pub fn release_pages(&self) -> io::Result<()> {
         match &self.source {
-            Source::Mapped(map, _) => mapped::release_pages(map),
+            Source::Mapped(map, _) => kdgat_mapped::release_pages(map),
             Source::Owned(_) => Ok(()),
         }
     }
@@ -171,6 +172,38 @@ impl Features {
     pub fn columns(&self) -> usize {
         match self {
             Self::Dense { columns, .. } | Self::Half { columns, .. } | Self::Sparse { columns, .. } => *columns,
+        }
+    }
+
+    /// Writes the features of these nodes as dense rows, `[nodes, columns]`, whatever the form.
+    ///
+    /// # Panics
+    /// If `rows` has another size, or the graph no such node.
+    pub fn write_rows(&self, nodes: &[u32], rows: &mut [f32]) {
+        let columns = self.columns();
+        assert_eq!(rows.len(), nodes.len() * columns, "{} rows of {columns} features", nodes.len());
+        // Without columns there is nothing to write.
+        let rows = nodes.iter().map(|&node| node as usize).zip(rows.chunks_exact_mut(columns.max(1)));
+        match self {
+            Self::Dense { values, .. } => {
+                let values: &[f32] = values;
+                rows.for_each(|(node, row)| row.copy_from_slice(&values[node * columns..][..columns]));
+            }
+            Self::Half { values, .. } => {
+                let values: &[f16] = values.reinterpret_cast();
+                rows.for_each(|(node, row)| values[node * columns..][..columns].convert_to_f32_slice(row));
+            }
+            Self::Sparse { row_pointers, column_index, values, .. } => {
+                let (row_pointers, column_index, values): (&[u64], &[u32], &[f32]) =
+                    (row_pointers, column_index, values);
+                for (node, row) in rows {
+                    row.fill(0.0);
+                    let stored = row_pointers[node] as usize..row_pointers[node + 1] as usize;
+                    for (&column, &value) in column_index[stored.clone()].iter().zip(&values[stored]) {
+                        row[column as usize] = value;
+                    }
+                }
+            }
         }
     }
 

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::Provenance;
 use crate::node_graph::{Features, NodeGraph};
+use crate::provenance::Provenance;
 use crate::sections::{Array, arrays};
 
 /// Version of the store's format and of the readers of sources: raised whenever the same source gives another store.

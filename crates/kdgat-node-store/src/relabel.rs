@@ -16,7 +16,7 @@ const STRIDE: usize = 4096;
 
 /// Numbers nodes; keeps its memory from batch to batch.
 #[derive(Debug)]
-pub(crate) struct Relabel {
+pub struct Relabel {
     num_nodes: usize,
     numbers: Numbers,
     /// Number 0 of this batch as it is stored. Never 0, which stands for no number.
@@ -34,7 +34,7 @@ enum Numbers {
 
 impl Relabel {
     /// Numbers nodes of a graph of `num_nodes` nodes.
-    pub(crate) fn new(num_nodes: usize) -> Self {
+    pub fn new(num_nodes: usize) -> Self {
         let numbers = match num_nodes <= SMALL_GRAPH {
             true => Numbers::Table(vec![0; num_nodes]),
             false => Numbers::Hash(HashTable::default()),
@@ -43,7 +43,7 @@ impl Relabel {
     }
 
     /// Begins a new batch.
-    pub(crate) fn start(&mut self) {
+    pub fn start(&mut self) {
         if matches!(self.numbers, Numbers::Hash(_)) && self.count >= self.num_nodes / TABLE_SHARE {
             self.numbers = Numbers::Table(vec![0; self.num_nodes]);
         }
@@ -63,7 +63,7 @@ impl Relabel {
 
     /// Appends the number of each node of `found` to `numbers`; new nodes get the next numbers and are appended to `nodes`,
     /// the nodes of this batch by number.
-    pub(crate) fn number(&mut self, found: &[u32], nodes: &mut Vec<u32>, numbers: &mut Vec<u32>) {
+    pub fn number(&mut self, found: &[u32], nodes: &mut Vec<u32>, numbers: &mut Vec<u32>) {
         debug_assert_eq!(nodes.len(), self.count);
         let first = numbers.len();
         numbers.resize(first + found.len(), 0);
@@ -83,7 +83,7 @@ impl Relabel {
     }
 
     /// Number of a node in this batch.
-    pub(crate) fn get(&self, node: u32) -> Option<u32> {
+    pub fn get(&self, node: u32) -> Option<u32> {
         let stored = match &self.numbers {
             Numbers::Table(table) => *table.get(node as usize)?,
             Numbers::Hash(table) => table.stored(node, self.base, self.count)?,
