@@ -212,7 +212,7 @@ mod tests {
     /// The seeds at `positions` for a process with these nodes of the whole graph.
     fn own_part(config: &NodeGnnConfig, is_sparse: bool, own: OwnRows, positions: Range<usize>) -> Batch {
         let graph = graph();
-        let [pointers, sources] = [&graph.row_pointers, &graph.sources].map(|tensor| integers(tensor));
+        let [pointers, sources] = [&graph.row_pointers, &graph.sources].map(integers);
         let nodes: Vec<usize> = (own.first as usize..(own.first + own.count) as usize).collect();
         // In the order of the whole graph, which positions of attention's masks have.
         let edges = pointers[nodes[0]]..pointers[nodes[0] + nodes.len()];

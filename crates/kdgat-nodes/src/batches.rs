@@ -182,7 +182,7 @@ fn part_of_whole(
     let degrees = with_degrees.then(degrees).transpose()?;
     Ok(Neighbourhood {
         features: features_of(&graph.features, &nodes)?,
-        layers: repeated(block.adjacency()?, layers),
+        layers: repeated(adjacency_of(&block)?, layers),
         source_degrees: degrees.iter().flat_map(|degrees| (0..layers).map(|_| degrees.shallow_clone())).collect(),
         seeds: None,
         own: Some(own),
