@@ -257,6 +257,7 @@ impl PlannedGraphs {
                 false => None,
             },
             displaced: None,
+            paths: Default::default(),
         })
     }
 }

@@ -8,6 +8,7 @@ mod graph_learning;
 mod graph_odd_sources;
 mod graph_sources;
 mod graph_targets;
+mod path_tables;
 mod separate_tests;
 mod space_sources;
 mod space_training;

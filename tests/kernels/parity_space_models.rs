@@ -96,6 +96,7 @@ fn space(reference: &Reference) -> Space {
         shifts: Some(of("shifts")),
         forces: None,
         displaced: None,
+        paths: Default::default(),
     }
 }
 
@@ -243,6 +244,7 @@ fn the_order_of_atoms_changes_nothing() {
             shifts: original.shifts.as_ref().map(take),
             forces: None,
             displaced: None,
+            paths: Default::default(),
         }
     };
     let [before, after] = [original, renumbered].map(|space| batch(&sizes, space));
@@ -273,6 +275,7 @@ fn alone(reference: &Reference, sizes: &[usize], molecule: usize) -> Batch {
         shifts: all.shifts.as_ref().map(of_pairs),
         forces: None,
         displaced: None,
+        paths: Default::default(),
     };
     batch(&[sizes[molecule]], own)
 }

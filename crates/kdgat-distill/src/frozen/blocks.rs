@@ -159,6 +159,7 @@ pub(super) fn probe_space(cutoff: f64) -> Result<Space, TchError> {
         shifts: None,
         forces: None,
         displaced: None,
+        paths: Default::default(),
     })
 }
 
@@ -204,6 +205,7 @@ mod tests {
             shifts: None,
             forces: None,
             displaced: None,
+            paths: Default::default(),
         }));
         for (kind, virtual_node, level) in [
             (GnnKind::Gin, false, Level::Graph),
