@@ -113,7 +113,12 @@ fn config((name, kind, basis, pooling): Case) -> GnnConfig {
         neighbours: 2.5,
         gate: true,
         layer_norm: true,
-        bonds: has_bonds.then_some(BondConfig { neighbours: 1.5, near_nodes: true, paths: true }),
+        bonds: has_bonds.then_some(BondConfig {
+            neighbours: 1.5,
+            near_nodes: true,
+            paths: true,
+            listed: Default::default(),
+        }),
     });
     let hidden = irreps.as_ref().map_or(8, |irreps| irreps.irreps.count() as i64);
     GnnConfig {
