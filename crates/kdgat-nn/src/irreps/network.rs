@@ -63,8 +63,8 @@ impl BondConfig {
         if !self.paths && !self.listed.is_none() {
             return refuse("bonds.listed", "parameters".to_owned(), "must be absent without paths");
         }
-        let each = PathKind::ALL.into_iter().filter_map(|kind| Some((kind, self.listed.of(kind)?)));
-        each.map(|(kind, parameters)| parameters.check(kind)).collect()
+        let mut each = PathKind::ALL.into_iter().filter_map(|kind| Some((kind, self.listed.of(kind)?)));
+        each.try_for_each(|(kind, parameters)| parameters.check(kind))
     }
 }
 
