@@ -152,6 +152,7 @@ fn molecules() -> Result<Batch, Error> {
         shifts: None,
         forces: None,
         displaced: None,
+        paths: Default::default(),
     };
     let list = EdgeList {
         id_index: &vec![0; nodes],

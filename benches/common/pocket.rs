@@ -123,6 +123,7 @@ impl Kinds {
             shifts: Some(Tensor::f_zeros([count, 3], FLOAT)?),
             forces: None,
             displaced: None,
+            paths: Default::default(),
         };
         let edges = Edges::of_pairs(&Pairs::of(&space)?)?;
         let vectors = Tensor::f_randn([count, 3], FLOAT)?;

@@ -46,6 +46,15 @@ class GraphBatch:
     force: Any = None
     #: Vectors of the periodic axes, f64 ``[graphs, 3, 3]``; zeros for an axis that is not periodic.
     cell: Any = None
+    #: Nodes of each listed angle, as nodes of the batch, i64 ``[3, angles]``, once and from one of its ends; first angle of each graph, and the
+    #: number of angles, i64 ``[graphs + 1]``; parameters, f32 ``[angles, parameters]``.
+    angle_index: Any = None
+    angle_ptr: Any = None
+    angle_attr: Any = None
+    #: The same of listed dihedrals, with four nodes.
+    dihedral_index: Any = None
+    dihedral_ptr: Any = None
+    dihedral_attr: Any = None
 
     @property
     def num_graphs(self) -> int:
@@ -96,6 +105,7 @@ class GraphBatch:
 
         tensors = {name: torch.from_numpy(value) for name, value in vars(self).items() if value is not None}
         nodes, edges = tensors["ptr"], tensors.pop("edge_ptr")
+        listed = {name: tensors.pop(f"{name}_ptr") for name in ("angle", "dihedral") if f"{name}_ptr" in tensors}
         graphs, unchanged = _ends_and_zeros(self.num_graphs)
         if y_of_nodes is None:
             y_of_nodes = self.y is not None and len(self.y) != self.num_graphs
@@ -105,11 +115,12 @@ class GraphBatch:
         # What `Batch.from_data_list` keeps for `to_data_list`.
         ends = dict.fromkeys(tensors, nodes)
         ends.update({name: rows for name, rows in (("edge_index", edges), ("edge_attr", edges), ("graph", graphs), ("cell", graphs)) if name in ends})
+        ends.update({part: rows for name, rows in listed.items() for part in (f"{name}_index", f"{name}_attr") if part in ends})
         if "y" in ends and not y_of_nodes:
             ends["y"] = graphs
         del ends["batch"], ends["ptr"]
         kept["_num_graphs"], kept["_slice_dict"] = self.num_graphs, ends
-        kept["_inc_dict"] = {**dict.fromkeys(ends, unchanged), "edge_index": nodes[:-1]}
+        kept["_inc_dict"] = {**dict.fromkeys(ends, unchanged), "edge_index": nodes[:-1], **{f"{name}_index": nodes[:-1] for name in listed}}
         kept["_store"]._mapping.update(tensors)
         return batch
 

@@ -18,8 +18,10 @@ from kdgat.store_manifest import Manifest, ShardEntry
 _MOST_MAPPED = 256
 #: Most nodes of a graph.
 _MOST_NODES = 65_535
-#: Kinds of rows: one for each graph, node or edge.
-GRAPHS, NODES, EDGES = range(3)
+#: Kinds of rows: one for each graph, node, edge, listed angle or listed dihedral. Stores without lists have the first three.
+GRAPHS, NODES, EDGES, ANGLES, DIHEDRALS = range(5)
+#: Names of the kinds that have pointers to the rows of each graph, from :data:`NODES` on.
+_POINTED = "node", "edge", "angle", "dihedral"
 _FIRST_AND_NEXT = np.array([[0], [1]])
 
 
@@ -45,20 +47,24 @@ class Shards:
         #: Kinds of rows and values per row of all columns, each pair once.
         self.widths = sorted({(kind, width) for _, width, kind in self.layout.values()})
         self.width_columns = np.array(self.widths, np.int64).reshape(-1, 2).T
+        features = manifest.features
+        #: Number of kinds of rows.
+        self.kinds = 3 if features.angles is features.dihedrals is None else 5
         # First graph after each shard: shards without graphs begin where the next one does.
         self._ends = np.array([entry.first_graph + entry.graphs for entry in manifest.shards], np.int64)
-        #: First graph, node and edge of each shard, i64 ``[3, shards]``.
-        sizes = [[entry.graphs, entry.nodes, entry.edges] for entry in manifest.shards]
-        self.firsts = np.cumsum([[0, 0, 0], *sizes], axis=0, dtype=np.int64)[:-1].T.copy()
+        #: First row of each kind of each shard, i64 ``[kinds, shards]``.
+        sizes = [_sizes(entry)[: self.kinds] for entry in manifest.shards]
+        self.firsts = np.cumsum([[0] * self.kinds, *sizes], axis=0, dtype=np.int64)[:-1].T.copy()
         self._mapped: Dict[int, _Shard] = {}
         self._lock, self._process = threading.Lock(), os.getpid()
         self._opened = _identity(folder)
         checked = [self._checked(number, entry) for number, entry in enumerate(manifest.shards)]
         self._places = [places for places, _ in checked]
-        #: First row of each graph: its number, its first node and its first edge, counted through all shards, and their numbers; i64 ``[3, graphs + 1]``.
-        self.starts = np.empty((3, manifest.graphs + 1), np.int64)
+        #: First row of each kind of each graph: its number, its first node and its first edge, counted through all shards, and their numbers; i64
+        #: ``[kinds, graphs + 1]``.
+        self.starts = np.empty((self.kinds, manifest.graphs + 1), np.int64)
         self.starts[GRAPHS] = np.arange(manifest.graphs + 1)
-        self.starts[:, -1] = np.sum([[0, 0, 0], *sizes], axis=0)
+        self.starts[:, -1] = np.sum([[0] * self.kinds, *sizes], axis=0)
         for first, entry, (_, pointers) in zip(self.firsts.T, manifest.shards, checked):
             self.starts[NODES:, entry.first_graph : entry.first_graph + entry.graphs] = np.stack(pointers)[:, :-1] + first[NODES:, None]
         # Columns with one value for each graph that have been read, of all shards.
@@ -132,7 +138,7 @@ class Shards:
         return file
 
     def _checked(self, number: int, entry: ShardEntry) -> Tuple[Dict[str, Place], List[np.ndarray]]:
-        """Places of the columns of a shard, and its pointers of nodes and edges. Raises StoreError if they are not those of the manifest."""
+        """Places of the columns of a shard, and the pointers of each kind of rows. Raises StoreError if they are not those of the manifest."""
         path = self._folder / entry.name
         try:
             size = path.stat().st_size
@@ -147,9 +153,12 @@ class Shards:
             raise
         except ValueError as error:
             raise self.damaged(number, str(error)) from error
-        rows = entry.graphs, entry.nodes, entry.edges
+        rows = _sizes(entry)
+        features = self._manifest.features
+        is_there = True, True, features.angles is not None, features.dihedrals is not None
+        pointed = [(f"{name}_ptr", last, there) for name, last, there in zip(_POINTED, rows[NODES : self.kinds], is_there)]
         expected = {name: (dtype, (rows[kind], width)[: 1 if width == 1 else 2]) for name, (dtype, width, kind) in self.layout.items()}
-        expected.update({name: (np.dtype("<u8"), (entry.graphs + 1,)) for name in ("node_ptr", "edge_ptr")})
+        expected.update({name: (np.dtype("<u8"), (entry.graphs + 1,)) for name, _, there in pointed if there})
         places = {}
         for name, (dtype, shape) in expected.items():
             place = found.get(name)
@@ -161,7 +170,10 @@ class Shards:
                 raise self.damaged(number, f"{name} begins at byte {place.offset}, which is not aligned")
             places[name] = place
         pointers = []
-        for name, last in (("node_ptr", entry.nodes), ("edge_ptr", entry.edges)):
+        for name, last, there in pointed:
+            if not there:
+                pointers.append(np.zeros(entry.graphs + 1, np.int64))
+                continue
             # Read, not mapped: a mapped page loads its neighbours, too.
             pointers.append(np.fromfile(path, "<i8", entry.graphs + 1, offset=places.pop(name).offset))
             ends = pointers[-1]
@@ -179,11 +191,11 @@ class BatchRows:
 
     def __init__(self, shards: Shards, graphs: np.ndarray) -> None:
         self._shards, self._graphs = shards, graphs
-        # First row of each graph in its shard, and the row after its last one, i64 ``[2, 3, graphs]``.
+        # First row of each graph in its shard, and the row after its last one, i64 ``[2, kinds, graphs]``.
         spans = shards.starts.take(graphs + _FIRST_AND_NEXT, 1).swapaxes(0, 1)
-        #: Rows of each graph: 1 of its own, its nodes and its edges, i64 ``[3, graphs]``; and first row of each, and their number.
+        #: Rows of each kind of each graph: 1 of its own, its nodes, its edges, …, i64 ``[kinds, graphs]``; and first row of each, and their number.
         self._counts = spans[1] - spans[0]
-        self._ptr = np.zeros((3, len(graphs) + 1), np.int64)
+        self._ptr = np.zeros((shards.kinds, len(graphs) + 1), np.int64)
         self._counts.cumsum(1, out=self._ptr[:, 1:])
         of = shards.find(graphs)
         if of is not None:
@@ -209,7 +221,7 @@ class BatchRows:
             self._spans = self._of_values(spans)
 
     def _of_values(self, spans: np.ndarray) -> Dict[Tuple[int, int], Tuple[List[int], List[int]]]:
-        """First value of each span, and the value after its last, by kind and values per row, of spans of rows ``[2, 3, spans]``."""
+        """First value of each span, and the value after its last, by kind and values per row, of spans of rows ``[2, kinds, spans]``."""
         kinds, widths = self._shards.width_columns
         return dict(zip(self._shards.widths, zip(*(spans.take(kinds, 1) * widths[:, None]).tolist())))
 
@@ -258,13 +270,24 @@ class BatchRows:
 
     def edge_index(self) -> np.ndarray:
         """Source and target of each edge as nodes of the batch, i64 ``[2, edges]``. Raises StoreError if an edge leaves its graph."""
-        nodes, edges = self._counts[NODES:]
+        nodes, edges = self._counts[NODES : EDGES + 1]
         ends = self.gathered("edge_source", "edge_target").reshape(2, -1)
         index = ends.astype(np.int64)
         index += self.node_ptr[:-1].repeat(edges)
         if np.logical_or.reduce(ends >= nodes.astype(np.uint16).repeat(edges), None):
             self._refuse(index)
         return index
+
+    def paths(self, kind: int) -> Tuple[np.ndarray, np.ndarray]:
+        """Nodes of each listed path, as nodes of the batch, i64 ``[nodes of a path, paths]``; and first path of each graph, and their number, i64
+        ``[graphs + 1]``. Raises StoreError if a path leaves its graph."""
+        name, counts = _POINTED[kind - NODES], self._counts[kind]
+        nodes = self.gathered(name)
+        beyond = (nodes >= self.node_counts.repeat(counts)[:, None]).any(1)
+        if beyond.any():
+            graph = int(self._graphs.repeat(counts)[beyond.argmax()])
+            raise self._shards.damaged(self._shards.number_of(graph), f"graph {graph}: its {name}s have node {int(nodes[beyond.argmax()].max())}")
+        return np.ascontiguousarray(nodes.T) + self.node_ptr[:-1].repeat(counts), self._ptr[kind]
 
     def _refuse(self, index: np.ndarray) -> None:
         """Raises StoreError with the first graph of the batch whose edges leave it."""
@@ -281,6 +304,11 @@ def _identity(folder: pathlib.Path) -> Tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+def _sizes(entry: ShardEntry) -> List[int]:
+    """Number of rows of each kind."""
+    return [entry.graphs, entry.nodes, entry.edges, entry.angles, entry.dihedrals]
+
+
 def _layout(manifest: Manifest) -> Dict[str, Tuple[np.dtype, int, int]]:
     features = manifest.features
     columns = [
@@ -293,6 +321,10 @@ def _layout(manifest: Manifest) -> Dict[str, Tuple[np.dtype, int, int]]:
         ("node_targets", "<f4", features.node_targets, NODES),
         ("position", "<f4", 3 if features.positions else 0, NODES),
         ("force", "<f4", 3 if features.forces else 0, NODES),
+        ("angle_parameters", "<f4", features.angles or 0, ANGLES),
+        ("dihedral_parameters", "<f4", features.dihedrals or 0, DIHEDRALS),
+        ("angle", "<u2", 0 if features.angles is None else 3, ANGLES),
+        ("dihedral", "<u2", 0 if features.dihedrals is None else 4, DIHEDRALS),
         ("kind", "<u2", 1 if features.positions else 0, NODES),
         ("edge_source", "<u2", 1, EDGES),
         ("edge_target", "<u2", 1, EDGES),

@@ -15,7 +15,7 @@ from kdgat.batch_budget import cut, packed
 from kdgat.digests import blake3_hex
 from kdgat.epoch_order import epoch_order
 from kdgat.graph_batch import FORMS, GraphBatch
-from kdgat.graph_shards import EDGES, NODES, BatchRows, Shards
+from kdgat.graph_shards import ANGLES, DIHEDRALS, EDGES, NODES, BatchRows, Shards
 from kdgat.mapped_file import StoreError, reopened
 from kdgat.positions import checked_positions
 from kdgat.store_manifest import Manifest
@@ -269,6 +269,12 @@ class Store:
             batch.z = rows.gathered("kind").astype(np.int64)
             batch.force = rows.gathered("force") if features.forces else None
             batch.cell = rows.gathered("cell").reshape(-1, 3, 3) if features.cells else None
+        if features.angles is not None:
+            batch.angle_index, batch.angle_ptr = rows.paths(ANGLES)
+            batch.angle_attr = rows.gathered("angle_parameters").reshape(-1, features.angles) if features.angles else None
+        if features.dihedrals is not None:
+            batch.dihedral_index, batch.dihedral_ptr = rows.paths(DIHEDRALS)
+            batch.dihedral_attr = rows.gathered("dihedral_parameters").reshape(-1, features.dihedrals) if features.dihedrals else None
         return batch
 
     def _add_targets(self, batch: GraphBatch, rows: BatchRows) -> None:

@@ -32,6 +32,9 @@ class Features:
     positions: bool = False
     cells: bool = False
     forces: bool = False
+    #: Parameters of listed angles and dihedrals; ``None`` if they are not listed.
+    angles: Optional[int] = None
+    dihedrals: Optional[int] = None
     #: ``classification``, ``multi-label`` or ``regression``; empty for CAN windows.
     task: str = ""
 
@@ -51,10 +54,12 @@ class Features:
         if schema["task"] == "classification" and columns["targets"] + columns["node_targets"] != 1:
             raise ValueError("it has classes, and not one target")
         space = columns.get("space") or {}
+        paths = {name: _count(count) for name, count in (space.get("paths") or {}).items() if name in ("angles", "dihedrals")}
         numbers = {name: _count(columns[name]) for name in ("nodes", "edges", "targets", "node_targets")}
         return cls(
             "columns",
             **numbers,
+            **paths,
             exact=columns.get("exact_targets", False) is True,
             positions=space.get("positions", False) is True,
             cells=space.get("cells", False) is True,
@@ -65,7 +70,7 @@ class Features:
 
 @dataclasses.dataclass(frozen=True)
 class ShardEntry:
-    """A shard in the manifest: its name, its graphs, nodes and edges, its bytes and its checksum."""
+    """A shard in the manifest: its name, its graphs, nodes, edges and listed paths, its bytes and its checksum."""
 
     name: str
     first_graph: int
@@ -74,6 +79,8 @@ class ShardEntry:
     edges: int
     bytes: int
     blake3: str
+    angles: int = 0
+    dihedrals: int = 0
 
     @classmethod
     def of(cls, fields: dict) -> "ShardEntry":
@@ -81,6 +88,8 @@ class ShardEntry:
         if fields["name"] != pathlib.PurePath(fields["name"]).name:
             raise ValueError(f"the shard {fields['name']!r} is not in its folder")
         numbers = {name: _count(fields[name]) for name in ("first_graph", "graphs", "nodes", "edges", "bytes")}
+        paths = fields.get("paths") or {}
+        numbers.update({name: _count(paths.get(name, 0)) for name in ("angles", "dihedrals")})
         return cls(name=fields["name"], blake3=str(fields["blake3"]), **numbers)
 
 

@@ -26,7 +26,7 @@ class SmallGraphs:
     """Graphs of random sizes and numbers, and their store of several shards."""
 
     def __init__(self, sizes, seed: int = 0, kind: str = "window") -> None:
-        """``sizes``: nodes and edges of each graph. ``kind``: ``window``, or ``classes``, ``numbers``, ``node-classes`` or ``space`` of other graphs."""
+        """``sizes``: nodes and edges of each graph. ``kind``: ``window``, or ``classes``, ``numbers``, ``node-classes``, ``space`` or ``paths`` of other graphs."""
         random = np.random.default_rng(seed)
         self.kind, self.graphs = kind, []
         # Features of nodes and of edges, of graphs that are no windows.
@@ -43,17 +43,22 @@ class SmallGraphs:
             }
             if kind == "classes":
                 graph["graph_targets"] = np.array([random.integers(3)], "<f4")
-            if kind in ("numbers", "space"):
+            if kind in ("numbers", "space", "paths"):
                 columns = 2 if kind == "numbers" else 1
                 graph["graph_targets"] = _columns(random.random((1, columns)).astype("<f4"))
                 graph["target_rests"] = (random.random(graph["graph_targets"].shape) * 1e-9).astype("<f4")
             if kind == "node-classes":
                 graph["node_targets"] = np.where(random.random(nodes) < 0.3, np.nan, random.integers(0, 4, nodes)).astype("<f4")
-            if kind == "space":
+            if kind in ("space", "paths"):
                 for name in ("position", "force"):
                     graph[name] = random.random((nodes, 3)).astype("<f4")
                 graph["kind"] = random.integers(1, 9, nodes).astype("<u2")
                 graph["cell"] = random.random((1, 9)).astype("<f8")
+            if kind == "paths":
+                for name, count, width in (("angle", 3, 2), ("dihedral", 4, 1)):
+                    paths = int(random.integers(0, 4)) if nodes else 0
+                    graph[name] = random.integers(0, max(1, nodes), (paths, count)).astype("<u2")
+                    graph[f"{name}_parameters"] = _columns(random.random((paths, width)).astype("<f4"))
             self.graphs.append(graph)
 
     def write(self, folder: pathlib.Path, shards: int = 3) -> pathlib.Path:
@@ -89,22 +94,27 @@ class SmallGraphs:
         return folder
 
     def _columns(self) -> dict:
-        is_space = self.kind == "space"
-        targets = {"classes": 1, "numbers": 2, "space": 1}.get(self.kind, 0)
+        is_space = self.kind in ("space", "paths")
+        targets = {"classes": 1, "numbers": 2, "space": 1, "paths": 1}.get(self.kind, 0)
         columns = {"nodes": self.features[0], "edges": self.features[1], "targets": targets, "node_targets": int(self.kind == "node-classes")}
         if is_space:
             columns["space"] = {"positions": True, "cells": True, "forces": True}
-        return {**columns, "exact_targets": True} if self.kind in ("numbers", "space") else columns
+        if self.kind == "paths":
+            columns["space"]["paths"] = {"angles": 2, "dihedrals": 1}
+        return {**columns, "exact_targets": True} if self.kind in ("numbers", "space", "paths") else columns
 
     def _write_shard(self, folder: pathlib.Path, number: int, first: int, graphs: list) -> dict:
-        counts = [np.array([len(graph[name]) for graph in graphs], "<u8") for name in ("can_id", "edge_source")]
-        tensors = {f"{name}_ptr": np.concatenate([np.zeros(1, "<u8"), np.cumsum(count).astype("<u8")]) for name, count in zip(("node", "edge"), counts)}
+        pointed = {"node": "can_id", "edge": "edge_source", **({"angle": "angle", "dihedral": "dihedral"} if self.kind == "paths" else {})}
+        counts = [np.array([len(graph[name]) for graph in graphs], "<u8") for name in pointed.values()]
+        tensors = {f"{name}_ptr": np.concatenate([np.zeros(1, "<u8"), np.cumsum(count).astype("<u8")]) for name, count in zip(pointed, counts)}
         tensors.update({name: np.concatenate([graph[name] for graph in graphs]) for name in sorted(graphs[0], key=_width)})
         path = folder / f"shard-{number:05}.safetensors"
         tensors_file(path, tensors)
         content = path.read_bytes()
-        nodes, edges = (int(count.sum()) for count in counts)
+        nodes, edges, *paths = (int(count.sum()) for count in counts)
         sizes = {"graphs": len(graphs), "nodes": nodes, "edges": edges, "bytes": len(content)}
+        if paths:
+            sizes["paths"] = dict(zip(("angles", "dihedrals"), paths))
         return {"name": path.name, "first_graph": first, **sizes, "blake3": blake3_hex(content)}
 
 
@@ -115,7 +125,7 @@ def _columns(values: np.ndarray) -> np.ndarray:
 
 def _width(name: str) -> int:
     """Wide types come first, so that each column is aligned."""
-    return {"cell": 0, "edge_source": 2, "edge_target": 2, "kind": 2, "label": 3}.get(name, 1)
+    return {"cell": 0, "edge_source": 2, "edge_target": 2, "kind": 2, "angle": 2, "dihedral": 2, "label": 3}.get(name, 1)
 
 
 def targets_file(path: pathlib.Path, outputs: list, counts, dataset: str, precision: str = "f32", missing=(), features: str = "") -> list:

@@ -29,7 +29,7 @@ from stores import SmallGraphs, node_file, targets_file
 
 torch.set_num_threads(1)
 HAS_PYG = importlib.util.find_spec("torch_geometric") is not None
-KINDS = ("window", "classes", "numbers", "node-classes", "space")
+KINDS = ("window", "classes", "numbers", "node-classes", "space", "paths")
 
 
 def sizes(graphs: int = 30) -> list:
@@ -194,9 +194,16 @@ class Batches(Files):
             else:
                 exact = graph["graph_targets"].astype(float) + graph["target_rests"]
                 self.assertEqual(batch.y[place].tolist(), exact.reshape(-1).tolist())
-            if graphs.kind == "space":
+            if graphs.kind in ("space", "paths"):
                 pairs += [(batch.pos[nodes], "position"), (batch.force[nodes], "force"), (batch.z[nodes], "kind")]
                 pairs.append((batch.cell[place].reshape(1, 9), "cell"))
+            if graphs.kind == "paths":
+                for name, nodes_of in (("angle", 3), ("dihedral", 4)):
+                    paths = slice(*getattr(batch, f"{name}_ptr")[place : place + 2])
+                    index = getattr(batch, f"{name}_index")
+                    self.assertEqual(len(index), nodes_of)
+                    pairs.append((index[:, paths].T - nodes.start, name))
+                    pairs.append((getattr(batch, f"{name}_attr")[paths], f"{name}_parameters"))
             for found, name in pairs:
                 self.assertTrue(np.array_equal(found, graph[name].reshape(found.shape)), name)
             self.assertEqual((batch.x.ndim, batch.edge_attr.ndim), (2, 2))
@@ -211,7 +218,7 @@ class Batches(Files):
                 for numbers in orders:
                     self.expect(store[list(numbers)], graphs, numbers)
             self.assertEqual((store.num_node_features, store.num_edge_features), (store[3].x.shape[1], store[3].edge_attr.shape[1]))
-            if kind in ("numbers", "space"):
+            if kind in ("numbers", "space", "paths"):
                 self.refuses("the task of small is regression, which has no classes", lambda: store.num_classes, ValueError)
             else:
                 self.assertEqual(store.num_classes, {"window": 2, "classes": 3, "node-classes": 4}[kind])
@@ -288,6 +295,18 @@ class Batches(Files):
         )
         done = subprocess.run([sys.executable, "-c", code, path, self.folder / "t"], capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_paths_beyond_their_graph_are_refused(self):
+        path = SmallGraphs(sizes(), kind="paths").write(self.folder / "store", 1)
+        place = kdgat.Store(path)._shards._places[0]["dihedral"]
+        content = bytearray((path / "shard-00000.safetensors").read_bytes())
+        content[place.offset : place.offset + 2] = b"\xff\xff"
+        (path / "shard-00000.safetensors").write_bytes(content)
+        self.refuses("graph [0-9]+: its dihedrals have node 65535", lambda: kdgat.Store(path)[list(range(30))])
+        pointers = content.index(b'"angle_ptr"')
+        content[pointers : pointers + 11] = b'"angle_pt_"'
+        (path / "shard-00000.safetensors").write_bytes(content)
+        self.refuses("it has no tensor angle_ptr", lambda: kdgat.Store(path))
 
     def test_tensors_share_the_arrays_and_never_the_file(self):
         store = kdgat.Store(SmallGraphs(sizes(), kind="classes").write(self.folder / "store"))

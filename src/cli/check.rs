@@ -10,7 +10,7 @@ use crate::can::check::{self, CheckOptions, CheckReport, LogCheck, Severity, rea
 use crate::config::{Config, DataKind};
 use crate::exit;
 use crate::graph::dataset::{self, Feature, Neighbours, Source, SpaceSummary, Summary, TargetValues};
-use crate::graph::{BuildOptions, Level, SpaceSchema, StoreError};
+use crate::graph::{BuildOptions, Level, PathKind, SpaceSchema, StoreError};
 use crate::nodes::{sources, store};
 use crate::stage::{self, StageError};
 
@@ -130,13 +130,13 @@ const MOST_KINDS: usize = 12;
 
 /// Lines about positions, and what belongs to them.
 fn describe_space(schema: &SpaceSchema, summary: &SpaceSummary) -> String {
-    let SpaceSummary { kinds, periodic_graphs, forces, neighbours } = summary;
+    let SpaceSummary { kinds, periodic_graphs, forces, listed, neighbours } = summary;
     let unit = |unit: &Option<String>| unit.as_ref().map_or("unit unknown".to_owned(), |unit| format!("in {unit}"));
-    let listed = kinds.iter().take(MOST_KINDS).map(|(name, count)| format!("{name}: {count}"));
+    let shown = kinds.iter().take(MOST_KINDS).map(|(name, count)| format!("{name}: {count}"));
     let more =
         if kinds.len() > MOST_KINDS { format!(", and {} more", kinds.len() - MOST_KINDS) } else { String::new() };
     let mut text = format!("positions      {}\n", unit(&schema.length_unit));
-    text += &format!("kinds          {}{more}\n", listed.collect::<Vec<_>>().join(", "));
+    text += &format!("kinds          {}{more}\n", shown.collect::<Vec<_>>().join(", "));
     if let Some([least, mean, most]) = forces {
         let unit = match (&schema.energy_unit, &schema.length_unit) {
             (Some(energy), Some(length)) => format!("in {energy}/{length}"),
@@ -146,6 +146,12 @@ fn describe_space(schema: &SpaceSchema, summary: &SpaceSummary) -> String {
     }
     if schema.periodic {
         text += &format!("cells          {periodic_graphs} graphs are periodic\n");
+    }
+    for kind in PathKind::ALL {
+        if let (Some([least, _, most]), Some(names)) = (listed.of(kind), schema.paths.of(kind)) {
+            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            text += &format!("{:<14} {least:.0} to {most:.0} a graph, parameters {names}\n", kind.name());
+        }
     }
     if let Some(Neighbours { cutoff, pairs: [least, mean, most], of_node: [of_node, most_of_node], .. }) = neighbours {
         text += &format!(

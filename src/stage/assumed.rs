@@ -5,7 +5,7 @@ use super::autoencoder::vgae_of;
 use super::classifier::gat_of;
 use super::{graphs, setup, teacher, training};
 use crate::config::{self, Config, Convolution, ModelKind, RadialBasisChoice, Sources};
-use crate::graph::{CarProfile, EdgeScaling, FeatureSet, Level, NodeScaling};
+use crate::graph::{CarProfile, EdgeScaling, FeatureSet, Level, NodeScaling, OfPaths};
 use crate::nn::sgmp::PathConfig;
 use crate::nn::{
     Architecture, GnnConfig, GnnKind, InputConfig, NodeGnnConfig, NodeGnnKind, RadialBasis, SpaceConfig, TargetScale,
@@ -81,7 +81,9 @@ pub fn teacher_of(config: &Config, student: &Architecture, edge_features: i64) -
         (Architecture::Graph(student), Some(kind)) => {
             let irreps = student.space.as_ref().and_then(|space| space.irreps.as_ref());
             let irreps = irreps
-                .map(|irreps| graphs::configured_irreps(&teacher, irreps.neighbours, irreps.neighbours))
+                .map(|irreps| {
+                    graphs::configured_irreps(&teacher, irreps.neighbours, irreps.neighbours, OfPaths::default())
+                })
                 .transpose()?;
             Architecture::Graph(GnnConfig {
                 kind,
@@ -157,7 +159,7 @@ pub fn network(config: &Config) -> Result<Architecture, StageError> {
 fn assumed_graph_network(config: &Config, kind: GnnKind) -> Result<Architecture, StageError> {
     let options = &config.graphs;
     let irreps = (kind == GnnKind::Irreps)
-        .then(|| graphs::configured_irreps(config, ASSUMED_NEIGHBOURS, ASSUMED_NEIGHBOURS))
+        .then(|| graphs::configured_irreps(config, ASSUMED_NEIGHBOURS, ASSUMED_NEIGHBOURS, OfPaths::default()))
         .transpose()?;
     let width = config.model.hidden.first().copied().unwrap_or(0);
     let hidden = irreps.as_ref().map_or(width, |irreps| irreps.irreps.count()) as i64;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::graph_autoencoder::expect_difficulty_model;
+use super::graphs::{other_paths, schema};
 use super::recorded_division::{RecordedSplit, expect_same_division};
 use super::setup::Data;
 use super::teacher::{FoundTeacher, ModelRole, Search, asked, data_flag, open};
@@ -101,6 +102,11 @@ fn expect_fitting(
             "the {name} {path} has {}, the data {}; train a teacher on this data with {command}",
             columns(architecture),
             columns(student)
+        )));
+    }
+    if let Some(differs) = other_paths(architecture, schema(&data.store)?) {
+        return Err(StageError::Input(format!(
+            "the {name} {path} {differs}; train a teacher on this data with {command}"
         )));
     }
     let division = RecordedSplit::new(split.test_digest(&data.store)?, split.origin.clone());

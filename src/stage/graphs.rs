@@ -17,8 +17,8 @@ use crate::distill::foreign::ForeignTargets;
 use crate::distill::hints::{Hints, VectorHints};
 use crate::distill::objective::{ForceWeights, GraphDistillation, GraphObjective, TeacherLink};
 use crate::graph::dataset::{FoldOptions, GraphSplit, Kinds};
-use crate::graph::{GraphSize, Level, PairCounter, Schema, Store, Task};
-use crate::nn::irreps::{BondConfig, IrrepsConfig};
+use crate::graph::{GraphSize, Level, NodeScaling, OfPaths, PairCounter, PathKind, Schema, Store, Task};
+use crate::nn::irreps::{BondConfig, IrrepsConfig, PathParameters};
 use crate::nn::parameters::NamedTensor;
 use crate::nn::sgmp::PathConfig;
 use crate::nn::{
@@ -240,6 +240,15 @@ pub fn schema(store: &Store) -> Result<&Schema, StageError> {
     store.schema().ok_or_else(missing)
 }
 
+/// The angles and dihedrals that a network takes from tables, and those of the data, if they differ; `None` for a network that fits.
+pub(super) fn other_paths(network: &GnnConfig, schema: &Schema) -> Option<String> {
+    let read = network.path_parameters()?;
+    let of_data = schema.space.as_ref().map_or_else(OfPaths::default, |space| space.paths.clone());
+    let differs = |kind: &PathKind| read.of(*kind).is_some_and(|names| of_data.of(*kind) != Some(names));
+    let differs = PathKind::ALL.iter().any(differs);
+    differs.then(|| format!("reads {}, and the data have {}", read.describe(), of_data.describe()))
+}
+
 /// The kind of graph network of a model; `None` for models of other data.
 pub(super) fn kind_of(model: ModelKind) -> Option<GnnKind> {
     Some(match model {
@@ -434,14 +443,25 @@ fn irreps_config(config: &Config, data: &Data, split: &GraphSplit) -> Result<Irr
         bonds += view.num_edges() as u64;
     }
     let of_node = |count: u64| (count as f64 / nodes.max(1) as f64).max(1.0);
-    configured_irreps(config, of_node(pairs), of_node(bonds))
+    let space = schema(&data.store)?.space.as_ref().filter(|_| config::has_bonds(config) && options.multi_hop);
+    let listed = OfPaths::try_of(|kind| {
+        let Some(names) = space.and_then(|space| space.paths.of(kind)) else { return Ok(None) };
+        let scaling = NodeScaling::of_paths(&data.store, &split.training, kind)?;
+        Ok::<_, StageError>(Some(PathParameters { names: names.clone(), scaling }))
+    })?;
+    configured_irreps(config, of_node(pairs), of_node(bonds), listed)
 }
 
-/// The configured representations, for nodes with these mean numbers of near nodes and of bonds.
+/// The configured representations, for nodes with these mean numbers of near nodes and of bonds, and data that list these paths.
 ///
 /// # Errors
 /// Representations that cannot be read.
-pub(super) fn configured_irreps(config: &Config, neighbours: f64, bonds: f64) -> Result<IrrepsConfig, StageError> {
+pub(super) fn configured_irreps(
+    config: &Config,
+    neighbours: f64,
+    bonds: f64,
+    listed: OfPaths<PathParameters>,
+) -> Result<IrrepsConfig, StageError> {
     let options = &config.graphs;
     let irreps = options.irreps.0.parse().map_err(|reason| StageError::Input(format!("--irreps {reason}")))?;
     Ok(IrrepsConfig {
@@ -454,6 +474,7 @@ pub(super) fn configured_irreps(config: &Config, neighbours: f64, bonds: f64) ->
             neighbours: bonds,
             near_nodes: options.nonbonded,
             paths: options.multi_hop,
+            listed,
         }),
     })
 }

@@ -9,6 +9,7 @@ use super::teacher;
 use crate::config::Config;
 use crate::config::run_settings::{BEGINS_WITH, INITIAL_WEIGHTS, SAW_TESTS};
 use crate::distill::frozen::LoadedModel;
+use crate::graph::OfPaths;
 use crate::nn::parameters::Role;
 use crate::nn::weights::expect_finite;
 use crate::nn::{Architecture, FreshParameters};
@@ -56,6 +57,16 @@ impl InitialWeights {
     /// # Errors
     /// A model that has none of the tensors, or those of libtorch.
     pub fn fill(&self, parameters: &mut FreshParameters, architecture: &Architecture) -> Result<String, StageError> {
+        if let (Some(own), Some(new)) = (paths_of(&self.model.architecture), paths_of(architecture))
+            && own != new
+        {
+            let [own, new] = [own, new].map(|names| names.describe());
+            return Err(StageError::Input(format!(
+                "--init-from {} reads {own}, the new model {new}: its weights would mean something else; begin with a model of the same tables, or \
+                 with --multi-hop false in one of both",
+                self.model.path.display()
+            )));
+        }
         let (mut filled, mut new) = (0, Vec::new());
         for named in parameters.tensors_mut() {
             let found = self.model.weights.get(&named.name).filter(|found| found.size() == named.tensor.size());
@@ -103,6 +114,15 @@ fn is_of_head(architecture: &Architecture, name: &str) -> bool {
             ["convs", "lins"].iter().any(|layers| name.starts_with(&format!("{layers}.{last}.")))
         }
         Architecture::Vgae(_) | Architecture::GraphVgae(_) => name.starts_with("head."),
+    }
+}
+
+/// Names of the parameters of a network's angles and dihedrals; `None` for one without such messages.
+fn paths_of(architecture: &Architecture) -> Option<OfPaths<Vec<String>>> {
+    match architecture {
+        Architecture::Graph(network) => network.path_parameters(),
+        Architecture::Pretraining(config) => config.network.path_parameters(),
+        _ => None,
     }
 }
 

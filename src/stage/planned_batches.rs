@@ -258,6 +258,7 @@ impl PlannedGraphs {
                 false => None,
             },
             displaced: None,
+            paths: Default::default(),
         })
     }
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
 use super::graph_autoencoder::of_classes;
-use super::graphs::schema;
+use super::graphs::{other_paths, schema};
 use super::recorded_division::recorded_split;
 use super::recorded_runs::sections_of;
 use super::teacher::data_flag;
@@ -185,6 +185,15 @@ impl TestSet for TestGraphs<'_> {
                     model.name
                 )));
             }
+        }
+        if let Architecture::Graph(network) = &model.description.architecture
+            && let Some(differs) = other_paths(network, &self.schema)
+        {
+            return Err(StageError::Input(format!(
+                "{} {differs}; restore the tables, train it again with `kdgat train{}`, or leave it out by naming the runs to evaluate",
+                model.name,
+                data_flag(self.config),
+            )));
         }
         let split = GraphSplit::of(&self.store, &recorded.division)?;
         if split.test.is_empty() {

@@ -8,6 +8,8 @@ mod graph_learning;
 mod graph_odd_sources;
 mod graph_sources;
 mod graph_targets;
+mod path_tables;
+mod path_training;
 mod separate_tests;
 mod space_sources;
 mod space_training;

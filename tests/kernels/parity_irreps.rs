@@ -47,6 +47,7 @@ fn pairs(reference: &Reference) -> Pairs {
         shifts: None,
         forces: None,
         displaced: None,
+        paths: Default::default(),
     };
     let pairs = Pairs::of(&space).unwrap();
     assert!(pairs.seconds.is_some(), "a pair and its reverse share a line");
@@ -170,6 +171,7 @@ fn sums_over_many_edges_equal_those_of_single_messages() {
         shifts: Some(Tensor::zeros([targets.len() as i64, 3], float)),
         forces: None,
         displaced: None,
+        paths: Default::default(),
     };
     let edges = Edges::of_pairs(&Pairs::of(&space).unwrap()).unwrap();
     let count = targets.len() as i64;

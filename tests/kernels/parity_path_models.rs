@@ -22,6 +22,7 @@ fn batch(reference: &Reference) -> Batch {
         shifts: None,
         forces: None,
         displaced: None,
+        paths: Default::default(),
     }));
     batch
 }

@@ -96,6 +96,7 @@ fn space(reference: &Reference) -> Space {
         shifts: Some(of("shifts")),
         forces: None,
         displaced: None,
+        paths: Default::default(),
     }
 }
 
@@ -112,7 +113,12 @@ fn config((name, kind, basis, pooling): Case) -> GnnConfig {
         neighbours: 2.5,
         gate: true,
         layer_norm: true,
-        bonds: has_bonds.then_some(BondConfig { neighbours: 1.5, near_nodes: true, paths: true }),
+        bonds: has_bonds.then_some(BondConfig {
+            neighbours: 1.5,
+            near_nodes: true,
+            paths: true,
+            listed: Default::default(),
+        }),
     });
     let hidden = irreps.as_ref().map_or(8, |irreps| irreps.irreps.count() as i64);
     GnnConfig {
@@ -243,6 +249,7 @@ fn the_order_of_atoms_changes_nothing() {
             shifts: original.shifts.as_ref().map(take),
             forces: None,
             displaced: None,
+            paths: Default::default(),
         }
     };
     let [before, after] = [original, renumbered].map(|space| batch(&sizes, space));
@@ -273,6 +280,7 @@ fn alone(reference: &Reference, sizes: &[usize], molecule: usize) -> Batch {
         shifts: all.shifts.as_ref().map(of_pairs),
         forces: None,
         displaced: None,
+        paths: Default::default(),
     };
     batch(&[sizes[molecule]], own)
 }

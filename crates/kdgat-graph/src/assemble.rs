@@ -281,7 +281,7 @@ impl Assembler {
         for (view, &graph) in views.iter().zip(graphs) {
             self.space.append(graph, view, options)?;
         }
-        self.space.tensors(features.space())
+        self.space.tensors(features.space(), options.paths)
     }
 
     /// Makes a batch of graphs that are not from a store; their positions are 0, 1, 2…

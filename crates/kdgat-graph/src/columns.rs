@@ -5,6 +5,7 @@ use kdgat_can::frame::PAYLOAD_BYTES;
 
 use super::feature_set::{FeatureSet, SpaceColumns};
 use super::history::FrameFacts;
+use super::path_list::{PathKind, PathList, PathView};
 
 /// Graphs in memory as columns, in the layout of a shard.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +54,8 @@ pub struct Columns {
     pub forces: Vec<f32>,
     /// `[num_graphs, 9]` if graphs may have periodic cells, else empty: the vectors of the periodic axes, then zeros.
     pub cells: Vec<f64>,
+    /// Listed angles and dihedrals; of a kind that is not listed without pointers beyond the first.
+    pub paths: [PathList; 2],
     /// `[num_nodes]`: 1 if the node sent at least one frame of the window that is not an attack frame.
     pub attack_free: Vec<u8>,
     /// The nodes' frames; only for the profile set.
@@ -112,6 +115,7 @@ impl Columns {
             kinds: Vec::new(),
             forces: Vec::new(),
             cells: Vec::new(),
+            paths: Default::default(),
             attack_free: Vec::new(),
             frame_gaps: Vec::new(),
             frame_times: Vec::new(),
@@ -157,6 +161,8 @@ pub struct SpaceView<'a> {
     pub forces: &'a [f32],
     /// `[9]`: the vectors of the periodic axes, then zeros; empty if no graph of the set has a cell.
     pub cell: &'a [f64],
+    /// Listed angles and dihedrals; empty for a kind that the set does not list.
+    pub paths: [PathView<'a>; 2],
 }
 
 /// One frame of a node, with the previous frame of its ID.
@@ -326,7 +332,10 @@ impl<'a> GraphView<'a> {
             return Some("row pointers descend".to_string());
         }
         let highest = self.sources.iter().fold(0, |highest, &source| highest.max(source));
-        (edges > 0 && highest as usize >= nodes).then(|| format!("an edge comes from node {highest} of {nodes}"))
+        if edges > 0 && highest as usize >= nodes {
+            return Some(format!("an edge comes from node {highest} of {nodes}"));
+        }
+        PathKind::ALL.iter().zip(self.space.paths).find_map(|(&kind, paths)| paths.inconsistency(kind, nodes))
     }
 }
 
@@ -346,7 +355,7 @@ impl Columns {
             (0, 0)
         };
         let node_values = self.features.stored_node_features() + self.features.node_targets();
-        let SpaceColumns { positions, cells, forces } = self.features.space();
+        let SpaceColumns { positions, cells, forces, paths } = self.features.space();
         let of_place = if positions { 12 + 2 } else { 0 } + if forces { 12 } else { 0 };
         let of_row = if self.features.has_wide_rows() { 4 } else { 2 };
         let per_node = 4 + 4 * node_values as u64 + of_row + 1 + of_node + of_place;
@@ -364,7 +373,11 @@ impl Columns {
             + of_hash
             + of_cell
             + 4 * (self.features.targets() + self.features.target_rests()) as u64;
-        16 + graphs * per_graph + nodes * per_node + edges * per_edge + frames
+        let of_paths = PathKind::ALL.iter().zip(&self.paths).filter_map(|(&kind, list)| {
+            let parameters = u64::from(*paths.of(kind)?);
+            Some(8 * (graphs + 1) + list.count() * (2 * kind.nodes() as u64 + 4 * parameters))
+        });
+        16 + graphs * per_graph + nodes * per_node + edges * per_edge + frames + of_paths.sum::<u64>()
     }
 
     /// Appends a frame of the node appended last.
@@ -400,6 +413,7 @@ impl Columns {
         self.kinds.clear();
         self.forces.clear();
         self.cells.clear();
+        self.paths.iter_mut().for_each(PathList::clear);
         self.attack_free.clear();
         self.frame_gaps.clear();
         self.frame_times.clear();
@@ -438,6 +452,7 @@ impl Columns {
         self.kinds.extend_from_slice(graph.space.kinds);
         self.forces.extend_from_slice(graph.space.forces);
         self.cells.extend_from_slice(graph.space.cell);
+        self.push_paths(graph.space.paths);
         self.frame_gaps.extend_from_slice(graph.frames.gaps);
         self.frame_times.extend_from_slice(graph.frames.times);
         self.frame_payloads.extend_from_slice(graph.frames.payloads);
@@ -447,6 +462,16 @@ impl Columns {
         self.node_scheduled.extend_from_slice(graph.frames.scheduled);
         self.node_repeated.extend_from_slice(graph.frames.repeated);
         self.finish_graph(graph.attack, graph.file, graph.first_frame, graph.start_time);
+    }
+
+    /// Appends a graph's listed paths, of the kinds that the set lists.
+    pub(crate) fn push_paths(&mut self, paths: [PathView<'_>; 2]) {
+        let listed = self.features.space().paths;
+        for ((list, &kind), own) in self.paths.iter_mut().zip(&PathKind::ALL).zip(paths) {
+            if listed.of(kind).is_some() {
+                list.push(kind, own);
+            }
+        }
     }
 
     /// The frames of the graph at `index`: every graph of the profile set has the same number.
@@ -469,13 +494,17 @@ impl Columns {
     }
 
     fn space_of(&self, index: usize, nodes: std::ops::Range<usize>) -> SpaceView<'_> {
-        let SpaceColumns { positions, cells, forces } = self.features.space();
+        let SpaceColumns { positions, cells, forces, paths } = self.features.space();
         let vectors = nodes.start * 3..nodes.end * 3;
         SpaceView {
             positions: if positions { &self.positions[vectors.clone()] } else { &[] },
             kinds: if positions { &self.kinds[nodes] } else { &[] },
             forces: if forces { &self.forces[vectors] } else { &[] },
             cell: if cells { &self.cells[index * 9..(index + 1) * 9] } else { &[] },
+            paths: PathKind::ALL.map(|kind| match paths.of(kind) {
+                Some(&parameters) => self.paths[kind as usize].of(kind, index, usize::from(parameters)),
+                None => PathView::default(),
+            }),
         }
     }
 

@@ -69,7 +69,7 @@ pub enum StoreError {
         graph: u64,
     },
 
-    /// Pairs of near nodes cannot be made.
+    /// Pairs of near nodes, or listed paths, cannot be made into a batch.
     #[error("graph {graph} has {found}, expected {expected}")]
     Pairs {
         /// Index of the graph.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::path_list::OfPaths;
 use super::profile::deviations::{self, DEVIATIONS};
 use super::{EDGE_FEATURES, NODE_FEATURES};
 
@@ -53,6 +54,9 @@ pub struct SpaceColumns {
     pub cells: bool,
     /// True if nodes have forces as targets.
     pub forces: bool,
+    /// Number of parameters of listed angles and dihedrals.
+    #[serde(default, skip_serializing_if = "OfPaths::is_none")]
+    pub paths: OfPaths<u16>,
 }
 
 impl SpaceColumns {
@@ -111,7 +115,10 @@ impl FeatureSet {
     pub const fn space(self) -> SpaceColumns {
         match self {
             Self::Columns { space, .. } => space,
-            _ => SpaceColumns { positions: false, cells: false, forces: false },
+            _ => {
+                let paths = OfPaths { angles: None, dihedrals: None };
+                SpaceColumns { positions: false, cells: false, forces: false, paths }
+            }
         }
     }
 

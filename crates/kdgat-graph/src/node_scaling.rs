@@ -1,16 +1,18 @@
-//! Standardisation of node features, of the rich set or of a dataset of graphs: they may differ by orders of magnitude.
+//! Standardisation of node features, of the rich set or of a dataset of graphs, and of the parameters of listed paths: they may differ by orders of
+//! magnitude.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use super::feature_set::FeatureSet;
 use super::moments::Moments;
-use super::{Store, StoreError};
+use super::{GraphView, PathKind, Store, StoreError};
 
 /// Standardised values are clamped to ± this value: a feature with little variance in benign traffic would dominate in an attack.
 pub const MOST_DEVIATIONS: f64 = 10.0;
 
-/// Mean and standard deviation of each node feature over the nodes of the (CAN: benign) training graphs; stored with the model.
+/// Mean and standard deviation of each node feature over the nodes of the (CAN: benign) training graphs, or of each parameter over their listed
+/// paths; stored with the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NodeScaling {
     /// Mean of each node feature, in single precision, which JSON preserves exactly.
@@ -37,15 +39,34 @@ impl NodeScaling {
     /// # Errors
     /// When a graph cannot be read.
     pub fn of_graphs(store: &Store, graphs: &[u64], is_scaled: impl Fn(usize) -> bool) -> Result<Self, StoreError> {
-        let mut moments = Moments::new(store.features().node_features());
-        for &graph in graphs {
-            moments.add_rows(store.try_graph(graph)?.node_features);
-        }
-        let mut scaling = Self::from_moments(&moments);
+        let width = store.features().node_features();
+        let mut scaling = Self::of_rows(store, graphs, width, |view| view.node_features)?;
         for column in (0..scaling.width()).filter(|&column| !is_scaled(column)) {
             (scaling.mean[column], scaling.deviation[column]) = (0.0, 1.0);
         }
         Ok(scaling)
+    }
+
+    /// The scaling of the parameters of these graphs' listed paths.
+    ///
+    /// # Errors
+    /// When a graph cannot be read.
+    pub fn of_paths(store: &Store, graphs: &[u64], kind: PathKind) -> Result<Self, StoreError> {
+        let width = store.features().space().paths.of(kind).map_or(0, |&count| usize::from(count));
+        Self::of_rows(store, graphs, width, |view| view.space.paths[kind as usize].parameters)
+    }
+
+    fn of_rows<'a>(
+        store: &'a Store,
+        graphs: &[u64],
+        width: usize,
+        rows: impl Fn(&GraphView<'a>) -> &'a [f32],
+    ) -> Result<Self, StoreError> {
+        let mut moments = Moments::new(width);
+        for &graph in graphs.iter().filter(|_| width > 0) {
+            moments.add_rows(rows(&store.try_graph(graph)?));
+        }
+        Ok(Self::from_moments(&moments))
     }
 
     /// Number of node features.

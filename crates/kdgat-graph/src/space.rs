@@ -2,7 +2,7 @@
 //!
 //! A network in space reads these pairs instead of stored edges. The loader makes them graph by graph from the positions in the store, so
 //! that one store serves every cutoff. In a periodic cell every image within the cutoff makes a pair: there may be several pairs of the
-//! same two nodes, and pairs of a node with its own images.
+//! same two nodes, and pairs of a node with its own images. Angles and dihedrals that the data list are read from the store.
 
 mod buffers;
 mod cell;
@@ -25,11 +25,13 @@ pub struct SpaceOptions {
     pub cutoff: Option<f64>,
     /// Displacements of the nodes; only for training with a teacher.
     pub displacement: Option<Displacement>,
+    /// True for the angles and dihedrals that the data list, too.
+    pub paths: bool,
 }
 
 impl SpaceOptions {
     /// Positions without pairs.
-    pub const POSITIONS: Self = Self { cutoff: None, displacement: None };
+    pub const POSITIONS: Self = Self { cutoff: None, displacement: None, paths: false };
 
     /// Pairs up to this distance.
     ///
@@ -38,7 +40,7 @@ impl SpaceOptions {
     pub fn new(cutoff: f64) -> Result<Self, String> {
         // Distances are compared by their squares.
         match cutoff > 0.0 && (cutoff * cutoff).is_normal() {
-            true => Ok(Self { cutoff: Some(cutoff), displacement: None }),
+            true => Ok(Self { cutoff: Some(cutoff), ..Self::POSITIONS }),
             false => Err(format!("cutoff {cutoff}: expected a positive, finite distance")),
         }
     }
@@ -65,6 +67,50 @@ pub struct Space {
     pub forces: Option<Tensor>,
     /// `[num_nodes]`, bool: true for the nodes of displaced graphs, for whose positions the batch's targets are not; `None` without any.
     pub displaced: Option<Tensor>,
+    /// Listed angles and dihedrals, if the loader was asked for them and the data list them.
+    pub paths: [Option<ListedPaths>; 2],
+}
+
+/// Listed paths of one kind, each from either end.
+#[derive(Debug)]
+pub struct ListedPaths {
+    /// `[paths, 3 or 4]`, i64: nodes of each path; ascending by the second, then by the others from the first on.
+    pub nodes: Tensor,
+    /// `[paths, parameters]`, f32: parameters of each path.
+    pub parameters: Tensor,
+    /// `[num_nodes + 1]`, i32: the second node of paths `row_pointers[i]..row_pointers[i + 1]` is `i`.
+    pub row_pointers: Tensor,
+}
+
+impl ListedPaths {
+    fn try_map<E>(&self, tensor: &mut impl FnMut(&Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
+        Ok(Self {
+            nodes: tensor(&self.nodes)?,
+            parameters: tensor(&self.parameters)?,
+            row_pointers: tensor(&self.row_pointers)?,
+        })
+    }
+
+    /// The paths of some graphs, which never leave a graph.
+    fn select(&self, nodes: &Runs) -> Result<Self, TchError> {
+        let paths = nodes.rows(&self.row_pointers)?;
+        let take = |tensor: &Tensor| tensor.f_index_select(0, &paths.index(tensor)?);
+        let shift = nodes.shift_by_run(&paths, &self.nodes)?.f_unsqueeze(1)?;
+        Ok(Self {
+            nodes: take(&self.nodes)?.f_sub(&shift)?,
+            parameters: take(&self.parameters)?,
+            row_pointers: counts_to_pointers(&self.row_pointers, nodes)?,
+        })
+    }
+}
+
+/// Applies a function to the paths of both kinds.
+fn each_kind<E>(
+    paths: &[Option<ListedPaths>; 2],
+    mut of: impl FnMut(&ListedPaths) -> Result<ListedPaths, E>,
+) -> Result<[Option<ListedPaths>; 2], E> {
+    let [angles, dihedrals] = paths;
+    Ok([angles.as_ref().map(&mut of).transpose()?, dihedrals.as_ref().map(&mut of).transpose()?])
 }
 
 impl Space {
@@ -83,6 +129,7 @@ impl Space {
             shifts: self.shifts.as_ref().map(&mut *tensor).transpose()?,
             forces: self.forces.as_ref().map(&mut *tensor).transpose()?,
             displaced: self.displaced.as_ref().map(&mut *tensor).transpose()?,
+            paths: each_kind(&self.paths, |paths| paths.try_map(tensor))?,
         })
     }
 
@@ -100,6 +147,7 @@ impl Space {
             shifts: self.shifts.as_ref().map(|shifts| take(shifts, &pairs)).transpose()?,
             forces: self.forces.as_ref().map(|forces| take(forces, nodes)).transpose()?,
             displaced: self.displaced.as_ref().map(|displaced| take(displaced, nodes)).transpose()?,
+            paths: each_kind(&self.paths, |paths| paths.select(nodes))?,
         })
     }
 }
@@ -185,7 +233,7 @@ mod tests {
     }
 
     fn tensors(space: &Space) -> Vec<&Tensor> {
-        let Space { positions, kinds, targets, sources, row_pointers, shifts, forces, displaced } = space;
+        let Space { positions, kinds, targets, sources, row_pointers, shifts, forces, displaced, paths: _ } = space;
         assert!(displaced.is_none());
         let forces = forces.as_ref().unwrap();
         vec![positions, kinds, targets, sources, row_pointers, shifts.as_ref().unwrap(), forces]

@@ -112,7 +112,8 @@ impl Architecture {
                 // Paths and bonds follow the data's edges.
                 let pairs = config.space.as_ref().map(|space| space.reads_pairs().then_some(space.cutoff));
                 let cutoff = pairs.or(config.paths.as_ref().map(|_| None));
-                cutoff.map(|cutoff| SpaceOptions { cutoff, ..SpaceOptions::POSITIONS })
+                let paths = config.bonds().is_some_and(|bonds| !bonds.listed.is_none());
+                cutoff.map(|cutoff| SpaceOptions { cutoff, paths, ..SpaceOptions::POSITIONS })
             }
             _ => None,
         };
@@ -204,7 +205,10 @@ impl BatchNeeds {
     /// The needs of several models of one batch. Pairs reach as far as the largest cutoff: a network with a smaller one gives messages
     /// beyond it no weight.
     pub fn of_all(models: impl IntoIterator<Item = Self>) -> Self {
-        let farther = |one: SpaceOptions, other: SpaceOptions| if other.cutoff > one.cutoff { other } else { one };
+        let farther = |one: SpaceOptions, other: SpaceOptions| SpaceOptions {
+            paths: one.paths || other.paths,
+            ..if other.cutoff > one.cutoff { other } else { one }
+        };
         models.into_iter().fold(Self::default(), |one, other| Self {
             edge_features: one.edge_features || other.edge_features,
             space: one.space.into_iter().chain(other.space).reduce(farther),

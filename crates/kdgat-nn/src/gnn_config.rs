@@ -1,10 +1,11 @@
 //! Architecture of a graph network: the kind of its layers, and their sizes.
 
-use kdgat_graph::Level;
+use kdgat_graph::{Level, OfPaths};
 use serde::{Deserialize, Serialize};
 
 use super::description::expect_sizes;
 use super::graph_pooling::Pooling;
+use super::irreps::BondConfig;
 use super::sgmp::PathConfig;
 use super::space::SpaceConfig;
 use super::target_scale::TargetScale;
@@ -152,9 +153,20 @@ impl GnnConfig {
         self.space.as_ref().is_some_and(|space| space.forces)
     }
 
+    /// Messages along the data's edges of a network of representations.
+    pub fn bonds(&self) -> Option<&BondConfig> {
+        self.space.as_ref()?.irreps.as_ref()?.bonds.as_ref()
+    }
+
     /// True for a network of representations with messages along the data's edges.
     pub fn has_bonds(&self) -> bool {
-        self.space.as_ref().and_then(|space| space.irreps.as_ref()).is_some_and(|irreps| irreps.bonds.is_some())
+        self.bonds().is_some()
+    }
+
+    /// Names of the parameters of the angles and dihedrals that a network takes from the data's tables; `None` unless paths send messages.
+    pub fn path_parameters(&self) -> Option<OfPaths<Vec<String>>> {
+        let bonds = self.bonds().filter(|bonds| bonds.paths)?;
+        Some(bonds.listed.map(|parameters| parameters.names.clone()))
     }
 
     /// Columns of the input of layer `index`.

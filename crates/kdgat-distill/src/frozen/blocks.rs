@@ -1,6 +1,6 @@
 //! Networks for graphs as teachers: the blocks of [`kdgat_nn`]'s networks, built around the current copy of their weights.
 
-use kdgat_graph::{Batch, Level, Space};
+use kdgat_graph::{Batch, Level, ListedPaths, OfPaths, PathKind, Space};
 use kdgat_nn::attention::Backend;
 use kdgat_nn::blocks::{self, Run};
 use kdgat_nn::gat::{CLASSES, GatBlock};
@@ -147,9 +147,23 @@ impl<B: Block<Config: Send>> FrozenModel for FrozenBlocks<B> {
     }
 }
 
-/// Positions of the three nodes of a batch, half a cutoff apart along the axes, and all their pairs.
-pub(super) fn probe_space(cutoff: f64) -> Result<Space, TchError> {
+/// Positions of the three nodes of a batch, half a cutoff apart along the axes, all their pairs, and an angle with parameters of so many names, if
+/// any are listed.
+pub(super) fn probe_space(cutoff: f64, listed: &OfPaths<Vec<String>>) -> Result<Space, TchError> {
     let edge = (cutoff / 2.0) as f32;
+    let paths = |kind: PathKind| {
+        let Some(names) = listed.of(kind) else { return Ok(None) };
+        let (nodes, rows): (&[i64], _) = match kind {
+            PathKind::Angles => (&[0, 1, 2, 2, 1, 0], [0, 0, 2, 2]),
+            PathKind::Dihedrals => (&[], [0; 4]),
+        };
+        let (nodes, count) = (Tensor::f_from_slice(nodes)?, (nodes.len() / kind.nodes()) as i64);
+        Ok::<_, TchError>(Some(ListedPaths {
+            nodes: nodes.f_view([count, kind.nodes() as i64])?,
+            parameters: Tensor::f_zeros([count, names.len() as i64], (Kind::Float, tch::Device::Cpu))?,
+            row_pointers: Tensor::f_from_slice(&rows)?,
+        }))
+    };
     Ok(Space {
         positions: Tensor::f_from_slice(&[0.0, 0.0, 0.0, edge, 0.0, 0.0, 0.0, edge, 0.0])?.f_view([3, 3])?,
         kinds: Tensor::f_zeros([3], (Kind::Int64, tch::Device::Cpu))?,
@@ -159,6 +173,7 @@ pub(super) fn probe_space(cutoff: f64) -> Result<Space, TchError> {
         shifts: None,
         forces: None,
         displaced: None,
+        paths: [paths(PathKind::Angles)?, paths(PathKind::Dihedrals)?],
     })
 }
 
@@ -204,6 +219,7 @@ mod tests {
             shifts: None,
             forces: None,
             displaced: None,
+            paths: Default::default(),
         }));
         for (kind, virtual_node, level) in [
             (GnnKind::Gin, false, Level::Graph),
@@ -243,7 +259,7 @@ mod tests {
     #[test]
     fn a_teacher_gives_the_forces_of_its_model() {
         let mut batch = probe_batch(1, FeatureSet::Window).unwrap();
-        batch.space = Some(Box::new(probe_space(4.0).unwrap()));
+        batch.space = Some(Box::new(probe_space(4.0, &OfPaths::default()).unwrap()));
         for (kind, forces) in [(GnnKind::PaiNN, true), (GnnKind::SchNet, true), (GnnKind::PaiNN, false)] {
             let basis = RadialBasis::Gaussian;
             let config = GnnConfig {

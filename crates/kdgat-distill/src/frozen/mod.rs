@@ -256,11 +256,12 @@ pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherErro
         Architecture::GraphVgae(config) => Some(&config.encoder),
         _ => None,
     };
-    if let Some(GnnConfig { node_features, edge_features, .. }) = of_graphs {
+    if let Some(network @ GnnConfig { node_features, edge_features, .. }) = of_graphs {
         let filled = |size: [i64; 2]| Tensor::f_full(size, 0.5, (Kind::Float, Device::Cpu)).map_err(ModelError::from);
         batch.continuous = filled([batch.num_nodes(), *node_features])?;
         batch.edge_attributes = Some(filled([batch.adjacency.num_edges(), *edge_features])?);
-        let positions = architecture.needs().space.map(|space| probe_space(space.cutoff.unwrap_or(1.0)));
+        let listed = network.path_parameters().unwrap_or_default();
+        let positions = architecture.needs().space.map(|space| probe_space(space.cutoff.unwrap_or(1.0), &listed));
         batch.space = positions.transpose().map_err(ModelError::from)?.map(Box::new);
     }
     let own = Vocabulary::from_ids(config.vocabulary.iter().copied());

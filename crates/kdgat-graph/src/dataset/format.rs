@@ -5,6 +5,7 @@ use super::error::DatasetError;
 use super::settings::SETTINGS;
 use super::source_files::SourceFiles;
 use super::{molecules, swc, table, table_file, tu, xyz};
+use crate::PathKind;
 
 /// A dataset that was found.
 pub(super) struct Found {
@@ -40,7 +41,8 @@ pub(super) fn is_any(names: &[String]) -> bool {
 /// True if a file of this name belongs to a dataset, so that an archive has it once.
 pub(super) fn is_read(name: &str) -> bool {
     let is_table = |table: &str| table_file::is_table(name, table);
-    [table::GRAPHS, table::NODES, table::EDGES, table::ROOTS].into_iter().any(is_table)
+    let of_paths = PathKind::ALL.map(PathKind::name);
+    [table::GRAPHS, table::NODES, table::EDGES, table::ROOTS].into_iter().chain(of_paths).any(is_table)
         || name == SETTINGS
         || name == META
         || xyz::is_xyz(name)

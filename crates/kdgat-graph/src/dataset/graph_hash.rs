@@ -1,12 +1,13 @@
 //! Hashes of graphs as their source has them, by which a division recognises its test graphs.
 //!
-//! The hash of a graph is that of its identifier, its targets, the features of its nodes, its edges, positions, cell and forces. Edges that were made
+//! The hash of a graph is that of its identifier, its targets, the features of its nodes, its edges, positions, cell, forces and listed paths. Edges that were made
 //! from positions depend on the cutoff, so the positions alone count then. Kinds of nodes are among their features.
 
 use std::collections::BTreeSet;
 
 use super::graph_set::GraphSet;
 use super::schema::Level;
+use crate::PathKind;
 
 /// `[num_graphs]`: the hash of each graph of a set, as it was read.
 pub(crate) fn graph_hashes(set: &GraphSet) -> Vec<u64> {
@@ -41,6 +42,14 @@ fn hash_of(set: &GraphSet, graph: usize) -> u64 {
     }
     if let Some(space) = set.space.as_ref().filter(|space| !space.forces.is_empty()) {
         add_numbers(&mut hash, &space.forces[nodes.start * 3..nodes.end * 3]);
+    }
+    for kind in PathKind::ALL {
+        if let Some(paths) = set.paths_of(kind, graph) {
+            add_text(&mut hash, kind.name());
+            hash.update(&(paths.nodes.len() as u64).to_le_bytes());
+            hash.update(bytemuck::cast_slice(paths.nodes));
+            add_numbers(&mut hash, paths.parameters);
+        }
     }
     first_bytes(&hash)
 }

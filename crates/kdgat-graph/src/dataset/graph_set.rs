@@ -9,7 +9,7 @@ use super::feature_rows::Rows;
 use super::schema::{Feature, Level, Schema, SpaceSchema};
 use super::space_set::SpaceSet;
 use super::targets::Targets;
-use crate::Split;
+use crate::{PathKind, PathList, PathView, Split};
 
 /// Most nodes of a graph: node numbers of a store have 16 bits.
 pub const MOST_NODES: usize = u16::MAX as usize;
@@ -105,6 +105,12 @@ impl GraphSet {
         &self.target_rests[graph * count..(graph + 1) * count]
     }
 
+    /// The listed paths of a graph; `None` for a kind that the source does not list.
+    pub fn paths_of(&self, kind: PathKind, graph: usize) -> Option<PathView<'_>> {
+        let parameters = self.schema.space.as_ref()?.paths.of(kind)?.len();
+        Some(self.space.as_ref()?.paths[kind as usize].of(kind, graph, parameters))
+    }
+
     /// True if each edge has its reverse.
     pub fn is_undirected(&self) -> bool {
         (0..self.num_graphs()).all(|graph| {
@@ -137,6 +143,17 @@ pub(super) struct Edges {
 }
 
 impl Edges {
+    /// True if an edge leads from one of two nodes of a graph to the other.
+    pub fn join(&self, graph: u32, one: u16, other: u16) -> bool {
+        let all = self.pointers[graph as usize] as usize..self.pointers[graph as usize + 1] as usize;
+        let (sources, targets) = (&self.sources[all.clone()], &self.targets[all]);
+        let leads = |from: u16, to: u16| {
+            let [begin, end] = [u32::from(to), u32::from(to) + 1].map(|node| targets.partition_point(|&at| at < node));
+            sources[begin..end].binary_search(&u32::from(from)).is_ok()
+        };
+        leads(one, other) || leads(other, one)
+    }
+
     /// No edge in any of the graphs.
     pub fn none(num_graphs: usize) -> Self {
         Self {
@@ -296,6 +313,11 @@ pub(super) fn without_unlabelled(set: GraphSet) -> GraphSet {
                 true => Vec::new(),
                 false => kept.iter().flat_map(|&graph| &space.cells[graph * 9..(graph + 1) * 9]).copied().collect(),
             },
+            paths: PathKind::ALL.map(|kind| {
+                let mut list = PathList::default();
+                kept.iter().filter_map(|&graph| set.paths_of(kind, graph)).for_each(|paths| list.push(kind, paths));
+                list
+            }),
         }),
         position_hashes: set.position_hashes.as_ref().map(|hashes| kept.iter().map(|&graph| hashes[graph]).collect()),
         ..set

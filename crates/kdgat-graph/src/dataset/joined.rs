@@ -8,7 +8,7 @@ use super::graph_set::{BOTH_WAYS, GraphSet, LeftOut};
 use super::schema::{Feature, Kinds, Schema, SpaceSchema, Target, Task, numbered};
 use super::space_set::SpaceSet;
 use super::{read, source_digest};
-use crate::Split;
+use crate::{PathKind, Split};
 
 /// The place of a dataset of graphs, or the places of its training and of its test graphs.
 #[derive(Debug, Clone, Copy)]
@@ -213,6 +213,7 @@ impl Join<'_> {
         let (Some(own), Some(other)) = (own, other) else { return Ok(None) };
         let forces = |space: &SpaceSchema| if space.forces { "forces" } else { "no forces" }.to_owned();
         self.expect_equal("", [forces(own), forces(other)])?;
+        self.expect_equal("", [own, other].map(|space| space.paths.describe()))?;
         let unit = |own: &Option<String>, other: &Option<String>| own.clone().or_else(|| other.clone());
         let known = |own: &Option<String>, other: &Option<String>| match (own, other) {
             (Some(own), Some(other)) => [own.clone(), other.clone()],
@@ -241,6 +242,7 @@ impl Join<'_> {
             length_unit: unit(&own.length_unit, &other.length_unit),
             energy_unit: unit(&own.energy_unit, &other.energy_unit),
             unfit: own.unfit.clone().or_else(|| other.unfit.clone()),
+            paths: own.paths.clone(),
         }))
     }
 
@@ -351,5 +353,12 @@ fn joined_space(sets: [&GraphSet; 2], schema: Option<&SpaceSchema>) -> Option<Sp
             true => [cells(sets[0], own), cells(sets[1], other)].concat(),
             false => Vec::new(),
         },
+        paths: PathKind::ALL.map(|kind| {
+            let [mut list, more] = [own, other].map(|space| space.paths[kind as usize].clone());
+            list.pointers = joined_pointers([&list.pointers, &more.pointers]);
+            list.nodes.extend(more.nodes);
+            list.parameters.extend(more.parameters);
+            list
+        }),
     })
 }

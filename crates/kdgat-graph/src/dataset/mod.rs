@@ -17,6 +17,7 @@ mod node_places;
 mod node_target_table;
 #[cfg(feature = "parquet")]
 mod parquet_table;
+mod path_table;
 mod radius;
 mod rooted;
 pub mod schema;

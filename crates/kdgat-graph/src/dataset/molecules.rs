@@ -23,7 +23,7 @@ use super::settings::{SETTINGS, Settings};
 use super::source_files::{SHARE_OF_MEMORY, SourceFiles};
 use super::space_set::{Misfit, SpaceMaker};
 use super::targets::TargetCells;
-use crate::Split;
+use crate::{OfPaths, Split};
 
 /// Names of each array, the preferred one first.
 const CHARGES: [&str; 2] = ["nuclear_charges", "z"];
@@ -365,6 +365,7 @@ impl<'a> Reader<'a> {
             length_unit: settings.length_unit.clone().or_else(|| Some(LENGTH_UNIT.to_owned())),
             energy_unit: settings.energy_unit.clone().or_else(|| Some(ENERGY_UNIT.to_owned())),
             unfit: None,
+            paths: OfPaths::default(),
         };
         let (places, position_hashes) = self.space.finish(self.kinds, self.forces);
         let name = settings.name.clone().unwrap_or(root);

@@ -7,6 +7,7 @@ use super::schema::SpaceSchema;
 use super::settings::Settings;
 use super::space_set::{SpaceMaker, SpaceSet, kinds_of};
 use super::table_file::{Row, TableFile};
+use crate::OfPaths;
 
 /// Columns of positions.
 pub(super) const POSITION: [&str; 3] = ["pos_x", "pos_y", "pos_z"];
@@ -213,6 +214,7 @@ impl NodePlaces {
             length_unit: settings.length_unit.clone(),
             energy_unit: settings.energy_unit.clone(),
             unfit,
+            paths: OfPaths::default(),
         };
         let (set, hashes) = maker.finish(numbers, forces);
         TableSpace { schema, set, hashes }

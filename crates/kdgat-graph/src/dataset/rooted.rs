@@ -209,6 +209,8 @@ pub(super) fn rooted(set: GraphSet, roots: &[Option<u32>]) -> Result<GraphSet, (
         kinds: kept(&space.kinds, 1, &chosen),
         forces: kept(&space.forces, 3, &chosen),
         cells: space.cells,
+        // Tables of paths beside trees are refused.
+        paths: space.paths,
     };
     let mut schema = set.schema.clone();
     schema.node_features.extend(FEATURES.map(|name| Feature { name: name.to_owned(), values: None }));

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::elements::{HEAVIEST_ELEMENT, symbol_of};
+use crate::OfPaths;
 use crate::feature_set::SpaceColumns;
 
 /// Kind of prediction for each graph or node.
@@ -115,6 +116,9 @@ pub struct SpaceSchema {
     pub energy_unit: Option<String>,
     /// Reason why no network in space can be trained on these positions.
     pub unfit: Option<String>,
+    /// Names of the parameters of listed angles and dihedrals.
+    #[serde(default, skip_serializing_if = "OfPaths::is_none")]
+    pub paths: OfPaths<Vec<String>>,
 }
 
 /// Kinds of nodes in space, and the meaning of their numbers.
@@ -175,6 +179,7 @@ impl Schema {
             positions: true,
             cells: space.periodic,
             forces: space.forces,
+            paths: space.paths.map(|names| names.len() as u16),
         })
     }
 

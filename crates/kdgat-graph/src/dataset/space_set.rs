@@ -3,6 +3,7 @@
 use super::elements;
 use super::graph_hash::first_bytes;
 use super::schema::{Kinds, numbered};
+use crate::PathList;
 use crate::space::{Cell, NoPairs, PairSearch};
 
 /// Smallest distance of two nodes, in the data's unit of length: nearer ones are the same node twice, or lengths are in another unit.
@@ -23,6 +24,8 @@ pub struct SpaceSet {
     pub forces: Vec<f32>,
     /// `[num_graphs, 9]`: vectors of the periodic axes, then zeros; empty if no graph has a cell.
     pub cells: Vec<f64>,
+    /// Listed angles and dihedrals; without any pointers beyond the first of a kind that is not listed.
+    pub paths: [PathList; 2],
 }
 
 /// Collects positions graph by graph.
@@ -101,7 +104,7 @@ impl SpaceMaker {
     /// The positions with these kinds and forces of all nodes, and the hash of each graph's positions.
     pub fn finish(self, kinds: Vec<u16>, forces: Vec<f32>) -> (SpaceSet, Vec<u64>) {
         let cells = if self.is_periodic { self.cells } else { Vec::new() };
-        (SpaceSet { positions: self.positions, kinds, forces, cells }, self.hashes)
+        (SpaceSet { positions: self.positions, kinds, forces, cells, paths: Default::default() }, self.hashes)
     }
 }
 

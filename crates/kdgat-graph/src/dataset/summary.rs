@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::graph_set::{GraphSet, LeftOut};
 use super::schema::{Schema, Task};
 use super::space_set::SpaceSet;
-use crate::{PairCount, PairCounter, Split};
+use crate::{OfPaths, PairCount, PairCounter, Split};
 
 /// Facts about a dataset.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -53,6 +53,9 @@ pub struct SpaceSummary {
     pub periodic_graphs: usize,
     /// Smallest, mean and largest length of a force, if there are forces.
     pub forces: Option<[f64; 3]>,
+    /// Smallest, mean and largest number of a graph's listed angles and dihedrals.
+    #[serde(skip_serializing_if = "OfPaths::is_none")]
+    pub listed: OfPaths<[f64; 3]>,
     /// Neighbours within a cutoff; `None` if a graph has millions of images within it.
     pub neighbours: Option<Neighbours>,
 }
@@ -81,6 +84,10 @@ impl SpaceSummary {
             kinds: counts.into_iter().map(|(kind, count)| (schema.kinds.name(kind), count)).collect(),
             periodic_graphs: space.cells.chunks_exact(9).filter(|cell| cell.iter().any(|&value| value != 0.0)).count(),
             forces: schema.forces.then(|| extent(lengths)),
+            listed: OfPaths::of_all(|kind| {
+                let pointers = schema.paths.of(kind).map(|_| &space.paths[kind as usize].pointers)?;
+                Some(extent(pointers.windows(2).map(|ends| (ends[1] - ends[0]) as f64)))
+            }),
             neighbours: neighbours(set, space, cutoff),
         })
     }

@@ -14,6 +14,7 @@ use super::source_files::SourceFiles;
 use super::space_set::{Misfit, SpaceMaker};
 use super::swc_tree::SwcTree;
 use super::targets::TargetCells;
+use crate::OfPaths;
 
 /// Name of the only target: the folder.
 const CLASS: &str = "folder";
@@ -139,6 +140,7 @@ impl Forest {
             length_unit: settings.length_unit.clone(),
             energy_unit: settings.energy_unit.clone(),
             unfit: doubled.clone().map(|found| format!("{found}: a network of pairs cannot read them")),
+            paths: OfPaths::default(),
         };
         let (ids, pointers, notes) = (self.ids, self.pointers, doubled.into_iter().collect());
         Ok(PlacedGraphs { ids, pointers, nodes, edges, targets, schema, places, position_hashes, notes }.into_set(name))

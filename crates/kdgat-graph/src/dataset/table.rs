@@ -5,6 +5,8 @@
 //! | `graphs.csv` | `graph_id`, targets of graphs `y` or `y_*`, optionally `split` |
 //! | `nodes.csv` | `graph_id`, `node_id`, continuous `x_*`, categorical `c_*`, optionally `pos_x`, `pos_y`, `pos_z`, forces `f_x`, `f_y`, `f_z`, targets of nodes `y` or `y_*` |
 //! | `edges.csv` | `graph_id`, `source`, `target`, continuous `e_*`, categorical `kind`; may be left out if nodes have positions |
+//! | `angles.csv` | optional, of nodes with positions: `graph_id`, `i`, `j`, `k`, parameters `a_*` |
+//! | `dihedrals.csv` | the same: `graph_id`, `i`, `j`, `k`, `l`, parameters `d_*` |
 //!
 //! Each may be Parquet instead (`graphs.parquet`, …). A target that is named like a feature is no feature.
 
@@ -16,6 +18,7 @@ use super::graph_set::{BOTH_WAYS, Edges, GraphSet, LISTED, RawEdge, SortedEdges,
 use super::nearest_points::NearestEdges;
 use super::node_places::{NodePlaces, POSITION, PlaceReader};
 use super::node_target_table::{NodeTargetReader, NodeTargets};
+use super::path_table::PathSource;
 use super::radius::{EdgeMaker, Radius};
 use super::rooted::{OutsideRoot, rooted};
 use super::schema::{Level, Schema};
@@ -23,7 +26,7 @@ use super::settings::Settings;
 use super::source_files::SourceFiles;
 use super::table_file::{Row, TableFile, described, is_table};
 use super::targets::{TargetCells, Targets, split_of};
-use crate::Split;
+use crate::{OfPaths, PathList, Split};
 
 /// The table of graphs.
 pub(super) const GRAPHS: &str = "graphs";
@@ -63,8 +66,15 @@ pub(super) fn read(files: &SourceFiles) -> Result<GraphSet, DatasetError> {
         }
         (None, None) => listed_edges(files, &graphs, &nodes, settings.directed())?,
     };
+    let paths = PathSource { files, settings: &settings, graphs: &graphs, nodes: &nodes, edges: &edges };
+    let paths = OfPaths::try_of(|kind| paths.read(kind))?;
     let space = nodes.places.as_ref();
-    let space = space.map(|places| places.space(&graphs.ids, &nodes.order, &nodes.pointers, &settings));
+    let mut space = space.map(|places| places.space(&graphs.ids, &nodes.order, &nodes.pointers, &settings));
+    if let Some(space) = &mut space {
+        space.schema.paths = paths.map(|table| table.parameters.clone());
+        let lists = [paths.angles, paths.dihedrals];
+        space.set.paths = lists.map(|table| table.map_or_else(PathList::default, |table| table.list));
+    }
     let (mut targets, graph_targets, node_targets) = match (graphs.targets.take(), nodes.targets.take()) {
         (_, Some(targets)) => {
             let rows = targets.of_all(&nodes.order);
@@ -153,11 +163,9 @@ fn tree_roots(
                 TableFile::required(files, ROOTS, "it names the root of each graph's tree (`tree = \"file\"`)")?;
             let (graph_id, node_id) = (table.column("graph_id")?, table.column("node_id")?);
             table.each_row(|row| {
-                let (graph, node) = (graphs.of_row(&row, graph_id)? as usize, row.text(node_id)?);
-                let root = nodes.numbers[graph].get(node).copied();
-                let expected = || format!("a node of graph {} in {}", graphs.ids[graph], nodes.file);
-                let known = root.ok_or_else(|| row.error(node_id, &format!("node '{node}'"), &expected()))?;
-                match roots[graph].replace(known) {
+                let graph = graphs.of_row(&row, graph_id)?;
+                let known = nodes.number_of(graphs, graph, (&row, node_id))?;
+                match roots[graph as usize].replace(known) {
                     None => Ok(()),
                     Some(_) => Err(row.error(graph_id, "a second root", "one root for each graph")),
                 }
@@ -276,7 +284,7 @@ impl Graphs {
     }
 
     /// The graph that a row of another table names.
-    fn of_row(&self, row: &Row<'_>, column: usize) -> Result<u32, DatasetError> {
+    pub fn of_row(&self, row: &Row<'_>, column: usize) -> Result<u32, DatasetError> {
         let name = row.text(column)?;
         let unknown = || row.error(column, &format!("'{name}'"), &format!("a graph of {}", self.file));
         self.positions.get(name).copied().ok_or_else(unknown)
@@ -296,13 +304,13 @@ fn target_columns(table: &TableFile, settings: &Settings) -> Result<Vec<usize>, 
 }
 
 /// The rows of the table of nodes.
-struct Nodes {
-    file: String,
+pub(super) struct Nodes {
+    pub file: String,
     /// For each graph, the number of each of its nodes.
     numbers: Vec<HashMap<String, u32>>,
     rows: Rows,
     /// Positions, forces and kinds of the rows, if the table has positions that are no targets.
-    places: Option<NodePlaces>,
+    pub places: Option<NodePlaces>,
     /// Rows in the order of the graphs.
     order: Vec<u32>,
     pointers: Vec<u64>,
@@ -377,6 +385,21 @@ impl Nodes {
         of_graph.iter().for_each(|nodes| pointers.push(pointers[pointers.len() - 1] + nodes.len() as u64));
         let order = of_graph.concat();
         Ok(Self { file: table.file().to_owned(), numbers, rows, places, order, pointers, targets, notes })
+    }
+}
+
+impl Nodes {
+    /// The number of the node of a graph that a row of another table names in a column.
+    pub fn number_of(
+        &self,
+        graphs: &Graphs,
+        graph: u32,
+        (row, column): (&Row<'_>, usize),
+    ) -> Result<u32, DatasetError> {
+        let (node, graph) = (row.text(column)?, graph as usize);
+        let expected = || format!("a node of graph {} in {}", graphs.ids[graph], self.file);
+        let unknown = || row.error(column, &format!("node '{node}'"), &expected());
+        self.numbers[graph].get(node).copied().ok_or_else(unknown)
     }
 }
 
@@ -465,13 +488,7 @@ fn listed_edges(files: &SourceFiles, graphs: &Graphs, nodes: &Nodes, directed: b
     let mut count = 0;
     table.each_row(|row| {
         let graph = graphs.of_row(&row, graph_id)?;
-        let (name, of_graph) = (&graphs.ids[graph as usize], &nodes.numbers[graph as usize]);
-        let end = |column: usize| {
-            let node = row.text(column)?;
-            let expected = || format!("a node of graph {name} in {}", nodes.file);
-            let unknown = || row.error(column, &format!("node '{node}'"), &expected());
-            of_graph.get(node).copied().ok_or_else(unknown)
-        };
+        let end = |column: usize| nodes.number_of(graphs, graph, (&row, column));
         let (source, target) = (end(ends[0])?, end(ends[1])?);
         edges.push(RawEdge { graph, source, target, row: count });
         if !directed {

@@ -15,7 +15,7 @@ use super::parquet_table;
 #[cfg(feature = "parquet")]
 use super::source_files::SHARE_OF_MEMORY;
 use super::source_files::SourceFiles;
-use super::table::{EDGES, GRAPHS};
+use super::table::{EDGES, GRAPHS, NODES};
 
 /// A file with named columns.
 pub(super) struct TableFile<'a> {
@@ -51,7 +51,8 @@ pub(super) fn described(files: &SourceFiles) -> Result<Option<CsvDataset>, Datas
 impl<'a> TableFile<'a> {
     /// Opens `NAME.csv` or `NAME.parquet`, or the table that DGL's `meta.yaml` names instead; `None` if there is none.
     pub fn read(files: &'a SourceFiles, name: &str) -> Result<Option<Self>, DatasetError> {
-        if let Some(dataset) = described(files)? {
+        // DGL's layout has no other tables.
+        if let Some(dataset) = described(files)?.filter(|_| [GRAPHS, NODES, EDGES].contains(&name)) {
             return Self::described(files, &dataset, name)?.with_columns().map(Some);
         }
         let found = files.names().iter().filter(|file| is_table(file, name)).collect::<Vec<_>>();

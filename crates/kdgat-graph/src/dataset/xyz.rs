@@ -13,8 +13,8 @@ use super::source_files::SourceFiles;
 use super::space_set::{Misfit, SpaceMaker, kinds_of};
 use super::targets::{TargetCells, split_of};
 use super::xyz_frame::{Frame, Frames};
-use crate::Split;
 use crate::space::NoPairs;
+use crate::{OfPaths, Split};
 
 /// Cutoff unless one is set, in Å.
 const DEFAULT_CUTOFF: f64 = 5.0;
@@ -243,6 +243,7 @@ impl<'a> Reader<'a> {
             length_unit: settings.length_unit.clone(),
             energy_unit: settings.energy_unit.clone(),
             unfit: None,
+            paths: OfPaths::default(),
         };
         let (places, position_hashes) = self.space.finish(of_atoms, self.forces);
         let name = settings.name.clone().unwrap_or(root);

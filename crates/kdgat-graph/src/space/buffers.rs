@@ -5,8 +5,8 @@ use tch::{Kind, Tensor};
 
 use super::cell::Cell;
 use super::search::{NoPairs, Pair, PairSearch};
-use super::{Space, SpaceOptions};
-use crate::{GraphView, SpaceColumns, StoreError};
+use super::{ListedPaths, Space, SpaceOptions};
+use crate::{GraphView, PathKind, PathView, SpaceColumns, StoreError};
 
 /// Bytes of a pair: two nodes and a shift.
 const PAIR_BYTES: u64 = 8 + 8 + 12;
@@ -26,12 +26,77 @@ pub(crate) struct SpaceBuffers {
     forces: Vec<f32>,
     /// 1 for the nodes of displaced graphs, 0 for others; empty without displacements.
     displaced: Vec<u8>,
+    paths: [PathBuffers; 2],
+}
+
+/// Buffers of the listed paths of one kind.
+#[derive(Debug, Default)]
+struct PathBuffers {
+    /// For each path of the current graph from either end: its second node and the others, and its number in the graph.
+    own: Vec<([u16; 4], u32)>,
+    nodes: Vec<i64>,
+    parameters: Vec<f32>,
+    row_pointers: Vec<i32>,
+}
+
+impl PathBuffers {
+    fn clear(&mut self) {
+        self.nodes.clear();
+        self.parameters.clear();
+        self.row_pointers.clear();
+        self.row_pointers.push(0);
+    }
+
+    /// True if the paths of another graph, from either end, fit into the memory limit beside those that are there.
+    fn has_room_for(&self, view: PathView<'_>) -> bool {
+        let values = |of_batch: usize, of_graph: usize| (of_batch + 2 * of_graph) as u64;
+        let nodes = values(self.nodes.len(), view.nodes.len());
+        let bytes = 8 * nodes + 4 * values(self.parameters.len(), view.parameters.len());
+        bytes <= allocator::stats().limit && nodes <= i32::MAX as u64
+    }
+
+    /// Appends the paths of a graph of `num_nodes` nodes, which begin at `first` in the batch.
+    fn append(&mut self, (kind, view): (PathKind, PathView<'_>), [first, num_nodes]: [usize; 2]) {
+        let count = kind.nodes();
+        self.own.clear();
+        for (path, number) in view.nodes.chunks_exact(count).zip(0..) {
+            let mut ends: [u16; 4] = [0; 4];
+            for reversed in [false, true] {
+                let at = |node: usize| path[if reversed { count - 1 - node } else { node }];
+                (ends[0], ends[1]) = (at(1), at(0));
+                (2..count).for_each(|node| ends[node] = at(node));
+                self.own.push((ends, number));
+            }
+        }
+        self.own.sort_unstable();
+        let before = self.nodes.len() / count;
+        let width = view.parameters.len() / (view.nodes.len() / count).max(1);
+        for (ends, number) in &self.own {
+            let node = |at: usize| (first + usize::from(ends[at])) as i64;
+            self.nodes.extend([1, 0].into_iter().chain(2..count).map(node));
+            self.parameters.extend_from_slice(&view.parameters[*number as usize * width..][..width]);
+        }
+        let below = |node: usize| before + self.own.partition_point(|(ends, _)| usize::from(ends[0]) <= node);
+        self.row_pointers.extend((0..num_nodes).map(|node| below(node) as i32));
+    }
+
+    fn tensors(&self, kind: PathKind, parameters: u16) -> Result<ListedPaths, StoreError> {
+        let (count, of_path) = ((self.nodes.len() / kind.nodes()) as i64, kind.nodes() as i64);
+        let (rows, width) = (self.row_pointers.len() as i64, i64::from(parameters));
+        Ok(ListedPaths {
+            nodes: crate::assemble::tensor("nodes of paths", &self.nodes, &[count, of_path], Kind::Int64)?,
+            parameters: crate::assemble::tensor("parameters of paths", &self.parameters, &[count, width], Kind::Float)?,
+            row_pointers: crate::assemble::tensor("row_pointers of paths", &self.row_pointers, &[rows], Kind::Int)?,
+        })
+    }
 }
 
 impl SpaceBuffers {
     /// Starts another batch.
     pub fn clear(&mut self) {
-        let Self { search: _, own, positions, kinds, targets, sources, row_pointers, shifts, forces, displaced } = self;
+        let Self { search: _, own, positions, kinds, targets, sources, row_pointers, shifts, forces, displaced, paths } =
+            self;
+        paths.iter_mut().for_each(PathBuffers::clear);
         own.clear();
         displaced.clear();
         [positions, shifts, forces].into_iter().for_each(Vec::clear);
@@ -84,14 +149,33 @@ impl SpaceBuffers {
         }
         let nodes = self.kinds.len() + 1;
         self.row_pointers.resize(nodes, self.targets.len() as i32);
+        if options.paths {
+            self.append_paths(graph, view, first as usize)?;
+        }
         Ok(())
     }
 
-    /// Makes the tensors, of these columns of the store.
+    /// Appends the listed paths of a graph whose nodes begin at `first`.
+    fn append_paths(&mut self, graph: u64, view: &GraphView<'_>, first: usize) -> Result<(), StoreError> {
+        for ((buffers, kind), paths) in self.paths.iter_mut().zip(PathKind::ALL).zip(view.space.paths) {
+            if !buffers.has_room_for(paths) {
+                let found = format!("more {} than fit into the memory limit with the others of its batch", kind.name());
+                return Err(StoreError::Pairs {
+                    graph,
+                    found,
+                    expected: "smaller batches (--batch-size, --batch-nodes)",
+                });
+            }
+            buffers.append((kind, paths), [first, view.num_nodes()]);
+        }
+        Ok(())
+    }
+
+    /// Makes the tensors, of these columns of the store, with listed paths if they were `asked_paths`.
     ///
     /// # Errors
     /// No memory for them.
-    pub fn tensors(&self, columns: SpaceColumns) -> Result<Space, StoreError> {
+    pub fn tensors(&self, columns: SpaceColumns, asked_paths: bool) -> Result<Space, StoreError> {
         let (nodes, pairs) = (self.kinds.len() as i64, self.targets.len() as i64);
         let floats = |name, values: &[f32], rows| crate::assemble::tensor(name, values, &[rows, 3], Kind::Float);
         let indices = |name, values: &[i64]| crate::assemble::tensor(name, values, &[values.len() as i64], Kind::Int64);
@@ -103,6 +187,10 @@ impl SpaceBuffers {
             true => None,
             false => Some(crate::assemble::tensor("displaced nodes", &self.displaced, &[nodes], Kind::Bool)?),
         };
+        let paths = |kind: PathKind| {
+            let listed = columns.paths.of(kind).filter(|_| asked_paths);
+            listed.map(|&parameters| self.paths[kind as usize].tensors(kind, parameters)).transpose()
+        };
         Ok(Space {
             positions: floats("positions", &self.positions, nodes)?,
             kinds: indices("kinds", &self.kinds)?,
@@ -112,6 +200,7 @@ impl SpaceBuffers {
             shifts,
             forces,
             displaced,
+            paths: [paths(PathKind::Angles)?, paths(PathKind::Dihedrals)?],
         })
     }
 }

@@ -11,10 +11,10 @@ use super::shard;
 use crate::columns::Columns;
 use crate::dataset::{self, GraphSet, MOST_NARROW_EDGES, Source, graph_hashes};
 use crate::split::FileSplit;
-use crate::{FeatureSet, Level, Split, StoreError, Vocabulary};
+use crate::{FeatureSet, Level, PathKind, Split, StoreError, Vocabulary};
 
 /// Version of the readers and of the layout: raised whenever the same source gives another store.
-const READER_VERSION: u32 = 6;
+const READER_VERSION: u32 = 7;
 /// Largest degree with a column of its own, for graphs whose nodes have no feature; larger degrees share the last column.
 const MOST_DEGREES: usize = 64;
 
@@ -198,6 +198,7 @@ fn append(columns: &mut Columns, set: &GraphSet, graph: usize) {
         if !space.cells.is_empty() {
             columns.cells.extend_from_slice(&space.cells[graph * 9..(graph + 1) * 9]);
         }
+        columns.push_paths(PathKind::ALL.map(|kind| set.paths_of(kind, graph).unwrap_or_default()));
     }
     columns.finish_graph(false, 0, graph as u64, 0.0);
 }

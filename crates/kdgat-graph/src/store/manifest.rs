@@ -14,7 +14,7 @@ use super::options::BuildOptions;
 use crate::dataset::{Level, Schema};
 use crate::profile::{FOLDS, ProfileLearner};
 use crate::split::FileSplit;
-use crate::{CarProfile, EdgeScaling, FeatureSet, NodeScaling, StoreError, Vocabulary};
+use crate::{CarProfile, EdgeScaling, FeatureSet, NodeScaling, OfPaths, StoreError, Vocabulary};
 
 /// Version of the store format, raised whenever this program would misread the stores of the one before.
 pub const FORMAT_VERSION: u64 = 1;
@@ -199,6 +199,9 @@ pub struct ShardEntry {
     pub nodes: u64,
     /// Number of edges.
     pub edges: u64,
+    /// Number of listed paths of each kind.
+    #[serde(default, skip_serializing_if = "OfPaths::is_none")]
+    pub paths: OfPaths<u64>,
     /// Size in bytes.
     pub bytes: u64,
     /// BLAKE3 digest of the file.

@@ -19,6 +19,7 @@ mod place;
 mod plan;
 pub mod progress;
 pub mod shard;
+mod shard_columns;
 mod sources;
 mod traceless;
 

@@ -11,124 +11,20 @@ use bytemuck::Pod;
 use kdgat_can::frame::PAYLOAD_BYTES;
 use kdgat_torch::mapped;
 use memmap2::Mmap;
-use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use tch::Tensor;
 
 use super::manifest::ShardEntry;
+use super::shard_columns::{COLUMNS, Column, Layout, POINTERS, Rows, content, layout};
 use crate::columns::{Columns, FRAME_FLAGS, FramesView, SpaceView};
 use crate::feature_set::SpaceColumns;
-use crate::{FeatureSet, GraphView, StoreError};
+use crate::{FeatureSet, GraphView, OfPaths, PathKind, PathView, StoreError};
 
 #[cfg(target_endian = "big")]
 compile_error!("shards are little-endian and read in place");
 
 /// Smallest page size of any supported system.
 const PAGE_BYTES: usize = 4096;
-
-/// A column of a shard: one tensor of the file. The base columns are in every shard; the frames of the profile set follow at the end, in
-/// shards of that set alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(usize)]
-enum Column {
-    NodePointers,
-    EdgePointers,
-    FirstFrames,
-    StartTimes,
-    Files,
-    GraphHashes,
-    CanIds,
-    NodeFeatures,
-    EdgeFeatures,
-    Sources,
-    Targets,
-    RowPointers,
-    WideRowPointers,
-    GraphTargets,
-    TargetRests,
-    NodeTargets,
-    Cells,
-    Positions,
-    Forces,
-    Kinds,
-    Labels,
-    AttackFree,
-    FrameGaps,
-    FrameTimes,
-    NodeSilence,
-    NodeRepeated,
-    NodeScheduled,
-    NodeFrames,
-    FramePayloads,
-    FrameFlags,
-}
-
-/// Number of columns of all sets together.
-const COLUMNS: usize = Column::FrameFlags as usize + 1;
-
-/// Number of rows of a column.
-#[derive(Debug, Clone, Copy)]
-enum Rows {
-    /// One per graph, and one more.
-    GraphEnds,
-    Graphs,
-    Nodes,
-    /// One per node, and one more per graph.
-    NodesAndGraphs,
-    Edges,
-    Frames,
-}
-
-/// Name, type, values per row and number of rows of a column's tensor.
-type Layout = Vec<(Column, &'static str, Dtype, usize, Rows)>;
-
-/// The columns in the order of the file. Wide types come first, so that each column is aligned; a column without values takes no space.
-fn layout(features: FeatureSet) -> Layout {
-    use Column::*;
-    let space = features.space();
-    let wide = [
-        (NodePointers, "node_ptr", Dtype::U64, 1, Rows::GraphEnds),
-        (EdgePointers, "edge_ptr", Dtype::U64, 1, Rows::GraphEnds),
-        (FirstFrames, "first_frame", Dtype::U64, 1, Rows::Graphs),
-        (StartTimes, "start_time", Dtype::F64, 1, Rows::Graphs),
-        (Cells, "cell", Dtype::F64, if space.cells { 9 } else { 0 }, Rows::Graphs),
-        (GraphHashes, "graph_hash", Dtype::U64, usize::from(features.is_columns()), Rows::Graphs),
-        (Files, "file", Dtype::U32, 1, Rows::Graphs),
-        (CanIds, "can_id", Dtype::U32, 1, Rows::Nodes),
-        (NodeFeatures, "node_features", Dtype::F32, features.stored_node_features(), Rows::Nodes),
-        (EdgeFeatures, "edge_features", Dtype::F32, features.edge_features(), Rows::Edges),
-        (GraphTargets, "graph_targets", Dtype::F32, features.targets(), Rows::Graphs),
-        (TargetRests, "target_rests", Dtype::F32, features.target_rests(), Rows::Graphs),
-        (NodeTargets, "node_targets", Dtype::F32, features.node_targets(), Rows::Nodes),
-        (Positions, "position", Dtype::F32, if space.positions { 3 } else { 0 }, Rows::Nodes),
-        (Forces, "force", Dtype::F32, if space.forces { 3 } else { 0 }, Rows::Nodes),
-        (WideRowPointers, "row_ptr", Dtype::U32, usize::from(features.has_wide_rows()), Rows::NodesAndGraphs),
-        (Kinds, "kind", Dtype::U16, usize::from(space.positions), Rows::Nodes),
-    ];
-    let narrow = [
-        (Sources, "edge_source", Dtype::U16, 1, Rows::Edges),
-        (Targets, "edge_target", Dtype::U16, 1, Rows::Edges),
-        (RowPointers, "row_ptr", Dtype::U16, usize::from(!features.has_wide_rows()), Rows::NodesAndGraphs),
-    ];
-    let bytes = [(Labels, "label", Dtype::U8, 1, Rows::Graphs), (AttackFree, "attack_free", Dtype::U8, 1, Rows::Nodes)];
-    let mut columns: Layout = wide.to_vec();
-    columns.retain(|&(_, _, _, width, _)| width > 0);
-    if features.needs_history() {
-        columns.push((FrameGaps, "frame_gap", Dtype::F32, 1, Rows::Frames));
-        columns.push((FrameTimes, "frame_time", Dtype::F32, 1, Rows::Frames));
-        columns.push((NodeSilence, "node_silence", Dtype::F32, 1, Rows::Nodes));
-        columns.push((NodeScheduled, "node_scheduled", Dtype::F32, 1, Rows::Nodes));
-        columns.push((NodeFrames, "node_frames", Dtype::U16, 1, Rows::Nodes));
-    }
-    columns.extend(narrow.into_iter().filter(|&(_, _, _, width, _)| width > 0));
-    columns.extend(bytes);
-    if features.needs_history() {
-        columns.push((NodeRepeated, "node_repeated", Dtype::U8, PAYLOAD_BYTES, Rows::Nodes));
-        columns.push((FramePayloads, "frame_payload", Dtype::U8, 2 * PAYLOAD_BYTES, Rows::Frames));
-        columns.push((FrameFlags, "frame_flags", Dtype::U8, FRAME_FLAGS, Rows::Frames));
-    }
-    columns
-}
 
 /// Writes the graphs to a new file. The entry's `first_graph` is not set yet, and the bytes may not be on the disk yet:
 /// call `sync_all` on the returned file.
@@ -142,12 +38,14 @@ pub fn write(path: &Path, columns: &Columns) -> Result<(ShardEntry, File), Store
     let mut output = HashingWriter { inner, hash: blake3::Hasher::new(), bytes: 0 };
     write_columns(&mut output, columns).map_err(failed())?;
     let file = output.inner.into_inner().map_err(|error| failed()(error.into_error()))?;
+    let space = columns.features.space();
     let entry = ShardEntry {
         name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         first_graph: 0,
         graphs: columns.num_graphs() as u64,
         nodes: columns.can_ids.len() as u64,
         edges: columns.sources.len() as u64,
+        paths: OfPaths::of_all(|kind| space.paths.of(kind).map(|_| columns.paths[kind as usize].count())),
         bytes: output.bytes,
         blake3: output.hash.finalize().to_hex().to_string(),
     };
@@ -173,42 +71,6 @@ fn write_columns(output: &mut impl Write, columns: &Columns) -> io::Result<()> {
     output.write_all(&(header.len() as u64).to_le_bytes())?;
     output.write_all(&header)?;
     layout.iter().try_for_each(|&(column, ..)| output.write_all(content(columns, column)))
-}
-
-/// A column's values as bytes.
-fn content(columns: &Columns, column: Column) -> &[u8] {
-    match column {
-        Column::NodePointers => bytemuck::cast_slice(&columns.node_pointers),
-        Column::EdgePointers => bytemuck::cast_slice(&columns.edge_pointers),
-        Column::FirstFrames => bytemuck::cast_slice(&columns.first_frames),
-        Column::StartTimes => bytemuck::cast_slice(&columns.start_times),
-        Column::Files => bytemuck::cast_slice(&columns.files),
-        Column::GraphHashes => bytemuck::cast_slice(&columns.graph_hashes),
-        Column::CanIds => bytemuck::cast_slice(&columns.can_ids),
-        Column::NodeFeatures => bytemuck::cast_slice(&columns.node_features),
-        Column::EdgeFeatures => bytemuck::cast_slice(&columns.edge_features),
-        Column::Sources => bytemuck::cast_slice(&columns.sources),
-        Column::Targets => bytemuck::cast_slice(&columns.targets),
-        Column::RowPointers => bytemuck::cast_slice(&columns.row_pointers),
-        Column::WideRowPointers => bytemuck::cast_slice(&columns.wide_row_pointers),
-        Column::GraphTargets => bytemuck::cast_slice(&columns.graph_targets),
-        Column::TargetRests => bytemuck::cast_slice(&columns.target_rests),
-        Column::NodeTargets => bytemuck::cast_slice(&columns.node_targets),
-        Column::Cells => bytemuck::cast_slice(&columns.cells),
-        Column::Positions => bytemuck::cast_slice(&columns.positions),
-        Column::Forces => bytemuck::cast_slice(&columns.forces),
-        Column::Kinds => bytemuck::cast_slice(&columns.kinds),
-        Column::Labels => &columns.labels,
-        Column::AttackFree => &columns.attack_free,
-        Column::FrameGaps => bytemuck::cast_slice(&columns.frame_gaps),
-        Column::FrameTimes => bytemuck::cast_slice(&columns.frame_times),
-        Column::NodeSilence => bytemuck::cast_slice(&columns.node_silence),
-        Column::NodeScheduled => bytemuck::cast_slice(&columns.node_scheduled),
-        Column::NodeRepeated => &columns.node_repeated,
-        Column::NodeFrames => bytemuck::cast_slice(&columns.node_frames),
-        Column::FramePayloads => &columns.frame_payloads,
-        Column::FrameFlags => &columns.frame_flags,
-    }
 }
 
 struct HashingWriter<W> {
@@ -238,6 +100,8 @@ pub struct Shard {
     graphs: usize,
     nodes: usize,
     edges: usize,
+    /// Listed paths of each kind.
+    paths: [usize; 2],
     /// Start of each column in the file, in bytes; 0 for a column that the file does not have.
     offsets: [usize; COLUMNS],
     features: FeatureSet,
@@ -263,6 +127,7 @@ impl Shard {
             return Err(damaged(format!("it has {bytes} bytes, the manifest says {}", entry.bytes)));
         }
         let (graphs, nodes, edges) = (entry.graphs as usize, entry.nodes as usize, entry.edges as usize);
+        let paths = PathKind::ALL.map(|kind| entry.paths.of(kind).map_or(0, |&count| count as usize));
         let header = read_header(&file, bytes).map_err(StoreError::io("read", &path))?;
         let frames = if features.needs_history() { window } else { 0 };
         let rows = |rows: Rows| match rows {
@@ -271,20 +136,21 @@ impl Shard {
             Rows::Nodes => nodes,
             Rows::NodesAndGraphs => nodes + graphs,
             Rows::Edges => edges,
+            Rows::Paths(kind) => paths[kind as usize],
             Rows::Frames => graphs * frames,
         };
         let offsets = header.and_then(|header| column_offsets(&header, bytes, &layout(features), rows));
         let offsets = offsets.map_err(damaged)?;
-        for (column, name, last) in
-            [(Column::NodePointers, "node_ptr", nodes), (Column::EdgePointers, "edge_ptr", edges)]
-        {
+        let lasts = [nodes, edges, paths[0], paths[1]];
+        let pointers = POINTERS.into_iter().zip(lasts).filter(|((column, _), _)| offsets[*column as usize] > 0);
+        for ((column, name), last) in pointers {
             let checked = check_pointers(&file, offsets[column as usize], graphs + 1, last as u64);
             let checked = checked.map_err(StoreError::io("read", &path))?;
             checked.map_err(|detail| damaged(format!("{name} {detail}")))?;
         }
         // A store is never modified in place: it is built beside, and replaced as a whole folder.
         let map = mapped::map(&file).map_err(StoreError::io("map", &path))?;
-        Ok(Self { path, map: Arc::new(map), graphs, nodes, edges, offsets, features, frames })
+        Ok(Self { path, map: Arc::new(map), graphs, nodes, edges, paths, offsets, features, frames })
     }
 
     /// The shard's file.
@@ -326,7 +192,7 @@ impl Shard {
             targets_of_graph: self.column(Column::GraphTargets, index * targets..(index + 1) * targets),
             target_rests: self.column(Column::TargetRests, index * rests..(index + 1) * rests),
             targets_of_nodes: self.column(Column::NodeTargets, nodes.start * node_targets..nodes.end * node_targets),
-            space: self.space_of(index, nodes.clone()),
+            space: self.space_of(index, nodes.clone())?,
             sources: self.column(Column::Sources, edges.clone()),
             targets: self.column(Column::Targets, edges),
             row_pointers: self.column(Column::RowPointers, if is_wide { 0..0 } else { rows.clone() }),
@@ -336,16 +202,31 @@ impl Shard {
         })
     }
 
-    fn space_of(&self, index: usize, nodes: Range<usize>) -> SpaceView<'_> {
-        let SpaceColumns { positions, cells, forces } = self.features.space();
+    fn space_of(&self, index: usize, nodes: Range<usize>) -> Result<SpaceView<'_>, StoreError> {
+        let SpaceColumns { positions, cells, forces, paths } = self.features.space();
         let rows = |wanted: bool, rows: Range<usize>| if wanted { rows } else { 0..0 };
         let vectors = nodes.start * 3..nodes.end * 3;
-        SpaceView {
+        let listed = |kind: PathKind| self.paths_of(index, kind, paths.of(kind).copied());
+        Ok(SpaceView {
+            paths: [listed(PathKind::Angles)?, listed(PathKind::Dihedrals)?],
             positions: self.column(Column::Positions, rows(positions, vectors.clone())),
             kinds: self.column(Column::Kinds, rows(positions, nodes)),
             forces: self.column(Column::Forces, rows(forces, vectors)),
             cell: self.column(Column::Cells, rows(cells, index * 9..(index + 1) * 9)),
-        }
+        })
+    }
+
+    /// The listed paths of a graph, with so many parameters; none of a kind that the set does not list.
+    fn paths_of(&self, index: usize, kind: PathKind, parameters: Option<u16>) -> Result<PathView<'_>, StoreError> {
+        let Some(parameters) = parameters else { return Ok(PathView::default()) };
+        let [pointers, of_nodes, of_parameters] = match kind {
+            PathKind::Angles => [Column::AnglePointers, Column::Angles, Column::AngleParameters],
+            PathKind::Dihedrals => [Column::DihedralPointers, Column::Dihedrals, Column::DihedralParameters],
+        };
+        let rows = self.span(pointers, index, self.paths[kind as usize])?;
+        let wide = |width: usize| rows.start * width..rows.end * width;
+        let nodes = self.column(of_nodes, wide(kind.nodes()));
+        Ok(PathView { nodes, parameters: self.column(of_parameters, wide(usize::from(parameters))) })
     }
 
     fn frames_of(&self, index: usize, nodes: Range<usize>) -> FramesView<'_> {
@@ -414,7 +295,7 @@ impl Shard {
         match begin <= end && end <= length {
             true => Ok(begin..end),
             false => {
-                let name = if column == Column::NodePointers { "node_ptr" } else { "edge_ptr" };
+                let name = POINTERS.iter().find(|(known, _)| *known == column).map_or("", |(_, name)| name);
                 Err(self.damaged(format!("{name} of graph {index} is {begin}..{end}, but there are {length}")))
             }
         }

@@ -1,13 +1,35 @@
-//! Bonds, the data's edges between nodes in space, and the paths of two and three of them: angles and dihedrals.
+//! Bonds, the data's edges between nodes in space, and the paths of two and three of them: angles and dihedrals, which are made from the bonds or
+//! listed by the data with parameters.
 
-use kdgat_graph::Batch;
+use kdgat_graph::{Batch, NodeScaling, OfPaths, PathKind};
+use serde::{Deserialize, Serialize};
 use tch::{Kind, TchError, Tensor};
 
+use crate::ModelError;
 use crate::space::Pairs;
 use crate::space::pairs::pointers;
 
 /// Smallest square that a length is divided by: an angle at two nodes in one place, or a dihedral along a line, has the cosine 0.
 const SMALLEST_SQUARE: f64 = 1e-12;
+
+/// Parameters of the paths that the data list, as a network reads them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PathParameters {
+    /// Their names.
+    pub names: Vec<String>,
+    /// Their scaling, from the training graphs.
+    pub scaling: NodeScaling,
+}
+
+impl PathParameters {
+    pub(super) fn check(&self, kind: PathKind) -> Result<(), ModelError> {
+        let expected = "must have a finite mean and a positive deviation for each parameter";
+        match self.scaling.problem_of_width(self.names.len()) {
+            Some(found) => Err(ModelError::Architecture { field: kind.name(), found, expected }),
+            None => Ok(()),
+        }
+    }
+}
 
 /// The edges of a batch's data, without self-loops, and the paths along them.
 #[derive(Debug)]
@@ -33,16 +55,18 @@ pub struct BondPaths {
     pub pointers: Tensor,
     /// `[paths]`, i64: first and last node.
     pub ends: [Tensor; 2],
-    /// `[paths, 1]`: cosine of the angle at j, or of the dihedral angle between the planes of i, j, k and of j, k, l.
-    pub cosines: Tensor,
+    /// `[paths, 1 + parameters]`: cosine of the angle at j, or of the dihedral angle between the planes of i, j, k and of j, k, l; and the scaled
+    /// parameters of paths that the data list.
+    pub attributes: Tensor,
 }
 
 impl Bonds {
-    /// The bonds of a batch whose nodes are at `positions`, `[num_nodes, 3]`; with the paths along them if asked for.
+    /// The bonds of a batch whose nodes are at `positions`, `[num_nodes, 3]`. Unless `paths` is `None`, with the paths along them: those that the
+    /// data list with these parameters, the others made from the bonds.
     ///
     /// # Errors
-    /// Those of libtorch.
-    pub fn of(batch: &Batch, positions: &Tensor, with_paths: bool) -> Result<Self, TchError> {
+    /// Data that do not list such paths, and those of libtorch.
+    pub fn of(batch: &Batch, positions: &Tensor, paths: Option<&OfPaths<PathParameters>>) -> Result<Self, ModelError> {
         let adjacency = &batch.adjacency;
         let edges = adjacency.sources.f_ne_tensor(&adjacency.targets)?.f_nonzero()?.f_squeeze_dim(1)?;
         let ends = [&adjacency.targets, &adjacency.sources];
@@ -50,13 +74,64 @@ impl Bonds {
         let (targets, sources) = (targets?, sources?);
         let vectors = at(positions, &sources)?.f_sub(&at(positions, &targets)?)?;
         let pairs = Pairs::directed([targets, sources], batch.num_nodes())?;
-        let paths = with_paths.then(|| paths(&pairs, &vectors)).transpose()?;
+        let paths = paths.map(|listed| all_paths(listed, (batch, positions), (&pairs, &vectors))).transpose()?;
         Ok(Self { pairs, edges, vectors, paths })
     }
 }
 
-/// Angles and dihedrals of bonds with these vectors.
-fn paths(bonds: &Pairs, vectors: &Tensor) -> Result<[BondPaths; 2], TchError> {
+/// Angles and dihedrals of bonds with these vectors; those of which the parameters are known are listed by the batch, whose nodes are at these
+/// positions.
+fn all_paths(
+    listed: &OfPaths<PathParameters>,
+    (batch, positions): (&Batch, &Tensor),
+    (bonds, vectors): (&Pairs, &Tensor),
+) -> Result<[BondPaths; 2], ModelError> {
+    let of = |kind| listed.of(kind).map(|parameters| listed_paths((batch, positions), kind, parameters)).transpose();
+    Ok(match (of(PathKind::Angles)?, of(PathKind::Dihedrals)?) {
+        (Some(angles), Some(dihedrals)) => [angles, dihedrals],
+        (listed_angles, listed_dihedrals) => {
+            let (angles, sides) = angles(bonds, vectors)?;
+            let dihedrals = listed_dihedrals.map_or_else(|| dihedrals(bonds, vectors, &angles, &sides), Ok)?;
+            [listed_angles.unwrap_or(angles), dihedrals]
+        }
+    })
+}
+
+/// The paths of a kind that a batch lists.
+fn listed_paths(
+    (batch, positions): (&Batch, &Tensor),
+    kind: PathKind,
+    parameters: &PathParameters,
+) -> Result<BondPaths, ModelError> {
+    let own = parameters.names.len() as i64;
+    let paths = batch.space.as_ref().and_then(|space| space.paths[kind as usize].as_ref());
+    let Some(paths) = paths.filter(|paths| paths.parameters.size()[1] == own) else {
+        let of_data = paths.map_or("no table".to_owned(), |paths| paths.parameters.size()[1].to_string());
+        return Err(ModelError::Architecture {
+            field: kind.name(),
+            found: format!("{own} parameters in the model, {of_data} in the data"),
+            expected: "the data that the model was trained on, or data with the same table",
+        });
+    };
+    let node = |place: i64| paths.nodes.f_select(1, place)?.f_contiguous();
+    let last = kind.nodes() as i64 - 1;
+    let [first, second, third, end] = [node(0)?, node(1)?, node(2)?, node(last)?];
+    let vector = |to: &Tensor, from: &Tensor| at(positions, to)?.f_sub(&at(positions, from)?);
+    let sides = [vector(&first, &second)?, vector(&third, &second)?];
+    let cosines = match kind {
+        PathKind::Angles => cosines(&sides[0], &sides[1])?,
+        PathKind::Dihedrals => dihedral_cosines(&sides, &vector(&end, &third)?)?,
+    };
+    let attributes = match own {
+        0 => cosines,
+        _ => Tensor::f_cat(&[cosines, parameters.scaling.apply(&paths.parameters)?], 1)?,
+    };
+    let pointers = paths.row_pointers.f_to_kind(Kind::Int64)?;
+    Ok(BondPaths { receivers: second, pointers, ends: [first, end], attributes })
+}
+
+/// Angles of bonds with these vectors, with the vectors from j to i and from j to k of each.
+fn angles(bonds: &Pairs, vectors: &Tensor) -> Result<(BondPaths, [Tensor; 2]), TchError> {
     // Two bonds i→j and k→j.
     let [first, second] = with_each_bond(bonds, &bonds.targets)?;
     let [first, second] = kept(&first.f_ne_tensor(&second)?, [&first, &second])?;
@@ -64,8 +139,7 @@ fn paths(bonds: &Pairs, vectors: &Tensor) -> Result<[BondPaths; 2], TchError> {
     let sides = [at(vectors, &first)?, at(vectors, &second)?];
     let nodes = bonds.num_nodes();
     let angles = BondPaths::new(at(&bonds.targets, &first)?, ends, cosines(&sides[0], &sides[1])?, nodes)?;
-    let dihedrals = dihedrals(bonds, vectors, &angles, &sides)?;
-    Ok([angles, dihedrals])
+    Ok((angles, sides))
 }
 
 /// Dihedrals, each an angle i–j–k with a bond l→k. `sides`: the vectors from j to i and from j to k of each angle.
@@ -76,12 +150,16 @@ fn dihedrals(bonds: &Pairs, vectors: &Tensor, angles: &BondPaths, sides: &[Tenso
     let is_new = is_none_of(&angles.receivers)?.f_logical_and(&is_none_of(&angles.ends[0])?)?;
     let [angle, third] = kept(&is_new, [&angle, &third])?;
     let ends = [at(&angles.ends[0], &angle)?, at(&bonds.sources, &third)?];
-    let [to_first, to_third] = [at(&sides[0], &angle)?, at(&sides[1], &angle)?];
+    let cosines = dihedral_cosines(&[at(&sides[0], &angle)?, at(&sides[1], &angle)?], &at(vectors, &third)?)?;
+    BondPaths::new(at(&angles.receivers, &angle)?, ends, cosines, bonds.num_nodes())
+}
+
+/// Cosines of dihedral angles, `[paths, 1]`, of the vectors from j to i and from j to k, and of those from k to l.
+fn dihedral_cosines([to_first, to_third]: &[Tensor; 2], to_last: &Tensor) -> Result<Tensor, TchError> {
     let axis = 1;
     // Turned around: the convention has the vector from i to j.
-    let normal = to_first.f_cross(&to_third, axis)?.f_neg()?;
-    let other = to_third.f_cross(&at(vectors, &third)?, axis)?;
-    BondPaths::new(at(&angles.receivers, &angle)?, ends, cosines(&normal, &other)?, bonds.num_nodes())
+    let normal = to_first.f_cross(to_third, axis)?.f_neg()?;
+    cosines(&normal, &to_third.f_cross(to_last, axis)?)
 }
 
 /// Each position in `nodes` with each bond that its node receives.
@@ -114,8 +192,8 @@ fn cosines(one: &Tensor, other: &Tensor) -> Result<Tensor, TchError> {
 }
 
 impl BondPaths {
-    fn new(receivers: Tensor, ends: [Tensor; 2], cosines: Tensor, nodes: i64) -> Result<Self, TchError> {
-        Ok(Self { pointers: pointers(&receivers, nodes)?, receivers, ends, cosines })
+    fn new(receivers: Tensor, ends: [Tensor; 2], attributes: Tensor, nodes: i64) -> Result<Self, TchError> {
+        Ok(Self { pointers: pointers(&receivers, nodes)?, receivers, ends, attributes })
     }
 
     /// The paths of some nodes in a row at a time, at most `most` paths unless one node receives more; receivers are counted from the first of
@@ -136,7 +214,7 @@ impl BondPaths {
                 receivers: of(&self.receivers)?.f_sub_scalar(begin as i64)?,
                 pointers: self.pointers.f_narrow(0, begin as i64, (end - begin) as i64 + 1)?.f_sub_scalar(first)?,
                 ends: [of(&self.ends[0])?, of(&self.ends[1])?],
-                cosines: of(&self.cosines)?,
+                attributes: of(&self.attributes)?,
             });
             begin = end.max(begin + 1);
         }
@@ -150,7 +228,7 @@ impl BondPaths {
             receivers: of(&self.receivers),
             pointers: of(&self.pointers),
             ends: self.ends.each_ref().map(of),
-            cosines: of(&self.cosines),
+            attributes: of(&self.attributes),
         }
     }
 
@@ -187,7 +265,7 @@ mod tests {
     fn listed(paths: &BondPaths) -> Vec<([i64; 3], f64)> {
         let integers = |tensor: &Tensor| Vec::<i64>::try_from(tensor).unwrap();
         let [receivers, first, last] = [&paths.receivers, &paths.ends[0], &paths.ends[1]].map(integers);
-        let cosines = Vec::<f64>::try_from(paths.cosines.to_kind(Kind::Double).view(-1)).unwrap();
+        let cosines = Vec::<f64>::try_from(paths.attributes.to_kind(Kind::Double).view(-1)).unwrap();
         (0..receivers.len()).map(|at| ([receivers[at], first[at], last[at]], cosines[at])).collect()
     }
 
@@ -225,7 +303,7 @@ mod tests {
             let leads = |from: usize, to: usize| from != to && bonds.contains(&(from, to));
             let flat: Vec<f32> = places.iter().flatten().map(|&value| value as f32).collect();
             let positions = Tensor::from_slice(&flat).view([-1, 3]);
-            let found = Bonds::of(&batch(nodes, &bonds), &positions, true).unwrap();
+            let found = Bonds::of(&batch(nodes, &bonds), &positions, Some(&OfPaths::default())).unwrap();
             let (mut angles, mut dihedrals) = (Vec::new(), Vec::new());
             for j in 0..nodes {
                 for i in (0..nodes).filter(|&i| leads(i, j)) {
@@ -258,7 +336,7 @@ mod tests {
     fn pieces_keep_the_paths_of_a_node_together() {
         let star: Vec<_> = (1..5).flat_map(|leaf| [(0, leaf), (leaf, 0)]).chain([(4, 5), (5, 4)]).collect();
         let positions = Tensor::arange(18, (Kind::Float, Device::Cpu)).sin().view([6, 3]);
-        let [angles, _] = Bonds::of(&batch(6, &star), &positions, true).unwrap().paths.unwrap();
+        let [angles, _] = Bonds::of(&batch(6, &star), &positions, Some(&OfPaths::default())).unwrap().paths.unwrap();
         assert_eq!(Vec::<i64>::try_from(&angles.pointers).unwrap(), [0, 12, 12, 12, 12, 14, 14]);
         for (most, expected) in [(1, vec![1, 3, 1, 1]), (12, vec![4, 2]), (14, vec![6]), (100, vec![6])] {
             let pieces = angles.pieces(most).unwrap();
@@ -269,7 +347,8 @@ mod tests {
             let in_piece = last.pointers.size()[0] - 1;
             assert!(last.receivers.numel() == 0 || last.receivers.max().int64_value(&[]) < in_piece);
         }
-        let none = Bonds::of(&batch(2, &[]), &positions.narrow(0, 0, 2), true).unwrap().paths.unwrap();
+        let none =
+            Bonds::of(&batch(2, &[]), &positions.narrow(0, 0, 2), Some(&OfPaths::default())).unwrap().paths.unwrap();
         assert_eq!(none[0].pieces(5).unwrap().len(), 1);
     }
 
@@ -282,7 +361,7 @@ mod tests {
         for (side, expected) in [(1.0_f32, 1.0), (-1.0, -1.0)] {
             let positions =
                 Tensor::from_slice(&[0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, side, 0.0]).view([4, 3]);
-            let bonds = Bonds::of(&chain, &positions, true).unwrap();
+            let bonds = Bonds::of(&chain, &positions, Some(&OfPaths::default())).unwrap();
             let [angles, dihedrals] = &bonds.paths.unwrap();
             assert_eq!(
                 listed(angles).iter().map(|(path, _)| *path).collect::<Vec<_>>(),
@@ -291,7 +370,9 @@ mod tests {
             assert!(listed(angles).iter().all(|(_, cosine)| cosine.abs() < 1e-6));
             assert_eq!(listed(dihedrals), [([1, 0, 3], expected), ([2, 3, 0], expected)]);
         }
-        let none = Bonds::of(&batch(2, &[]), &Tensor::zeros([2, 3], (Kind::Float, Device::Cpu)), true).unwrap();
+        let none =
+            Bonds::of(&batch(2, &[]), &Tensor::zeros([2, 3], (Kind::Float, Device::Cpu)), Some(&OfPaths::default()))
+                .unwrap();
         assert!(none.paths.unwrap().iter().all(|paths| paths.count() == 0) && none.pairs.num_lines() == 0);
     }
 }

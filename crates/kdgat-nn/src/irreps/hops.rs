@@ -13,8 +13,9 @@ use crate::recompute::made_again;
 use crate::space::dense::{Dense, activated};
 use crate::{ModelError, segments};
 
-/// `W · mean_p MLP(x_first(p), x_last(p), cos p)` over the paths p that a node receives, with the scalars x of the path's first and last node
-/// (after the encoder of binding pockets of RNA-3E-FFI, whose paths have parameters of a force field instead of the cosine).
+/// `W · mean_p MLP(x_first(p), x_last(p), cos p, f_p)` over the paths p that a node receives, with the scalars x of the path's first and last node
+/// and the path's parameters f, if the data list any (after the encoder of binding pockets of RNA-3E-FFI, whose paths have parameters of a force
+/// field instead of the cosine).
 #[derive(Debug)]
 pub struct PathMessages {
     mlp: [Dense; 3],
@@ -23,15 +24,15 @@ pub struct PathMessages {
 }
 
 impl PathMessages {
-    /// Creates messages from `input` scalars to `output` scalars.
+    /// Creates messages from `input` scalars to `output` scalars, of paths with so many attributes.
     pub fn new(
         mut scope: Scope,
-        [input, output]: [usize; 2],
+        [input, output, attributes]: [usize; 3],
         hidden: i64,
         kernel: Backend,
     ) -> Result<Self, ModelError> {
-        let (columns, cosine) = (input as i64, 1);
-        let mlp = Dense::chain(scope.sub("mlp"), [2 * columns + cosine, hidden, hidden, columns], kernel)?;
+        let (columns, read) = (input as i64, (2 * input + attributes) as i64);
+        let mlp = Dense::chain(scope.sub("mlp"), [read, hidden, hidden, columns], kernel)?;
         let output =
             IrrepsLinear::new(scope.sub("output"), [&Irreps::scalars(input), &Irreps::scalars(output)], kernel)?;
         Ok(Self { mlp, output, kernel })
@@ -51,7 +52,7 @@ impl PathMessages {
     ) -> Result<Tensor, ModelError> {
         let means = pieces.iter().map(|piece| match mode == Mode::Training && once {
             true => self.recomputed(scalars, piece),
-            false => means_of_paths(&self.mlp, [scalars, &piece.cosines], piece, (mode, self.kernel)),
+            false => means_of_paths(&self.mlp, [scalars, &piece.attributes], piece, (mode, self.kernel)),
         });
         let means = Tensor::f_cat(&means.collect::<Result<Vec<_>, _>>()?, 0)?;
         self.output.forward(&means, mode)
@@ -64,19 +65,19 @@ impl PathMessages {
         let body = move |inputs: &[Tensor]| {
             means_of_paths(&own, [&inputs[0], &inputs[1]], &own_piece, (Mode::Training, kernel))
         };
-        made_again(body, &[scalars, &piece.cosines], &parameters)
+        made_again(body, &[scalars, &piece.attributes], &parameters)
     }
 }
 
-/// Means of the network's rows over the paths that each node receives. Inputs: the scalars of all nodes, and the cosines.
+/// Means of the network's rows over the paths that each node receives. Inputs: the scalars of all nodes, and the paths' attributes.
 fn means_of_paths(
     mlp: &[Dense; 3],
-    [scalars, cosines]: [&Tensor; 2],
+    [scalars, attributes]: [&Tensor; 2],
     paths: &BondPaths,
     (mode, kernel): (Mode, Backend),
 ) -> Result<Tensor, ModelError> {
     let [first, last] = paths.ends.each_ref().map(|nodes| scalars.f_index_select(0, nodes));
-    let mut rows = Tensor::f_cat(&[first?, last?, cosines.f_to_kind(scalars.f_kind()?)?], 1)?;
+    let mut rows = Tensor::f_cat(&[first?, last?, attributes.f_to_kind(scalars.f_kind()?)?], 1)?;
     let [hidden @ .., output] = mlp;
     for layer in hidden {
         rows = activated(&layer.forward(&rows, mode)?, Smooth::Silu, kernel)?;
@@ -93,22 +94,28 @@ mod tests {
     use super::*;
     use crate::parameters::FreshParameters;
 
-    /// Five nodes, of which the third receives no path.
-    fn paths() -> BondPaths {
+    /// Five nodes, of which the third receives no path; paths have so many attributes.
+    fn paths(columns: i64) -> BondPaths {
         let integers = |values: &[i64]| Tensor::from_slice(values);
         BondPaths {
             receivers: integers(&[0, 0, 0, 1, 3, 4, 4]),
             pointers: integers(&[0, 3, 4, 4, 5, 7]),
             ends: [integers(&[1, 2, 3, 0, 4, 2, 0]), integers(&[2, 1, 4, 2, 0, 3, 1])],
-            cosines: Tensor::linspace(-1.0, 1.0, 7, (Kind::Float, Device::Cpu)).view([7, 1]),
+            attributes: Tensor::linspace(-1.0, 1.0, 7 * columns, (Kind::Float, Device::Cpu)).view([7, columns]),
         }
     }
 
     /// Pieces and rows that are made again change neither messages nor gradients, and messages are means.
     #[test]
     fn messages_are_the_same_in_pieces() {
+        [1, 3].into_iter().for_each(expect_the_same_in_pieces);
+    }
+
+    fn expect_the_same_in_pieces(attributes: i64) {
+        let paths = || paths(attributes);
         let mut fresh = FreshParameters::new(3, Device::Cpu);
-        let messages = PathMessages::new(Scope::root(&mut fresh), [6, 4], 8, Backend::Auto).unwrap();
+        let messages =
+            PathMessages::new(Scope::root(&mut fresh), [6, 4, attributes as usize], 8, Backend::Auto).unwrap();
         let tensors = fresh.into_tensors();
         let scalars = Tensor::arange(30, (Kind::Float, Device::Cpu)).sin().view([5, 6]).set_requires_grad(true);
         let answer = |once: bool, most_paths: i64| {
@@ -131,7 +138,8 @@ mod tests {
         }
         // The first node's mean is that of its three paths alone.
         let alone = |first: i64, last: i64, at: i64| {
-            let rows = Tensor::cat(&[scalars.get(first), scalars.get(last), paths().cosines.get(at)], 0).view([1, 13]);
+            let rows =
+                Tensor::cat(&[scalars.get(first), scalars.get(last), paths().attributes.get(at)], 0).view([1, -1]);
             let dense = |rows: &Tensor, index: usize| messages.mlp[index].forward(rows, Mode::Evaluation).unwrap();
             dense(&dense(&dense(&rows, 0).silu(), 1).silu(), 2)
         };

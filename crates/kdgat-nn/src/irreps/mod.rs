@@ -14,7 +14,7 @@ mod parts;
 mod product;
 mod representations;
 
-pub use bonds::{BondPaths, Bonds};
+pub use bonds::{BondPaths, Bonds, PathParameters};
 pub use coupling::{Block, Coupling, wigner};
 pub use edges::{Edges, Entries};
 pub use hops::PathMessages;

@@ -1,9 +1,10 @@
 //! The layers of a network of representations for nodes in space.
 
+use kdgat_graph::{OfPaths, PathKind};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
-use super::bonds::{BondPaths, Bonds};
+use super::bonds::{BondPaths, Bonds, PathParameters};
 use super::edges::Edges;
 use super::hops::PathMessages;
 use super::layer::{EdgeFeatures, IrrepsLayer, LayerOptions};
@@ -48,6 +49,23 @@ pub struct BondConfig {
     pub near_nodes: bool,
     /// True if angles and dihedrals along the bonds send messages, too.
     pub paths: bool,
+    /// Parameters of the angles and dihedrals that the data list; the others are made from the bonds.
+    #[serde(default, skip_serializing_if = "OfPaths::is_none")]
+    pub listed: OfPaths<PathParameters>,
+}
+
+impl BondConfig {
+    fn check(&self) -> Result<(), ModelError> {
+        let refuse = |field, found: String, expected| Err(ModelError::Architecture { field, found, expected });
+        if !(self.neighbours.is_finite() && self.neighbours >= 1.0) {
+            return refuse("bonds.neighbours", self.neighbours.to_string(), "must be a number of at least 1");
+        }
+        if !self.paths && !self.listed.is_none() {
+            return refuse("bonds.listed", "parameters".to_owned(), "must be absent without paths");
+        }
+        let mut each = PathKind::ALL.into_iter().filter_map(|kind| Some((kind, self.listed.of(kind)?)));
+        each.try_for_each(|(kind, parameters)| parameters.check(kind))
+    }
 }
 
 impl IrrepsConfig {
@@ -59,11 +77,7 @@ impl IrrepsConfig {
         if !(self.neighbours.is_finite() && self.neighbours >= 1.0) {
             return refuse("neighbours", self.neighbours.to_string(), "must be a number of at least 1");
         }
-        if let Some(BondConfig { neighbours, .. }) = self.bonds
-            && !(neighbours.is_finite() && neighbours >= 1.0)
-        {
-            return refuse("bonds.neighbours", neighbours.to_string(), "must be a number of at least 1");
-        }
+        self.bonds.as_ref().map_or(Ok(()), BondConfig::check)?;
         if self.irreps.columns() > 100_000 {
             let found = format!("{} with {} columns", self.irreps, self.irreps.columns());
             return refuse("irreps", found, "must have at most 100000 columns");
@@ -180,9 +194,14 @@ impl IrrepsNetwork {
             let main = of("interactions", space.radial_functions + edge_features, own)?;
             let near = with_near.then(|| of("near_nodes", space.radial_functions, of_near)).transpose()?;
             let columns = [input.num_scalars(), of_nodes.num_scalars()];
-            let mut paths =
-                |name: &str| with_paths.then(|| PathMessages::new(scope.sub(name).sub(index), columns, hidden, kernel));
-            let paths = [paths("angles").transpose()?, paths("dihedrals").transpose()?];
+            let mut paths = |kind: PathKind| {
+                let listed = bonds.and_then(|bonds| bonds.listed.of(kind));
+                let cosine_and_parameters = 1 + listed.map_or(0, |parameters| parameters.names.len());
+                let sizes = [columns[0], columns[1], cosine_and_parameters];
+                let mut scope = scope.sub(kind.name());
+                with_paths.then(|| PathMessages::new(scope.sub(index), sizes, hidden, kernel)).transpose()
+            };
+            let paths = [paths(PathKind::Angles)?, paths(PathKind::Dihedrals)?];
             Ok::<_, ModelError>(Layer { main, near, paths })
         };
         let layers = (0..layers).map(layer).collect::<Result<_, _>>()?;

@@ -166,7 +166,7 @@ impl SpaceNetwork {
     /// Bonds of the batch, with their features, for a network that reads them.
     fn bonds(&self, batch: &Batch, positions: &Tensor) -> Result<Option<(Bonds, Option<Tensor>)>, ModelError> {
         let Some(config) = self.space.irreps.as_ref().and_then(|irreps| irreps.bonds.as_ref()) else { return Ok(None) };
-        let bonds = Bonds::of(batch, positions, config.paths)?;
+        let bonds = Bonds::of(batch, positions, config.paths.then_some(&config.listed))?;
         let features = edge_input(&self.config, batch)?;
         let features = features.map(|features| features.f_index_select(0, &bonds.edges)).transpose()?;
         Ok(Some((bonds, features)))

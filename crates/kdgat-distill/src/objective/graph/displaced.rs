@@ -72,6 +72,7 @@ mod tests {
             shifts: None,
             forces: None,
             displaced: Some(Tensor::from_slice(&[false, false, true])),
+            paths: Default::default(),
         };
         Batch { space: Some(Box::new(space)), ..from_edge_list(&list).unwrap() }
     }
