@@ -41,7 +41,7 @@ impl Loss {
 #[derive(Debug)]
 pub(super) struct Watch {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
@@ -53,6 +53,8 @@ struct Shared {
     parent: u32,
     stops: Mutex<bool>,
     stopped: Condvar,
+    /// The last time that the store answered.
+    answered: Mutex<Instant>,
 }
 
 impl Watch {
@@ -65,18 +67,23 @@ impl Watch {
             parent: std::os::unix::process::parent_id(),
             stops: Mutex::new(false),
             stopped: Condvar::new(),
+            answered: Mutex::new(Instant::now()),
         });
-        let own = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("kdgat-processes".to_owned()).spawn(move || own.run());
-        // Without the thread, a lost process is noticed by the operations that it does not join.
-        Self { shared, thread: Mutex::new(thread.ok()) }
+        let started = |name: &str, work: fn(&Shared)| {
+            let own = Arc::clone(&shared);
+            std::thread::Builder::new().name(name.to_owned()).spawn(move || work(&own))
+        };
+        // Without the threads, a lost process is noticed by the operations that it does not join.
+        let threads = [started("kdgat-processes", Shared::run), started("kdgat-store", Shared::watch_store)];
+        let threads = Mutex::new(threads.into_iter().flatten().collect());
+        Self { shared, threads }
     }
 
     /// Ends the signs of life.
     pub(super) fn stop(&self) {
         *self.shared.stops.lock() = true;
         self.shared.stopped.notify_all();
-        if let Some(thread) = self.thread.lock().take() {
+        for thread in self.threads.lock().drain(..) {
             // A panic there has already been printed.
             let _ = thread.join();
         }
@@ -96,21 +103,35 @@ impl Shared {
     fn run(&self) {
         let mut heard: BTreeMap<usize, (Vec<u8>, Instant)> = BTreeMap::new();
         for beat in 0_u64.. {
-            {
-                let mut stops = self.stops.lock();
-                if !*stops {
-                    self.stopped.wait_for(&mut stops, self.interval());
-                }
-                if *stops {
-                    return;
-                }
+            if self.stops_within_interval() {
+                return;
             }
             self.note_launcher();
             match self.beat(beat, &mut heard) {
-                Ok(None) => {}
+                Ok(None) => *self.answered.lock() = Instant::now(),
                 Ok(Some(loss)) => return self.end(&loss),
                 Err(_) if *self.stops.lock() => return,
                 Err(error) => return self.end(&self.explain(&error)),
+            }
+        }
+    }
+
+    /// Waits for an interval. Returns true if no signs of life are needed any more.
+    fn stops_within_interval(&self) -> bool {
+        let mut stops = self.stops.lock();
+        if !*stops {
+            self.stopped.wait_for(&mut stops, self.interval());
+        }
+        *stops
+    }
+
+    /// Ends this process when the store has not answered for too long: a question to it waits for ever if its process is stopped, or if the network
+    /// has failed without breaking the connection.
+    fn watch_store(&self) {
+        while !self.stops_within_interval() {
+            // The host's own store answers as long as this process lives.
+            if self.answered.lock().elapsed() > self.timeout + INTERVALS_TO_FIND * self.interval() {
+                return self.report(&self.host_is_lost());
             }
         }
     }
@@ -222,6 +243,10 @@ impl Shared {
     /// Ends this process, whose main thread may wait for one that never comes. Returns if that thread ends it.
     fn end(&self, loss: &Loss) {
         let _ = self.store.set(&key(LEFT, self.place.rank), &[]);
+        self.report(loss);
+    }
+
+    fn report(&self, loss: &Loss) {
         match super::claim_report(&self.place, self.launch.as_deref(), loss) {
             Report::Elsewhere => {}
             Report::Here => notices::line(&format!("error: {}", loss.reason)),
