@@ -118,7 +118,7 @@ fn describe_graphs(summary: &Summary) -> String {
         }
     }
     if !schema.edge_features.is_empty() {
-        text += "note: only the model gin reads edge features\n";
+        text += "note: only gin reads edge features, and irreps with --bonds true\n";
     }
     summary.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
     summary.warnings.iter().for_each(|warning| text += &format!("warning: {warning}\n"));
