@@ -63,7 +63,7 @@ impl InitialWeights {
             let [own, new] = [own, new].map(|names| names.describe());
             return Err(StageError::Input(format!(
                 "--init-from {} reads {own}, the new model {new}: its weights would mean something else; begin with a model of the same tables, or \
-                 with --multi-hop false in one of both",
+                 with --multi-hop false in one of the two",
                 self.model.path.display()
             )));
         }

@@ -39,7 +39,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<dyn Sums>>> = const { RefCell::new(None) };
 }
 
-/// The sums that batch normalisation on this thread uses; `None` if this process has the whole batch.
+/// The exchanges of batch normalisation and of rows of a graph on this thread; `None` if this process has the whole batch.
 pub fn current() -> Option<Arc<dyn Sums>> {
     CURRENT.with(|current| current.borrow().clone())
 }

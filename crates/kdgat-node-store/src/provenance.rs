@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
-    /// Digest of the source's files .
+    /// Digest of the source's files.
     pub source_digest: String,
     /// Options of reading.
     pub options: GraphOptions,

@@ -71,7 +71,12 @@ impl Graph {
                 layers: SampledLayers::default(),
             });
             used.sampler.set(&fanouts, seed);
-            used.sampler.sample(&seeds, epoch, &mut used.layers).map(|()| used)
+            let sampled = used.sampler.sample(&seeds, epoch, &mut used.layers);
+            // Nothing has read the rows of the last hop's nodes.
+            let (nodes, count) = (used.layers.nodes(), self.graph.num_nodes());
+            let beyond = nodes.iter().find(|&&node| node as usize >= count);
+            assert!(beyond.is_none(), "an edge from node {} of {count}", beyond.unwrap_or(&0));
+            sampled.map(|()| used)
         })?;
         let used = sampled.map_err(|too_many| PyValueError::new_err(too_many.to_string()))?;
         let sample = arrays(py, &used.layers, seeds.len());

@@ -124,7 +124,7 @@ pub fn write<T: Serialize>(path: &Path, tensors: &StateDict, content: &T) -> Res
         views.push((name.as_str(), view));
     }
     let metadata = HashMap::from([(METADATA_KEY.to_owned(), text)]);
-    // Tensor by tensor: the file is as large as the model and its optimiser's state.
+    // Tensors of the host are written in place: the file is as large as the model and its optimiser's state.
     let mut unfit_reason = None;
     let written = files::write_atomically_to(path, |place| {
         safetensors::serialize_to_file(views, Some(metadata), place).map_err(|error| match error {

@@ -219,6 +219,29 @@ impl StepRunner {
         }
     }
 
+    /// Like [`Self::validation`], of a batch of which other processes compute their shares and exchange rows meanwhile: in one part, and once. A
+    /// part would compute the whole graph again, and another attempt wait for rows that nobody gives.
+    pub(super) fn validation_together(
+        &mut self,
+        objective: &mut dyn Objective,
+        batch: &Batch,
+        together: &Together,
+    ) -> Result<Tensor, FitError> {
+        let attempt = torch::recover(|| {
+            let _phase = allocator::enter_phase(Phase::Activations);
+            tch::no_grad(|| {
+                values(&objective.validation_loss(batch, &Part::whole(batch)).map_err(FitError::Objective)?)
+            })
+        });
+        let Err(error) = attempt else { return attempt };
+        // The text of another process's error may speak of memory.
+        together.take_failure()?;
+        Err(match is_out_of_memory(&error) {
+            true => FitError::OutOfMemory { source: Box::new(error) },
+            false => error,
+        })
+    }
+
     fn recover(&mut self, work: Work, graphs: usize, error: FitError, console: &mut Console) -> Result<(), FitError> {
         let mut recorded = self.recorded.lock();
         recorded.stop();
@@ -261,6 +284,7 @@ impl StepRunner {
         console: &mut Console,
     ) -> Result<Tensor, FitError> {
         self.note_state(trainable, options)?;
+        let mut was_repeated = false;
         loop {
             let attempt =
                 torch::recover(|| self.attempt_share(objective, trainable, batch, (together, &*step), options));
@@ -279,7 +303,15 @@ impl StepRunner {
                 return Err(error);
             }
             self.put_back(trainable, options)?;
-            if !is_repeated {
+            if !is_repeated && together.exchanges_rows() {
+                // Parts of the batch would each compute the whole graph.
+                if was_repeated {
+                    return Err(FitError::OutOfMemory { source: Box::new(error) });
+                }
+                self.meter.release_kept();
+                (was_repeated, self.recoveries) = (true, self.recoveries + 1);
+                together.fail()?;
+            } else if !is_repeated {
                 self.recover(Work::Training, batch.map_or(0, Batch::num_graphs), error, console)?;
                 together.fail()?;
             }

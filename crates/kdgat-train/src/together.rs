@@ -5,7 +5,7 @@
 //! normalisation uses the statistics of all shares; masks and noise are those of the rows' positions in the whole batch. So a step is that
 //! of one process with the whole batch, up to rounding.
 //!
-//! A network with batch normalisation exchanges packets while it computes, so all processes divide their shares into the same number of
+//! A network with batch normalisation, or over the rows of one whole graph, exchanges packets while it computes, so all processes divide their shares into the same number of
 //! parts, and a process that runs out of memory makes all repeat the step. Without, each recovers by itself.
 
 use std::sync::Arc;
@@ -40,8 +40,8 @@ pub(super) struct Together {
     processes: Arc<Processes>,
     /// `None` for a network that exchanges nothing while it computes: without batch normalisation and rows of a graph.
     packets: Option<Arc<Packets>>,
-    /// True if validations exchange rows, too.
-    validates_together: bool,
+    /// True if each step and each validation exchanges rows of a graph.
+    exchanges_rows: bool,
     /// True once a process wants to stop.
     pub stops: bool,
 }
@@ -74,7 +74,12 @@ impl Together {
                 state: Mutex::default(),
             })
         });
-        Self { processes: Arc::clone(processes), packets, validates_together: exchanges_rows, stops: false }
+        Self { processes: Arc::clone(processes), packets, exchanges_rows, stops: false }
+    }
+
+    /// True if the processes exchange rows of a graph while they compute.
+    pub fn exchanges_rows(&self) -> bool {
+        self.exchanges_rows
     }
 
     pub fn processes(&self) -> &Processes {
@@ -105,6 +110,8 @@ impl Together {
         self.stops |= sum(6) > 0.0;
         objective.set_whole_batch(WholeBatch { nodes: sum(1), rows: sum(3), label_weight: sum(4) / sum(0).max(1.0) });
         let parts = match self.packets {
+            // Each part would compute the whole graph.
+            Some(_) if self.exchanges_rows => 1,
             Some(_) => all.iter().map(|row| row[5] as usize).max().unwrap_or(1).max(1),
             None => parts,
         };
@@ -137,6 +144,7 @@ impl Together {
             step.parts = parts;
             return Ok(());
         }
+        let parts = if self.exchanges_rows { 1 } else { parts };
         let all = self.processes.exchange(&[parts as f64])?;
         step.parts = all.iter().map(|row| row[0] as usize).max().unwrap_or(1).max(1);
         // Conservative: the sizes of the shares are known to their processes alone.
@@ -144,14 +152,14 @@ impl Together {
         Ok(())
     }
 
-    /// The sums of batch normalisation.
+    /// The exchanges of batch normalisation and of rows of a graph.
     pub fn sums(&self) -> Option<Arc<dyn Sums>> {
         self.packets.as_ref().map(|packets| Arc::<Packets>::clone(packets) as Arc<dyn Sums>)
     }
 
     /// What a validation exchanges: nothing, unless networks exchange rows. Statistics of batch normalisation do not move there.
     pub fn sums_of_validation(&self) -> Option<Arc<dyn Sums>> {
-        self.sums().filter(|_| self.validates_together)
+        self.sums().filter(|_| self.exchanges_rows)
     }
 
     /// Ends a part of this process: waits until all have ended theirs. Returns the sum of their weights.
@@ -286,9 +294,9 @@ impl Packets {
     /// Meets the other processes before they exchange rows, of which each has some.
     fn meet_all(&self) -> Result<(), TchError> {
         match self.met(&[])?.iter().any(|row| row[0] > 0.0) {
-            true => Err(TchError::Torch(
-                "a process has no node in a part of the batch, and its rows are needed: use fewer processes".to_owned(),
-            )),
+            true => {
+                Err(TchError::Torch("a process has ended its part of a batch whose rows the others need".to_owned()))
+            }
             false => Ok(()),
         }
     }

@@ -72,10 +72,11 @@ fn losses_together(
         fit.objective.source_mut().announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
         fit.objective.receive(&batch).map_err(FitError::Objective)?;
         together.start_validation(fit.objective, Some(&batch))?;
-        let losses = shared_statistics::with(together.sums_of_validation(), || {
-            runner.validation(fit.objective, &batch, fit.console)
-        });
-        let losses: Vec<f64> = Vec::try_from(losses?)?;
+        let losses = match together.sums_of_validation() {
+            None => runner.validation(fit.objective, &batch, fit.console)?,
+            sums => shared_statistics::with(sums, || runner.validation_together(fit.objective, &batch, together))?,
+        };
+        let losses: Vec<f64> = Vec::try_from(losses)?;
         let rows = fit.objective.rows(&Part::whole(&batch));
         let row = &mut table[index * width..(index + 1) * width];
         (row[0], row[1]) = (fit.objective.weight(&batch), rows);

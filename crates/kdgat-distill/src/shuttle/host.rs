@@ -77,22 +77,25 @@ pub(super) fn packed<A: Accelerator>(
         })
     });
     let packed = match (common.transpose()?.flatten(), filled, source) {
-        (Some(block), Some(host), _) => Ok((host, block.processes)),
-        (Some(block), None, _) => Ok((mapped(accelerator, &block, bytes)?, block.processes)),
-        (None, _, Some(source)) => Ok((source.pack(layers, meter, || Ok(accelerator.host_block(bytes)?))?, 1)),
+        (Some(block), host, _) => {
+            let host = host.map_or_else(|| mapped(accelerator, &block, bytes), Ok)?;
+            let part = bytes.div_ceil(block.processes.max(1));
+            // Where host memory is counted, this process's part of it is.
+            let counted = accelerator.is_host().then(|| Outside::count(part, Phase::Teacher)).transpose()?;
+            (HostBlock { counted, ..host }, block.processes)
+        }
+        (None, _, Some(source)) => (source.pack(layers, meter, || Ok(accelerator.host_block(bytes)?))?, 1),
         // A process that fills a block has it.
-        (None, _, None) => Err(TeacherError::Parked),
+        (None, _, None) => return Err(TeacherError::Parked),
     };
     // What held the tensors on their way is not needed again.
     meter.release_kept();
-    packed
+    Ok(packed)
 }
 
-/// Maps a block in common. Where host memory is counted, this process's part of it is.
+/// Maps a block in common.
 fn mapped<A: Accelerator>(accelerator: &mut A, block: &CommonBlock, bytes: usize) -> Result<HostBlock, TeacherError> {
-    let part = bytes.div_ceil(block.processes);
-    let counted = accelerator.is_host().then(|| Outside::count(part, Phase::Teacher)).transpose()?;
-    Ok(HostBlock { counted, ..accelerator.common_block(block, bytes)? })
+    Ok(accelerator.common_block(block, bytes)?)
 }
 
 /// Packs the weights of a file into a block of this process and returns their digest.

@@ -1,5 +1,6 @@
 //! Dropout of attention weights, as a pure function of a seed and the weight's position.
 
+use kdgat_base::random;
 use kdgat_torch::philox::philox;
 use tch::{TchError, Tensor};
 
@@ -20,6 +21,11 @@ impl AttentionDropout {
     /// Factor of weights that are not dropped.
     pub(super) fn kept_scale(self) -> f64 {
         1.0 / (1.0 - self.probability)
+    }
+
+    /// Seed of a GPU's kernels, which count positions from this process's first weight: each process draws its own.
+    pub(super) fn seed_of_part(self) -> u64 {
+        if self.first == 0 { self.seed } else { random::mix(self.seed ^ random::mix(self.first as u64)) }
     }
 
     /// A weight is dropped if its random word is below this.

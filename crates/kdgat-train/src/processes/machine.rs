@@ -17,7 +17,7 @@ use crate::memory::limits::host_limit;
 pub struct CommonBlock {
     /// Its bytes, to be mapped. They have no name that a killed process could leave behind, and are freed with the last map.
     pub file: File,
-    /// Number of processes that have it.
+    /// Number of processes that have it; those that may, while one fills it.
     pub processes: usize,
 }
 
@@ -50,9 +50,10 @@ impl Processes {
         if maker != self.rank() && !places[maker].is_empty() {
             own = open(&places[maker], bytes).ok().map(block);
         }
-        // The file of the process that made it stays open until all have it.
-        self.wait_for_all()?;
-        Ok(own)
+        // The file of the process that made it stays open until all have it, or cannot.
+        let all = self.exchange(&[f64::from(u8::from(own.is_some()))])?;
+        let having = same.iter().filter(|&&rank| all[rank][0] > 0.0).count();
+        Ok(own.map(|block| CommonBlock { processes: having, ..block }))
     }
 
     /// The text of each process.

@@ -254,9 +254,10 @@ impl Processes {
     /// A process that ended before it was done.
     pub fn finish(&self) -> Result<(), ProcessError> {
         self.wait_for_all()?;
+        // Before the watch ends, which notices a store that does not answer.
+        let set = self.store.set(&key(DONE, self.rank()), &[]);
         self.watch.stop();
         *JOINED.lock() = None;
-        let set = self.store.set(&key(DONE, self.rank()), &[]);
         if !self.is_first() || self.place.is_hosted {
             return set.map_err(|error| self.lost(&error));
         }

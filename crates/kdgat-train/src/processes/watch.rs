@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -51,10 +52,35 @@ struct Shared {
     timeout: Duration,
     launch: Option<PathBuf>,
     parent: u32,
-    stops: Mutex<bool>,
-    stopped: Condvar,
-    /// The last time that the store answered.
-    answered: Mutex<Instant>,
+    /// Ends the signs of life.
+    signs: End,
+    /// Ends the watch of the store.
+    store_watch: End,
+    /// Number of times that the store has answered.
+    answers: AtomicU64,
+}
+
+/// The end of a thread, for which it waits.
+#[derive(Debug, Default)]
+struct End {
+    has_come: Mutex<bool>,
+    came: Condvar,
+}
+
+impl End {
+    fn come(&self) {
+        *self.has_come.lock() = true;
+        self.came.notify_all();
+    }
+
+    /// Waits for this long; returns true if the end has come.
+    fn comes_within(&self, time: Duration) -> bool {
+        let mut has_come = self.has_come.lock();
+        if !*has_come {
+            self.came.wait_for(&mut has_come, time);
+        }
+        *has_come
+    }
 }
 
 impl Watch {
@@ -65,25 +91,27 @@ impl Watch {
             timeout,
             launch,
             parent: std::os::unix::process::parent_id(),
-            stops: Mutex::new(false),
-            stopped: Condvar::new(),
-            answered: Mutex::new(Instant::now()),
+            signs: End::default(),
+            store_watch: End::default(),
+            answers: AtomicU64::new(0),
         });
         let started = |name: &str, work: fn(&Shared)| {
             let own = Arc::clone(&shared);
             std::thread::Builder::new().name(name.to_owned()).spawn(move || work(&own))
         };
         // Without the threads, a lost process is noticed by the operations that it does not join.
-        let threads = [started("kdgat-processes", Shared::run), started("kdgat-store", Shared::watch_store)];
-        let threads = Mutex::new(threads.into_iter().flatten().collect());
-        Self { shared, threads }
+        let threads = match started("kdgat-processes", Shared::run) {
+            Ok(signs) => [signs].into_iter().chain(started("kdgat-store", Shared::watch_store)).collect(),
+            Err(_) => Vec::new(),
+        };
+        Self { shared, threads: Mutex::new(threads) }
     }
 
     /// Ends the signs of life.
     pub(super) fn stop(&self) {
-        *self.shared.stops.lock() = true;
-        self.shared.stopped.notify_all();
-        for thread in self.threads.lock().drain(..) {
+        // The store is watched until the signs have ended: a question to it may still wait.
+        for (end, thread) in [&self.shared.signs, &self.shared.store_watch].iter().zip(self.threads.lock().drain(..)) {
+            end.come();
             // A panic there has already been printed.
             let _ = thread.join();
         }
@@ -101,43 +129,39 @@ impl Shared {
     }
 
     fn run(&self) {
-        let mut heard: BTreeMap<usize, (Vec<u8>, Instant)> = BTreeMap::new();
+        let mut heard = BTreeMap::new();
         for beat in 0_u64.. {
-            if self.stops_within_interval() {
+            if self.signs.comes_within(self.interval()) {
                 return;
             }
             self.note_launcher();
             match self.beat(beat, &mut heard) {
-                Ok(None) => *self.answered.lock() = Instant::now(),
+                Ok(None) => {
+                    self.answers.fetch_add(1, Ordering::SeqCst);
+                }
                 Ok(Some(loss)) => return self.end(&loss),
-                Err(_) if *self.stops.lock() => return,
+                Err(_) if *self.signs.has_come.lock() => return,
                 Err(error) => return self.end(&self.explain(&error)),
             }
         }
     }
 
-    /// Waits for an interval. Returns true if no signs of life are needed any more.
-    fn stops_within_interval(&self) -> bool {
-        let mut stops = self.stops.lock();
-        if !*stops {
-            self.stopped.wait_for(&mut stops, self.interval());
-        }
-        *stops
-    }
-
     /// Ends this process when the store has not answered for too long: a question to it waits for ever if its process is stopped, or if the network
     /// has failed without breaking the connection.
     fn watch_store(&self) {
-        while !self.stops_within_interval() {
-            // The host's own store answers as long as this process lives.
-            if self.answered.lock().elapsed() > self.timeout + INTERVALS_TO_FIND * self.interval() {
+        let (mut answers, mut silent) = (0, 0);
+        while !self.store_watch.comes_within(self.interval()) {
+            // Counted by intervals: this process may have been stopped for a while.
+            let now = self.answers.load(Ordering::SeqCst);
+            (answers, silent) = (now, if now == answers { silent + 1 } else { 0 });
+            if self.interval() * silent > self.timeout + INTERVALS_TO_FIND * self.interval() {
                 return self.report(&self.host_is_lost());
             }
         }
     }
 
     /// Gives a sign of life and reads those of the others. Returns the reason to end, if there is one.
-    fn beat(&self, beat: u64, heard: &mut BTreeMap<usize, (Vec<u8>, Instant)>) -> Result<Option<Loss>, String> {
+    fn beat(&self, beat: u64, heard: &mut BTreeMap<usize, (Vec<u8>, u32)>) -> Result<Option<Loss>, String> {
         let text = |error: tch::TchError| error.to_string();
         self.store.set(&key("beat", self.place.rank), &beat.to_le_bytes()).map_err(text)?;
         for rank in self.others() {
@@ -148,14 +172,17 @@ impl Shared {
                 true => self.store.get(&key("beat", rank)).map_err(text)?,
                 false => Vec::new(),
             };
-            let (last, since) = heard.entry(rank).or_insert_with(|| (now.clone(), Instant::now()));
+            // Counted by own signs: this process may have been stopped for a while.
+            let (last, silent) = heard.entry(rank).or_insert_with(|| (now.clone(), 0));
+            *silent += 1;
+            let quiet = self.interval() * *silent;
             if *last != now {
-                (*last, *since) = (now, Instant::now());
-            } else if since.elapsed() > self.timeout && !self.store.has(&key(DONE, rank)).map_err(text)? {
+                (*last, *silent) = (now, 0);
+            } else if quiet > self.timeout && !self.store.has(&key(DONE, rank)).map_err(text)? {
                 return Ok(Some(Loss::new(format!(
                     "process {rank} has given no sign of life for {:.0} s (--process-timeout): it hangs, was stopped, or its machine or network \
                      failed; {ADVICE}",
-                    since.elapsed().as_secs_f64()
+                    quiet.as_secs_f64()
                 ))));
             }
         }

@@ -113,7 +113,7 @@ impl Layer {
                 array(bias),
                 number(real, negative_slope),
                 Argument::Int(i32::from(dropout.is_some())),
-                Argument::UnsignedLong(dropout.map_or(0, |dropout| dropout.seed)),
+                Argument::UnsignedLong(dropout.map_or(0, |dropout| dropout.seed_of_part())),
                 Argument::Unsigned(dropout.map_or(0, |dropout| dropout.threshold())),
                 number(real, self.kept_scale()),
                 Argument::Array(&output),
