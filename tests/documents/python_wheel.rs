@@ -90,6 +90,10 @@ fn the_package_works_beside_the_oldest_pytorch() {
 #[test]
 fn without_its_pytorch_the_program_says_what_to_install() {
     let package = root().join("python");
+    // In a clone, a program in PATH would be started.
+    let on_path = std::env::var_os("PATH").unwrap_or_default();
+    let others = std::env::split_paths(&on_path).filter(|folder| !folder.join("kdgat").exists());
+    let on_path = std::env::join_paths(others).unwrap();
     for (version, expected) in [(None, "has none"), (Some("2.4.1"), "has 2.4.1")] {
         let folder = tempfile::tempdir().unwrap();
         if let Some(version) = version {
@@ -101,7 +105,12 @@ fn without_its_pytorch_the_program_says_what_to_install() {
         }
         let path = std::env::join_paths([package.clone(), folder.path().to_owned()]).unwrap();
         // Without the packages of this machine.
-        let output = Command::new("python3").args(["-S", "-m", "kdgat"]).env("PYTHONPATH", path).output().unwrap();
+        let output = Command::new("python3")
+            .args(["-S", "-m", "kdgat"])
+            .env("PATH", &on_path)
+            .env("PYTHONPATH", path)
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains(expected) && said.contains("pip install 'torch==2.11.*'"), "{said}");
         assert_eq!(output.status.code(), Some(2), "{said}");
