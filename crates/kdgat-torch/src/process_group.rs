@@ -386,9 +386,13 @@ mod tests {
 
     #[test]
     fn a_process_that_ends_is_an_error_for_the_others() {
-        let errors = together(2, |group| match group.rank() {
-            0 => group.exchange(&[1.0]).err().map(|error| error.to_string()),
-            _ => None,
+        let errors = together(2, |group| {
+            // Both have connected when the second one ends.
+            group.exchange(&[0.0]).unwrap();
+            match group.rank() {
+                0 => group.exchange(&[1.0]).err().map(|error| error.to_string()),
+                _ => None,
+            }
         });
         assert!(errors[0].as_ref().is_some_and(|text| text.contains("127.0.0.1")), "{errors:?}");
     }
