@@ -1,7 +1,5 @@
 //! Trains a VGAE on attack-free CAN windows: a teacher alone, or a student that learns from a teacher.
 
-use std::sync::Arc;
-
 use tch::Device;
 
 use super::epochs::{Epochs, Graphs};
@@ -16,7 +14,6 @@ use crate::distill::losses::Projection;
 use crate::distill::objective::{TeacherLink, Translation, VgaeDistillation, VgaeObjective};
 use crate::graph::{EdgeScaling, Split};
 use crate::nn::{Architecture, FreshParameters, InputConfig, Scope, Vgae, VgaeConfig, vgae};
-use crate::train::processes::Processes;
 use crate::train::trainable::Trainable;
 
 /// A VGAE of CAN windows.
@@ -70,13 +67,8 @@ impl<'a> Workload<'a> for WindowAutoencoder<'a> {
         new_student(self.config, self.data.device, &self.architecture, teacher)
     }
 
-    fn start_teacher(
-        &self,
-        teacher: TeacherSource,
-        plan: &Epochs,
-        processes: Option<&Arc<Processes>>,
-    ) -> Result<TeacherLink, StageError> {
-        teacher::start(self.config, teacher.into_network(), &self.data, plan.teacher_use(), processes)
+    fn start_teacher(&self, teacher: TeacherSource, plan: &Epochs) -> Result<TeacherLink, StageError> {
+        teacher::start(self.config, teacher.into_network(), &self.data, plan.teacher_use())
     }
 
     fn prepare(

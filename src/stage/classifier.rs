@@ -2,8 +2,6 @@
 //!
 //! `kdgat classifier` trains on every graph in every epoch, `kdgat curriculum` on all attacks and a selection of normal graphs.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value};
 use tch::Device;
 
@@ -21,7 +19,6 @@ use crate::distill::objective::{GatDistillation, GatObjective, TeacherLink};
 use crate::graph::{EdgeScaling, Split};
 use crate::nn::parameters::NamedTensor;
 use crate::nn::{Architecture, ClassLoss, FreshParameters, Gat, GatConfig, InputConfig, Scope};
-use crate::train::processes::Processes;
 use crate::train::trainable::Trainable;
 
 /// A classifier of CAN windows, with or without a curriculum.
@@ -101,13 +98,8 @@ impl<'a> Workload<'a> for WindowClassifier<'a> {
         new_student(self.config, self.data.device, (&self.architecture, task), teacher)
     }
 
-    fn start_teacher(
-        &self,
-        teacher: TeacherSource,
-        plan: &Epochs,
-        processes: Option<&Arc<Processes>>,
-    ) -> Result<TeacherLink, StageError> {
-        teacher::start(self.config, teacher.into_network(), &self.data, plan.teacher_use(), processes)
+    fn start_teacher(&self, teacher: TeacherSource, plan: &Epochs) -> Result<TeacherLink, StageError> {
+        teacher::start(self.config, teacher.into_network(), &self.data, plan.teacher_use())
     }
 
     fn score(

@@ -1,7 +1,5 @@
 //! Trains a VGAE on a dataset of graphs: a teacher alone, or a student that learns from a teacher.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value};
 use tch::Device;
 
@@ -21,7 +19,6 @@ use crate::distill::objective::{GraphVgaeObjective, TeacherLink};
 use crate::graph::dataset::GraphSplit;
 use crate::graph::{NodeScaling, Store};
 use crate::nn::{Architecture, FreshParameters, GnnKind, GraphVgae, GraphVgaeConfig, Scope};
-use crate::train::processes::Processes;
 use crate::train::trainable::Trainable;
 
 /// A VGAE of a dataset of graphs that are no CAN windows.
@@ -79,13 +76,8 @@ impl<'a> Workload<'a> for GraphAutoencoder<'a> {
         new_student(self.config, self.data.device, &self.architecture, teacher)
     }
 
-    fn start_teacher(
-        &self,
-        teacher: TeacherSource,
-        plan: &Epochs,
-        processes: Option<&Arc<Processes>>,
-    ) -> Result<TeacherLink, StageError> {
-        teacher::start(self.config, teacher.into_network(), &self.data, plan.teacher_use(), processes)
+    fn start_teacher(&self, teacher: TeacherSource, plan: &Epochs) -> Result<TeacherLink, StageError> {
+        teacher::start(self.config, teacher.into_network(), &self.data, plan.teacher_use())
     }
 
     fn prepare(

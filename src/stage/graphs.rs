@@ -25,7 +25,6 @@ use crate::nn::{
     Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, Pooling, RadialBasis, Scope, SpaceConfig,
     TargetScale, target_scale,
 };
-use crate::train::processes::Processes;
 use crate::train::trainable::Trainable;
 
 /// A network for a dataset of graphs that are no CAN windows.
@@ -129,15 +128,10 @@ impl<'a> Workload<'a> for GraphNetwork<'a> {
         new_student(self.config, self.data.device, (&self.architecture, task), teacher, self.foreign.as_deref())
     }
 
-    fn start_teacher(
-        &self,
-        teacher: TeacherSource,
-        plan: &Epochs,
-        processes: Option<&Arc<Processes>>,
-    ) -> Result<TeacherLink, StageError> {
+    fn start_teacher(&self, teacher: TeacherSource, plan: &Epochs) -> Result<TeacherLink, StageError> {
         match teacher {
             TeacherSource::File(targets) => Ok(TeacherLink::from_file(targets, training::alpha(self.config))),
-            teacher => teacher::start(self.config, teacher.into_network(), &self.data, plan.teacher_use(), processes),
+            teacher => teacher::start(self.config, teacher.into_network(), &self.data, plan.teacher_use()),
         }
     }
 

@@ -16,11 +16,10 @@ use crate::distill::frozen::{
     ActivationPlace, Asked, CachedNodes, FrozenNodes, LoadedModel, NodeTeacher, TargetChanges, TargetSmoothing,
 };
 use crate::distill::objective::TeacherLink;
-use crate::distill::{FrozenModel, StoreShape, Teacher, TeacherError, TeacherOptions};
+use crate::distill::{FrozenModel, StoreShape, Teacher, TeacherError};
 use crate::files;
 use crate::nn::{Architecture, DatasetIdentity, NodeGnnConfig};
 use crate::nodes::{NodeGraph, NodeSplit, ShareCorrection, Smoothing, with_positions};
-use crate::train::processes::Processes;
 
 impl FoundTeacher {
     /// The teachers of the nodes of a graph, each with the positions that it reads.
@@ -108,11 +107,11 @@ fn expect_fitting(
 
 /// Starts the thread of a teacher for the nodes of `graph`, if there is a teacher. Each node counts as a graph of one node.
 pub fn start_for_nodes(
-    (config, device): (&Config, Device),
+    config: &Config,
     found: Option<FoundTeacher>,
     graph: &Arc<NodeGraph>,
+    device: Device,
     usage: TeacherUse,
-    processes: Option<&Arc<Processes>>,
 ) -> Result<TeacherLink, StageError> {
     let settings = &config.distillation;
     let Some(found) = found else { return Ok(TeacherLink::none()) };
@@ -120,10 +119,7 @@ pub fn start_for_nodes(
     // `node_teachers` has at least one.
     let NodeTeacher { config: first, graph } = teachers[0].clone();
     let dataset = DatasetIdentity { name: graph.name.clone(), digest: graph.digest.clone() };
-    let options = TeacherOptions {
-        processes: processes.cloned(),
-        ..teacher_options(config, &found, device, &dataset, usage.batches_per_epoch)
-    };
+    let options = teacher_options(config, &found, device, &dataset, usage.batches_per_epoch);
     let shape = node_shape(&graph, Some(usage.graphs));
     let model: Box<dyn FrozenModel> = match config.nodes.teacher_fanouts {
         Some(_) => Box::new(CachedNodes::new(&first).map_err(TeacherError::from)?),

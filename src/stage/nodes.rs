@@ -194,14 +194,9 @@ impl<'a> Workload<'a> for NodeClassifier<'a> {
         Ok(new)
     }
 
-    fn start_teacher(
-        &self,
-        teacher: TeacherSource,
-        plan: &NodePlan,
-        processes: Option<&Arc<Processes>>,
-    ) -> Result<TeacherLink, StageError> {
+    fn start_teacher(&self, teacher: TeacherSource, plan: &NodePlan) -> Result<TeacherLink, StageError> {
         let (found, device) = (teacher.into_network(), self.data.device);
-        node_teacher::start_for_nodes((self.config, device), found, &self.visible, plan.teacher_use(), processes)
+        node_teacher::start_for_nodes(self.config, found, &self.visible, device, plan.teacher_use())
     }
 
     fn prepare(

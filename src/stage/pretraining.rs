@@ -1,8 +1,6 @@
 //! Pre-trains a network on graphs of any kind: its head answers a question that the graphs themselves answer, and the other layers become the
 //! initial weights of a training.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value, json};
 use tch::Device;
 
@@ -18,7 +16,6 @@ use crate::distill::objective::{PretrainingObjective, TeacherLink};
 use crate::graph::dataset::GraphSplit;
 use crate::graph::{NodeScaling, Store};
 use crate::nn::{Architecture, FreshParameters, GnnConfig, Pretext, Pretraining, PretrainingConfig, Scope};
-use crate::train::processes::Processes;
 use crate::train::trainable::Trainable;
 
 /// Columns of the order of a tree's nodes.
@@ -86,12 +83,7 @@ impl<'a> Workload<'a> for PretrainedNetwork<'a> {
         new_student(self.config, self.data.device, &self.architecture)
     }
 
-    fn start_teacher(
-        &self,
-        _: TeacherSource,
-        _: &Epochs,
-        _: Option<&Arc<Processes>>,
-    ) -> Result<TeacherLink, StageError> {
+    fn start_teacher(&self, _: TeacherSource, _: &Epochs) -> Result<TeacherLink, StageError> {
         Ok(TeacherLink::none())
     }
 

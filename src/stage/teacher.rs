@@ -41,6 +41,8 @@ pub struct FoundTeacher {
     pub more: Vec<FurtherNetwork>,
     /// Changes of the targets for nodes.
     pub changes: TargetChanges,
+    /// The processes that train together, each with this teacher.
+    pub processes: Option<Arc<Processes>>,
 }
 
 /// A network of a teacher besides the first.
@@ -70,7 +72,7 @@ impl FoundTeacher {
         let FurtherNetwork { architecture, vocabulary } = networks.remove(0);
         let (weights, changes) = (joined_weights(weights)?, TargetChanges::default());
         let vocabulary_digest = "none".to_owned();
-        Ok(Self { architecture, weights, vocabulary, vocabulary_digest, asked, more, changes })
+        Ok(Self { architecture, weights, vocabulary, vocabulary_digest, asked, more, changes, processes: None })
     }
 
     /// A teacher of these networks, which read what the student reads.
@@ -336,22 +338,18 @@ impl TeacherUse {
     }
 }
 
-/// Starts the teacher's thread, if there is a teacher. `processes` train together, each with this teacher.
+/// Starts the teacher's thread, if there is a teacher.
 pub fn start(
     config: &Config,
     found: Option<FoundTeacher>,
     data: &Data,
     usage: TeacherUse,
-    processes: Option<&Arc<Processes>>,
 ) -> Result<TeacherLink, StageError> {
     let Some(found) = found else { return Ok(TeacherLink::none()) };
     let has_views = found.asked.hidden_ids != HiddenIds::Seen || config::displacement(config, Stage::Train).is_some();
     let views = if has_views { config.distillation.kd_views as u64 } else { 0 };
     let shape = usage.shape(&data.store, views);
-    let options = TeacherOptions {
-        processes: processes.cloned(),
-        ..teacher_options(config, &found, data.device, &data.dataset, usage.batches_per_epoch)
-    };
+    let options = teacher_options(config, &found, data.device, &data.dataset, usage.batches_per_epoch);
     start_with(config, found, &options, &shape)
 }
 
@@ -382,6 +380,7 @@ pub(super) fn teacher_options(
         burst: settings.teacher_burst,
         batches_per_epoch,
         epochs: config.training.max_epochs as u64,
+        processes: found.processes.clone(),
         ..TeacherOptions::new(device)
     }
 }

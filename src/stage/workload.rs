@@ -71,12 +71,7 @@ pub trait Workload<'a> {
     ///
     /// # Errors
     /// A teacher that does not load, or a cache that cannot be opened.
-    fn start_teacher(
-        &self,
-        teacher: TeacherSource,
-        plan: &Self::Plan,
-        processes: Option<&Arc<Processes>>,
-    ) -> Result<TeacherLink, StageError>;
+    fn start_teacher(&self, teacher: TeacherSource, plan: &Self::Plan) -> Result<TeacherLink, StageError>;
 
     /// Scores the difficulty of the items that a curriculum chooses from.
     ///
@@ -150,6 +145,14 @@ impl TeacherSource {
             Self::Network(found) => Some(*found),
             Self::None | Self::File(_) => None,
         }
+    }
+
+    /// The same, for a training of these processes together.
+    fn used_by(mut self, processes: Option<&Arc<Processes>>) -> Self {
+        if let Self::Network(found) = &mut self {
+            found.processes = processes.cloned();
+        }
+        self
     }
 
     /// The architecture of the first network, if there is one.
@@ -230,7 +233,7 @@ fn train<'a, W: Workload<'a>>(
             "batches cannot be divided among processes: {obstacle}; train in one process"
         )));
     }
-    *student.teacher_mut() = workload.start_teacher(teacher, &plan, run.processes.as_ref())?;
+    *student.teacher_mut() = workload.start_teacher(teacher.used_by(run.processes.as_ref()), &plan)?;
     workload.score(&mut plan, &mut student, parameters.tensors(), &mut run)?;
 
     let mut trainable = Trainable::new(parameters.into_tensors(), device)?;

@@ -25,7 +25,7 @@ pub struct Neighbourhood {
     pub source_degrees: Vec<Tensor>,
     /// `[num_seeds]`, i64: row of each seed in the last layer's output. `None`: the seeds are its rows, in order.
     pub seeds: Option<Tensor>,
-    /// Of several processes, the nodes of the whole graph whose rows this one computes; their numbers in the graph are the rows of `seeds`.
+    /// The nodes of the whole graph whose rows this process computes, if there are several; the rows of `seeds` are numbers in the graph then.
     /// `features` have their rows alone, and each layer computes them from the rows of all nodes, its own first.
     pub own: Option<OwnRows>,
 }

@@ -157,7 +157,7 @@ impl Together {
         self.packets.as_ref().map(|packets| Arc::<Packets>::clone(packets) as Arc<dyn Sums>)
     }
 
-    /// What a validation exchanges: nothing, unless networks exchange rows. Statistics of batch normalisation do not move there.
+    /// The exchanges of a validation: none, unless networks exchange rows. Statistics of batch normalisation do not move there.
     pub fn sums_of_validation(&self) -> Option<Arc<dyn Sums>> {
         self.sums().filter(|_| self.exchanges_rows)
     }

@@ -29,7 +29,7 @@ struct RawPath {
     place: Place,
 }
 
-/// What a table of paths is read against.
+/// The dataset of a table of paths, as far as its rows name parts of it.
 pub(super) struct PathSource<'a> {
     pub files: &'a SourceFiles,
     pub settings: &'a Settings,

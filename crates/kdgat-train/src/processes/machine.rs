@@ -107,7 +107,7 @@ mod tests {
     use super::super::tensors::tests::together;
     use super::*;
 
-    /// What one process writes after all have the block, the others read.
+    /// The others read what one process writes after all have the block.
     #[test]
     fn processes_of_a_machine_have_one_block() {
         let found = together(3, true, |processes| {
