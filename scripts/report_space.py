@@ -2,10 +2,13 @@
 """Trains the networks of benches/results/molecules.md or trees.md, evaluates them, and prints their tables.
 
     scripts/report_space.py molecules TRAIN.npz TEST.npz [--peer PYTHON] [--seeds 1,2,3]
+    scripts/report_space.py properties FOLDER [--peer PYTHON] [--seeds 1,2,3]
     scripts/report_space.py trees FOLDER [--seeds 1,2,3] [--tables none,types]
 
 `molecules` reads conformations in the layout of rMD17: PaiNN and SchNet with the presets' settings, the same networks of schnetpack if --peer names a Python
-that has it (`benches/peer/install molecules`), and students of PaiNN, alone and with their teacher. Every tenth conformation of TRAIN.npz validates.
+that has it (`benches/peer/install molecules`), a network of representations, and students of PaiNN, alone and with their teacher. Every tenth conformation of
+TRAIN.npz validates.
+`properties` reads the tables of molecules that `scripts/qm9_to_tables.py --cutoff 0` writes: the same networks, of each ten molecules one for test and one that validates.
 `trees` reads a folder of SWC files, with and without the types of points: SGMP from scratch and pre-trained, GIN from scratch and begun as a VGAE, students.
 
 Finished runs are not repeated, so that a study can be stopped, and extended by more seeds. --arms trains only the rows of the tables that it lists. A table has
@@ -24,9 +27,11 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tomllib
 
 PROJECT = pathlib.Path(__file__).resolve().parent.parent
 EPOCHS = 100
+PROPERTY_EPOCHS = 20
 # Chosen on validation molecules of ethanol with seed 1, by their force error.
 DISTILLATION = {
     "painn": ["--kd-alpha", "0.5", "--kd-hint-weight", "0.01"],
@@ -160,7 +165,7 @@ def molecules(options):
             def trained(arm, *arguments):
                 runs[arm, seed] = study.run(arm, seed, "train", *common, "--seed", str(seed), *arguments)
             trained(f"{model}-teacher", "--preset", f"{model},teacher")
-            peers[model, seed] = peer(study, options, model, seed, (train, test, folds))
+            peers[model, seed] = peer(study, options, model, seed, "train_molecules.py", ["--train", train, "--test", test, "--folds-file", folds, "--epochs", EPOCHS])
             teacher = runs["painn-teacher", seed]
             student = ["--preset", f"{model},student"]
             trained(f"{model}-alone", *student, "--use-kd", "false")
@@ -168,9 +173,12 @@ def molecules(options):
                 trained(f"{model}-distilled", *student, *DISTILLATION[model], "--teacher-path", teacher, "--offload-teacher")
             else:
                 runs[f"{model}-distilled", seed] = None
+        runs["irreps-teacher", seed] = study.run("irreps-teacher", seed, "train", *common, "--seed", str(seed), "--preset", "irreps,teacher")
     runs = finished(runs)
     by_run = study.evaluated("molecules", runs, *data)
-    networks(by_run, peers, options.seeds, study)
+    metrics = {"energy MAE": "energies MAE", "RMSE": "energies RMSE", "forces MAE": "forces MAE", "forces RMSE": "forces RMSE"}
+    keys = ("energy_mae", "energy_rmse", "forces_mae", "forces_rmse")
+    networks(by_run, {place: last and {name: last[key] for name, key in zip(metrics, keys)} for place, last in peers.items()}, metrics, options.seeds, study)
     students(by_run, options.seeds, study)
 
 
@@ -188,25 +196,50 @@ def conformations(path):
         return int(re.search(rb"'shape': \((\d+),", array.read(200))[1])
 
 
-def peer(study, options, model, seed, files):
-    """The last line of schnetpack's training, or None if it is not finished and not wanted."""
+def properties(options):
+    study = Study(options)
+    folder = pathlib.Path(options.folder).resolve()
+    with open(folder / "graphs.csv", newline="") as file:
+        reader = csv.reader(file)
+        targets = [name for name in next(reader) if name.startswith("y_")]
+        count = sum(1 for _ in reader)
+    folds = study.runs / "folds.json"
+    training, validation, test = ([place for place in range(count) if place % 10 in chosen] for chosen in (range(8), [8], [9]))
+    folds.write_text(json.dumps([{"test": test, "model_selection": [{"train": training, "validation": validation}]}]))
+    data = ["--data", str(folder)]
+    common = [*data, "--folds-file", str(folds), "--max-epochs", str(PROPERTY_EPOCHS)]
+    runs, peers = {}, {}
+    for seed in options.seeds:
+        for model in ("painn", "schnet", "irreps"):
+            arm = f"{model}-teacher"
+            runs[arm, seed] = study.run(arm, seed, "train", *common, "--seed", str(seed), "--preset", f"{model},teacher")
+        for model in ("painn", "schnet"):
+            last = peer(study, options, model, seed, "train_properties.py", ["--data", folder, "--folds-file", folds, "--epochs", PROPERTY_EPOCHS])
+            peers[model, seed] = last and {f"{name[2:]} MAE": error for name, error in last["mae"].items()}
+    runs = finished(runs)
+    by_run = study.evaluated("properties", runs, *data)
+    networks(by_run, peers, {f"{name[2:]} MAE": f"{name} MAE" for name in targets}, options.seeds, study)
+
+
+def peer(study, options, model, seed, script, arguments):
+    """The last line of schnetpack's training at the rate of the preset, or None if it is not finished and not wanted."""
     output = study.runs / f"peer-{model}" / f"{seed}.jsonl"
-    if not (output.exists() and '"forces_mae"' in output.read_text()):
+    if not (output.exists() and '"best_epoch"' in output.read_text()):
         if not options.peer or not study.wanted(f"peer-{model}"):
             return None
         print(f"report_space: schnetpack's {model} {seed}", file=sys.stderr)
-        train, test, folds = map(str, files)
-        command = [options.peer, str(PROJECT / "benches/peer/train_molecules.py"), "--model", model, "--train", train, "--test", test, "--folds-file", folds]
-        study.call(f"peer-{model}/{seed}", [*command, "--epochs", str(EPOCHS), "--seed", str(seed), "--threads", study.threads], output)
+        rate = tomllib.loads((PROJECT / "presets" / f"{model}.toml").read_text())["size"]["teacher"]["lr"]
+        command = [options.peer, str(PROJECT / "benches/peer" / script), "--model", model, *map(str, arguments)]
+        study.call(f"peer-{model}/{seed}", [*command, "--lr", str(rate), "--seed", str(seed), "--threads", study.threads], output)
     return json.loads(output.read_text().splitlines()[-1])
 
 
-def networks(by_run, peers, seeds, study):
+def networks(by_run, peers, metrics, seeds, study):
+    """A table of the networks with the widths of teachers and of schnetpack's. `metrics`: names of the columns and those of `kdgat evaluate`; `peers` have the first."""
     rows = []
-    metrics = {"energy_mae": "energies MAE", "energy_rmse": "energies RMSE", "forces_mae": "forces MAE", "forces_rmse": "forces RMSE"}
-    for model in ("painn", "schnet"):
+    for model in ("painn", "schnet", "irreps"):
         own = [by_run[key] for seed in seeds if (key := (f"{model}-teacher", seed)) in by_run]
-        found = [last for seed in seeds if (last := peers[model, seed])]
+        found = [last for seed in seeds if (last := peers.get((model, seed)))]
         if own:
             ours = {key: [value(result, name) for result in own] for key, name in metrics.items()}
             seconds = study.seconds(f"{model}-teacher")
@@ -218,7 +251,7 @@ def networks(by_run, peers, seeds, study):
             if own:
                 ratios = {key: statistics.mean(values) / statistics.mean(theirs[key]) for key, values in ours.items()}
                 rows.append([f"{model}, ratio", "", *(f"{ratio:.3f}" for ratio in ratios.values()), ""])
-    table("", ["network, program", "parameters", "energy MAE", "RMSE", "forces MAE", "RMSE", "CPU seconds a run"], rows)
+    table("", ["network, program", "parameters", *metrics, "CPU seconds a run"], rows)
 
 
 def with_deviation(values):
@@ -375,7 +408,7 @@ def main():
     common.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[1, 2, 3])
     common.add_argument("--threads", type=int, default=1)
     common.add_argument("--program", default=str(PROJECT / "scripts/kdgat"))
-    common.add_argument("--runs", help="folder of the runs (default: runs/report-molecules or runs/report-trees)")
+    common.add_argument("--runs", help="folder of the runs (default: runs/report- and the study)")
     common.add_argument("--arms", type=lambda text: text.split(","), help='rows to train, such as "painn-teacher,peer-painn" or "gin scratch" (default: all)')
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     studies = parser.add_subparsers(required=True, dest="study")
@@ -384,6 +417,10 @@ def main():
     of_molecules.add_argument("test")
     of_molecules.add_argument("--peer", help="Python of `benches/peer/install molecules`; without it, kdgat's networks alone")
     of_molecules.set_defaults(run=molecules)
+    of_properties = studies.add_parser("properties", parents=[common])
+    of_properties.add_argument("folder")
+    of_properties.add_argument("--peer", help="as for molecules")
+    of_properties.set_defaults(run=properties)
     of_trees = studies.add_parser("trees", parents=[common])
     of_trees.add_argument("folder")
     of_trees.add_argument("--tables", type=lambda text: text.split(","), default=["none", "types"], help="none: without types of points (default: both)")

@@ -29,26 +29,89 @@ from schnetpack import properties  # noqa: E402
 NETWORKS = {"painn": representation.PaiNN, "schnet": representation.SchNet}
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def settings(description, epochs, batch_size):
+    """A parser of the settings that all trainings have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=NETWORKS, required=True)
-    parser.add_argument("--train", required=True)
-    parser.add_argument("--test", required=True)
-    parser.add_argument("--validation", type=int, default=50, help="conformations at the end of the training file that validate")
-    parser.add_argument("--folds-file", help="JSON list whose first fold has the training and validation conformations (`model_selection`)")
     parser.add_argument("--columns", type=int, default=128)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--radial-functions", type=int, default=20)
     parser.add_argument("--cutoff", type=float, default=5.0)
-    parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--batch-size", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=epochs)
+    parser.add_argument("--batch-size", type=int, default=batch_size)
     parser.add_argument("--lr", type=float, default=0.0005)
-    parser.add_argument("--energy-weight", type=float, default=0.01)
-    parser.add_argument("--force-weight", type=float, default=0.99)
     parser.add_argument("--gradient-clip", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
+    return parser
+
+
+def arguments():
+    parser = settings(__doc__, epochs=100, batch_size=10)
+    parser.add_argument("--train", required=True)
+    parser.add_argument("--test", required=True)
+    parser.add_argument("--validation", type=int, default=50, help="conformations at the end of the training file that validate")
+    parser.add_argument("--folds-file", help="JSON list whose first fold has the training and validation conformations (`model_selection`)")
+    parser.add_argument("--energy-weight", type=float, default=0.01)
+    parser.add_argument("--force-weight", type=float, default=0.99)
     return parser.parse_args()
+
+
+def near_pairs(positions, cutoff):
+    """Pairs of atoms within the cutoff, `[pairs, 2]`: target and source. `positions`: `[atoms, 3]`, f64."""
+    near = torch.cdist(positions, positions) <= cutoff
+    near.fill_diagonal_(False)
+    return near.nonzero()
+
+
+def joined(kinds, positions, pairs):
+    """A batch of molecules as schnetpack reads it."""
+    atoms = [len(each) for each in kinds]
+    firsts = torch.tensor(atoms).cumsum(0) - torch.tensor(atoms)
+    targets, sources = torch.cat([each + first for each, first in zip(pairs, firsts)]).T
+    return {
+        properties.Z: torch.cat(kinds),
+        properties.R: torch.cat(positions),
+        properties.idx_i: targets.contiguous(),
+        properties.idx_j: sources.contiguous(),
+        properties.idx_m: torch.arange(len(atoms)).repeat_interleave(torch.tensor(atoms)),
+        properties.offsets: torch.zeros(len(targets), 3),
+    }
+
+
+def network(options):
+    """The representation of atoms."""
+    basis = layers.GaussianRBF(options.radial_functions, options.cutoff)
+    return NETWORKS[options.model](n_atom_basis=options.columns, n_interactions=options.layers, radial_basis=basis,
+                                   cutoff_fn=layers.CosineCutoff(options.cutoff))
+
+
+def fit(options, model, training, loss_of, validate):
+    """Trains, and leaves the weights of the epoch with the lowest validation loss in the model. `loss_of` gives the loss of some items, `validate` the
+    validation loss with what else is to be printed. Returns the best epoch, its loss and the seconds."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
+    best, best_loss, best_epoch, start = None, math.inf, 0, time.time()
+    for epoch in range(1, options.epochs + 1):
+        rate = 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (epoch - 1) / options.epochs))
+        for group in optimizer.param_groups:
+            group["lr"] = options.lr * rate
+        model.train()
+        total = 0.0
+        for batch in training[torch.randperm(len(training))].split(options.batch_size):
+            loss = loss_of(batch)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), options.gradient_clip)
+            optimizer.step()
+            total += float(loss.detach()) * len(batch)
+        model.eval()
+        own, shown = validate()
+        if own < best_loss:
+            best, best_loss, best_epoch = copy.deepcopy(model.state_dict()), own, epoch
+        line = {"epoch": epoch, "loss": total / len(training), "validation": own, **shown, "seconds": round(time.time() - start, 1)}
+        print(json.dumps(line), flush=True)
+    model.load_state_dict(best)
+    return best_epoch, best_loss, round(time.time() - start, 1)
 
 
 class Molecules:
@@ -61,31 +124,16 @@ class Molecules:
         self.positions = positions.float()
         self.energies = torch.from_numpy(data["energies"].astype(numpy.float64))
         self.forces = torch.from_numpy(data["forces"].astype(numpy.float64))
-        near = torch.cdist(positions, positions) <= cutoff
-        near.diagonal(dim1=1, dim2=2).fill_(False)
-        self.pairs = [conformation.nonzero() for conformation in near]
+        self.pairs = [near_pairs(conformation, cutoff) for conformation in positions]
 
     def inputs(self, chosen):
-        atoms = len(self.kinds)
-        pairs = [self.pairs[index] + atoms * place for place, index in enumerate(chosen)]
-        targets, sources = torch.cat(pairs).T
-        return {
-            properties.Z: self.kinds.repeat(len(chosen)),
-            properties.R: self.positions[chosen].reshape(-1, 3),
-            properties.idx_i: targets.contiguous(),
-            properties.idx_j: sources.contiguous(),
-            properties.idx_m: torch.arange(len(chosen)).repeat_interleave(atoms),
-            properties.offsets: torch.zeros(len(targets), 3),
-        }
+        return joined([self.kinds] * len(chosen), [self.positions[index] for index in chosen], [self.pairs[index] for index in chosen])
 
 
 class Model(torch.nn.Module):
     def __init__(self, options):
         super().__init__()
-        basis = layers.GaussianRBF(options.radial_functions, options.cutoff)
-        network = NETWORKS[options.model](n_atom_basis=options.columns, n_interactions=options.layers, radial_basis=basis,
-                                          cutoff_fn=layers.CosineCutoff(options.cutoff))
-        self.steps = torch.nn.ModuleList([atomistic.PairwiseDistances(), network, atomistic.Atomwise(options.columns, output_key="energy"),
+        self.steps = torch.nn.ModuleList([atomistic.PairwiseDistances(), network(options), atomistic.Atomwise(options.columns, output_key="energy"),
                                           atomistic.Forces(energy_key="energy")])
 
     def forward(self, inputs):
@@ -112,7 +160,6 @@ def main():
     training, validation = division(options, len(known.energies))
     mean, deviation = known.energies[training].mean(), known.energies[training].std(unbiased=False)
     model = Model(options)
-    optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
 
     def answers(molecules, chosen):
         energies, forces = model(molecules.inputs(chosen))
@@ -128,33 +175,15 @@ def main():
         found = [[part.detach() for part in answers(molecules, batch)] for batch in chosen.split(100)]
         return [torch.cat(parts) for parts in zip(*found)]
 
-    best, best_loss, best_epoch, start = None, math.inf, 0, time.time()
-    for epoch in range(1, options.epochs + 1):
-        rate = 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (epoch - 1) / options.epochs))
-        for group in optimizer.param_groups:
-            group["lr"] = options.lr * rate
-        model.train()
-        total = 0.0
-        for batch in training[torch.randperm(len(training))].split(options.batch_size):
-            loss = loss_of(*answers(known, batch))
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), options.gradient_clip)
-            optimizer.step()
-            total += float(loss.detach()) * len(batch)
+    def validate():
         errors = all_answers(known, validation)
-        own = float(loss_of(*errors))
-        if own < best_loss:
-            best, best_loss, best_epoch = copy.deepcopy(model.state_dict()), own, epoch
-        print(json.dumps({"epoch": epoch, "loss": total / len(training), "validation": own,
-                          "energy": float(errors[0].abs().mean() * deviation), "forces": float(errors[1].abs().mean() * deviation),
-                          "seconds": round(time.time() - start, 1)}), flush=True)
-    model.load_state_dict(best)
+        return float(loss_of(*errors)), {name: float(error.abs().mean() * deviation) for name, error in zip(("energy", "forces"), errors)}
+
+    best_epoch, best_loss, seconds = fit(options, model, training, lambda batch: loss_of(*answers(known, batch)), validate)
     energies, forces = (errors.double() * deviation for errors in all_answers(test, torch.arange(len(test.energies))))
     print(json.dumps({"model": options.model, "seed": options.seed, "best_epoch": best_epoch, "validation": best_loss,
                       "energy_mae": float(energies.abs().mean()), "energy_rmse": float(energies.square().mean().sqrt()),
-                      "forces_mae": float(forces.abs().mean()), "forces_rmse": float(forces.square().mean().sqrt()),
-                      "seconds": round(time.time() - start, 1)}))
+                      "forces_mae": float(forces.abs().mean()), "forces_rmse": float(forces.square().mean().sqrt()), "seconds": seconds}))
 
 
 if __name__ == "__main__":

@@ -109,7 +109,9 @@ impl Outcome {
             None => String::new(),
         };
         let expected = self.expected_peak_memory_bytes.map_or(String::new(), |expected| {
-            let error = 100.0 * (expected as f64 / self.peak_memory_bytes.max(1) as f64 - 1.0);
+            let error = 1000.0 * (expected as f64 / self.peak_memory_bytes.max(1) as f64 - 1.0);
+            // Rounded, and no negative zero.
+            let error = error.round() / 10.0 + 0.0;
             format!(" (expected {}, {error:+.1} %)", mebibytes(expected))
         });
         console.line(&format!(

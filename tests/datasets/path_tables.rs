@@ -349,3 +349,14 @@ fn damaged_paths_are_named() {
         }
     }
 }
+
+/// Only tables have listed paths: beside frames of atoms they would be ignored.
+#[test]
+fn paths_beside_frames_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("water.xyz"), "3\nenergy=1.0\nO 0 0 0\nH 1 0 0\nH 0 1 0\n").unwrap();
+    assert_eq!(dataset::read(folder.path()).unwrap().graph_ids.len(), 1);
+    fs::write(folder.path().join("angles.csv"), "graph_id,i,j,k\n0,1,0,2\n").unwrap();
+    let said = dataset::read(folder.path()).err().unwrap().to_string();
+    assert!(said.contains("angles.csv: paths beside files that are no tables"), "{said}");
+}

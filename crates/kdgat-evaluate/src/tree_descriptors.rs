@@ -7,24 +7,37 @@ use super::logistic::Logistic;
 
 /// Name of the feature of nodes with their radii.
 const RADIUS: &str = "radius";
-/// Numbers that describe a tree, in the order of [`describe`].
-pub const DESCRIPTORS: [&str; 12] = [
-    "ln points",
-    "ln length",
-    "ln tips",
-    "ln branch points",
-    "ln depth",
-    "ln longest way from the root",
-    "ln largest extent",
-    "ln middle extent",
-    "ln smallest extent",
-    "mean radius",
-    "largest radius",
-    "ln mean segment",
-];
+/// Columns of the nodes' features that describe a tree.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DescribedColumns {
+    /// Number of all columns.
+    pub count: usize,
+    /// That of the radii, if nodes have any.
+    pub radius: Option<usize>,
+    /// Those of categories, such as the types of points: one for each value.
+    pub categories: Vec<usize>,
+}
 
-/// Describes a tree whose root is its first node. `radius`: the column of the nodes' radii among `columns`, if they have any.
-pub fn describe(tree: &GraphView, radius: Option<usize>, columns: usize) -> [f32; DESCRIPTORS.len()] {
+impl DescribedColumns {
+    /// The columns of a dataset.
+    pub fn of(schema: &Schema) -> Self {
+        let mut found = Self::default();
+        for feature in &schema.node_features {
+            let next = found.count + feature.columns();
+            if feature.values.is_some() {
+                found.categories.extend(found.count..next);
+            } else if feature.name == RADIUS {
+                found.radius = Some(found.count);
+            }
+            found.count = next;
+        }
+        found
+    }
+}
+
+/// Describes a tree whose root is its first node: logarithms of the numbers of points, tips and branch points, of the length, of depth and longest way
+/// from the root, of the largest, middle and smallest extent and of the mean segment; mean and largest radius; and the share of each category.
+pub fn describe(tree: &GraphView, columns: &DescribedColumns) -> Vec<f32> {
     let nodes = tree.num_nodes();
     let place = |node: usize| &tree.space.positions[3 * node..3 * node + 3];
     let between = |one: usize, other: usize| {
@@ -62,9 +75,10 @@ pub fn describe(tree: &GraphView, radius: Option<usize>, columns: usize) -> [f32
         (ends[1] - ends[0]).max(0.0)
     });
     extents.sort_by(f64::total_cmp);
-    let radii: Vec<f64> = radius.map_or_else(Vec::new, |column| {
-        (0..nodes).map(|node| f64::from(tree.node_features[node * columns + column])).collect()
-    });
+    let of_column = |column: usize| -> Vec<f64> {
+        (0..nodes).map(|node| f64::from(tree.node_features[node * columns.count + column])).collect()
+    };
+    let radii = columns.radius.map_or_else(Vec::new, of_column);
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
     let ln = |value: f64| value.ln_1p();
     let [smallest, middle, largest] = extents;
@@ -82,7 +96,8 @@ pub fn describe(tree: &GraphView, radius: Option<usize>, columns: usize) -> [f32
         radii.iter().copied().fold(0.0, f64::max),
         ln(length / (nodes.max(2) - 1) as f64),
     ];
-    values.map(|value| value as f32)
+    let shares = columns.categories.iter().map(|&column| mean(&of_column(column)));
+    values.into_iter().chain(shares).map(|value| value as f32).collect()
 }
 
 /// Probabilities of the classes of test trees by logistic regression on the standardised descriptors of training trees, of each class against the
@@ -94,35 +109,29 @@ pub fn classify(store: &Store, schema: &Schema, training: &[u64], test: &[u64]) 
     if !schema.has_classes() || !schema.space.as_ref().is_some_and(|space| space.rooted) || training.is_empty() {
         return Ok(None);
     }
-    let mut columns = 0;
-    let mut radius = None;
-    for feature in &schema.node_features {
-        if feature.name == RADIUS && feature.values.is_none() {
-            radius = Some(columns);
-        }
-        columns += feature.columns();
-    }
-    let described = |graphs: &[u64]| -> Result<Vec<([f32; DESCRIPTORS.len()], usize)>, StoreError> {
+    let columns = DescribedColumns::of(schema);
+    let described = |graphs: &[u64]| -> Result<Vec<(Vec<f32>, usize)>, StoreError> {
         let one = |&graph: &u64| {
             let view = store.try_graph(graph)?;
-            Ok((describe(&view, radius, columns), view.class() as usize))
+            Ok((describe(&view, &columns), view.class() as usize))
         };
         graphs.iter().map(one).collect()
     };
     let (training, test) = (described(training)?, described(test)?);
-    let count = training.len() as f64;
-    let means: [f64; DESCRIPTORS.len()] =
-        std::array::from_fn(|at| training.iter().map(|(row, _)| f64::from(row[at])).sum::<f64>() / count);
-    let deviations: [f64; DESCRIPTORS.len()] = std::array::from_fn(|at| {
-        let squares = training.iter().map(|(row, _)| (f64::from(row[at]) - means[at]).powi(2));
-        let deviation = (squares.sum::<f64>() / count).sqrt();
-        if deviation > 0.0 { deviation } else { 1.0 }
-    });
-    let scaled = |row: &[f32; DESCRIPTORS.len()]| -> [f32; DESCRIPTORS.len()] {
-        std::array::from_fn(|at| ((f64::from(row[at]) - means[at]) / deviations[at]) as f32)
+    let (count, numbers) = (training.len() as f64, training[0].0.len());
+    let sums = |of: &dyn Fn(usize, f64) -> f64| -> Vec<f64> {
+        (0..numbers).map(|at| training.iter().map(|(row, _)| of(at, f64::from(row[at]))).sum()).collect()
+    };
+    let means: Vec<f64> = sums(&|_, value| value).into_iter().map(|sum| sum / count).collect();
+    let squares = sums(&|at, value| (value - means[at]).powi(2));
+    let deviations: Vec<f64> =
+        squares.into_iter().map(|sum| if sum > 0.0 { (sum / count).sqrt() } else { 1.0 }).collect();
+    let scaled = |row: &[f32]| -> Vec<f32> {
+        let values = row.iter().zip(&means).zip(&deviations);
+        values.map(|((&value, mean), deviation)| ((f64::from(value) - mean) / deviation) as f32).collect()
     };
     let models: Vec<Logistic> = (0..schema.targets[0].classes.len())
-        .map(|class| Logistic::fit(DESCRIPTORS.len(), || training.iter().map(|(row, of)| (scaled(row), *of == class))))
+        .map(|class| Logistic::fit(numbers, || training.iter().map(|(row, of)| (scaled(row), *of == class))))
         .collect();
     let outputs = test.iter().map(|(row, _)| {
         let shares: Vec<f64> = models.iter().map(|model| model.probability(&scaled(row))).collect();

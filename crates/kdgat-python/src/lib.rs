@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kdgat_node_store::{Block, Fanout, NodeGraph, NodeStoreError, SampledLayers, store};
-use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadwriteArray2};
+use numpy::{PyArray1, PyReadonlyArray1, PyReadwriteArray2};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -81,7 +81,7 @@ impl Graph {
         let used = sampled.map_err(|too_many| PyValueError::new_err(too_many.to_string()))?;
         let sample = arrays(py, &used.layers, seeds.len());
         self.idle.lock().push(used);
-        sample
+        Ok(sample)
     }
 
     /// Writes the features of `nodes`, i64 numbers of nodes, to `rows`, f32 `[nodes, features]`, without Python's lock. Raises ValueError for a node that
@@ -128,26 +128,24 @@ impl Graph {
 }
 
 /// The arrays of a sample.
-fn arrays<'py>(py: Python<'py>, sampled: &SampledLayers, seeds: usize) -> PyResult<Sample<'py>> {
-    let nodes = numbers(py, sampled.nodes().iter().copied())?;
+fn arrays<'py>(py: Python<'py>, sampled: &SampledLayers, seeds: usize) -> Sample<'py> {
+    let nodes = numbers(py, sampled.nodes().iter().copied());
     let seed_rows = match sampled.seed_rows() {
-        Some(rows) => numbers(py, rows.iter().copied())?,
+        Some(rows) => numbers(py, rows.iter().copied()),
         // At most as many as nodes.
-        None => numbers(py, 0..seeds as u32)?,
+        None => numbers(py, 0..seeds as u32),
     };
     let layer = |block: &Block| {
-        let ends = numbers(py, block.row_pointers().iter().copied())?;
-        Ok((ends, numbers(py, block.all_sources().iter().copied())?, block.num_sources()))
+        let ends = numbers(py, block.row_pointers().iter().copied());
+        (ends, numbers(py, block.all_sources().iter().copied()), block.num_sources())
     };
-    Ok((nodes, seed_rows, sampled.layers().map(layer).collect::<PyResult<_>>()?))
+    (nodes, seed_rows, sampled.layers().map(layer).collect())
 }
 
 /// Numbers as an array of NumPy.
-fn numbers<'py>(py: Python<'py>, values: impl ExactSizeIterator<Item = impl Into<i64>>) -> PyResult<Numbers<'py>> {
-    let array = PyArray1::zeros(py, values.len(), false);
-    let mut places = array.try_readwrite()?;
-    places.as_slice_mut()?.iter_mut().zip(values).for_each(|(place, value)| *place = value.into());
-    Ok(array)
+fn numbers<'py>(py: Python<'py>, values: impl ExactSizeIterator<Item = impl Into<i64>>) -> Numbers<'py> {
+    // Moved, not copied: an array of NumPy would be filled with zeros first.
+    PyArray1::from_vec(py, values.map(Into::into).collect())
 }
 
 /// The error of a store in which the sampler has left an array.

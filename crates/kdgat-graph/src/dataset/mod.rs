@@ -54,6 +54,8 @@ use error::Origin;
 use format::{Format, Found};
 use source_files::SourceFiles;
 
+use crate::PathKind;
+
 /// File with the outputs of a teacher from elsewhere, in a dataset's folder. The dataset does not depend on it.
 pub const TARGETS: &str = "targets.safetensors";
 
@@ -79,6 +81,9 @@ pub fn read(path: &Path) -> Result<GraphSet, DatasetError> {
         [] => return Err(unknown(path, &files)),
         [Found { format, .. }] => {
             files.expect_distinct()?;
+            if !matches!(format, Format::Table) {
+                expect_no_paths(&files)?;
+            }
             match format {
                 Format::Tu(name) => {
                     expect_no_settings(&files)?;
@@ -111,6 +116,18 @@ fn unknown(path: &Path, files: &SourceFiles) -> DatasetError {
     );
     let detail = explain(path).unwrap_or(detail);
     DatasetError::Unusable { root: path.to_owned(), detail }
+}
+
+/// Refuses tables of paths that would be ignored.
+fn expect_no_paths(files: &SourceFiles) -> Result<(), DatasetError> {
+    let is_of_paths = |name: &&String| PathKind::ALL.into_iter().any(|kind| table_file::is_table(name, kind.name()));
+    match files.names().iter().find(is_of_paths) {
+        None => Ok(()),
+        Some(file) => {
+            let expected = "nodes.csv and graphs.csv beside it: only tables have listed paths; remove it, or write the graphs as tables";
+            Err(Origin { file, place: error::Place::File }.error("paths beside files that are no tables", expected))
+        }
+    }
 }
 
 /// Refuses settings that would be ignored.
