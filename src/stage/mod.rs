@@ -34,6 +34,7 @@ mod memory_table;
 mod node_data;
 mod node_features;
 mod node_memory;
+mod node_plan;
 mod node_sizing;
 mod node_targets;
 mod node_teacher;

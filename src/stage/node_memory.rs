@@ -7,8 +7,9 @@ use std::sync::Arc;
 use tch::Device;
 
 use super::measured::{FreshTraining, Measured, Networks, Queues, weight_bytes};
+use super::node_plan::{array_bytes, samples_validation, whole_forward_bytes};
 use super::node_sizing::SeedBatches;
-use super::nodes::{array_bytes, consistency, node_gnn_config, samples_validation, whole_forward_bytes};
+use super::nodes::{consistency, node_gnn_config};
 use super::planned_batches::PlannedBatches;
 use super::sizes::Sizes;
 use super::sizing::waiting_batches;

@@ -124,7 +124,10 @@ fn the_simplest_model_reads_the_types_of_points() {
     }
     let accuracy = |kinds: &str| {
         fs::write(place.path().join("trees/kdgat-graphs.toml"), kinds).unwrap();
-        with(&place, &["train", "--preset", "gin,student", "--use-kd", "false", "--max-epochs", "1", "--run-dir", "run"]);
+        with(
+            &place,
+            &["train", "--preset", "gin,student", "--use-kd", "false", "--max-epochs", "1", "--run-dir", "run"],
+        );
         with(&place, &["evaluate", "run", "--resamples", "0", "--output", "evaluation"]);
         let text = fs::read_to_string(place.path().join("evaluation/graph_metrics.json")).unwrap();
         fs::remove_dir_all(place.path().join("run")).unwrap();
