@@ -1,10 +1,12 @@
 //! Training steps of networks in space, energies and forces, beside schnetpack's: the same molecules, in turn, in one run. And of a network of
-//! representations on a binding pocket, beside e3nn's.
+//! representations on a binding pocket, beside e3nn's, and of a network over paths of three edges, beside a plain one in PyTorch.
 //!
 //! 200 molecules of nine atoms whose pairs all exchange messages; a step computes energies, forces and the gradients of a loss of both. The
 //! pocket has 1,500 atoms; a step computes its rows and the gradients of their mean square.
 
 mod common;
+#[path = "common/paths.rs"]
+mod paths;
 #[path = "common/pocket.rs"]
 mod pocket;
 
@@ -40,12 +42,18 @@ struct Options {
     /// The Python program that runs e3nn
     #[arg(long)]
     irreps_peer: Option<PathBuf>,
+    /// The Python program that runs the plain network over paths
+    #[arg(long)]
+    paths_peer: Option<PathBuf>,
     /// Python interpreter that runs them
     #[arg(long, default_value = "python3")]
     peer_python: PathBuf,
     /// Measure the network of representations alone
     #[arg(long)]
     irreps_only: bool,
+    /// Measure the network over paths alone; the plain one takes 18 GB
+    #[arg(long)]
+    paths_only: bool,
     /// Threads of both programs
     #[arg(long, default_value_t = 2)]
     threads: i32,
@@ -63,6 +71,10 @@ fn main() -> Result<(), Error> {
     let rounds = if options.output.quick { 5 } else { 15 };
     let mut rows = Rows::new("space", options.output.json);
     // First, so that memory that others have freed does not count.
+    if options.paths_only {
+        paths::measure(&options, scratch.path(), &mut rows)?;
+        return rows.finish(Device::Cpu, options.output.results.as_deref());
+    }
     pocket::measure(&options, scratch.path(), &mut rows)?;
     if options.irreps_only {
         return rows.finish(Device::Cpu, options.output.results.as_deref());

@@ -186,7 +186,7 @@ impl Network {
 }
 
 /// A line of the process's status, in MiB.
-fn status(name: &str) -> Result<f64, Error> {
+pub fn status(name: &str) -> Result<f64, Error> {
     let text = fs::read_to_string("/proc/self/status")?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)).ok_or("no such line in /proc/self/status")?;
     let kibibytes: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
@@ -194,7 +194,7 @@ fn status(name: &str) -> Result<f64, Error> {
 }
 
 /// Resets the peak of the process's memory to what it has now, and returns that.
-fn reset_peak() -> Result<f64, Error> {
+pub fn reset_peak() -> Result<f64, Error> {
     fs::write("/proc/self/clear_refs", "5")?;
     status("VmRSS:")
 }

@@ -18,7 +18,7 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// The sources of the edges to each node, without those from the node itself. `row_pointers` and `sources` as in
+    /// The sources of the edges to each node, which ascend, without those from the node itself. `row_pointers` and `sources` as in
     /// [`Adjacency`](super::Adjacency).
     pub fn of_incoming(row_pointers: &[i32], sources: &[i32]) -> Self {
         let mut found = Self { pointers: vec![0], ..Self::default() };
