@@ -302,9 +302,18 @@ fn otherwise(config: &Config, model: &str) -> String {
     format!("{attacks}, or train without a teacher: --use-kd false")
 }
 
-/// Loads the model at `path`.
+/// Loads the model at `path`. Warns of one whose training has not ended: its weights may change, and a run that uses them then refuses to resume.
 pub fn open(path: &Path) -> Result<LoadedModel, StageError> {
-    retry_on_oom(Meter::new(Device::Cpu), || Ok(LoadedModel::open(path)?))
+    let model = retry_on_oom(Meter::new(Device::Cpu), || Ok::<_, StageError>(LoadedModel::open(path)?))?;
+    let folder = if path.is_dir() { Some(path) } else { path.parent() };
+    let has = |file: &str| folder.is_some_and(|folder| folder.join(file).exists());
+    if has("config.json") && !has("summary.json") {
+        tracing::warn!(
+            "the training of {} has not ended: the weights of its best epoch so far are used",
+            path.display()
+        );
+    }
+    Ok(model)
 }
 
 /// The command that trains a model of this size on the configured data.

@@ -359,8 +359,16 @@ fn a_teacher_and_its_student_are_trained_and_evaluated() {
     with(&["train", "--preset", "gin,teacher", "--hidden", "16", "--layers", "2", "--max-epochs", "1", "--fold", "3"]);
     with(&other);
 
-    // Only the configuration of a run says which graphs are for testing: without it, nothing is scored or taught.
+    // The weights of a training that has not ended may change.
     let folder = place.path().join("runs/SHAPES/gin_teacher_train/1");
+    fs::rename(folder.join("summary.json"), folder.join("summary")).unwrap();
+    let early =
+        ["train", "--preset", "gin,student", "--max-epochs", "1", "--teacher-path", "runs/SHAPES/gin_teacher_train/1"];
+    let said = with(&early);
+    assert!(said.contains("the training of runs/SHAPES/gin_teacher_train/1 has not ended"), "{said}");
+    fs::rename(folder.join("summary"), folder.join("summary.json")).unwrap();
+
+    // Only the configuration of a run says which graphs are for testing: without it, nothing is scored or taught.
     fs::write(folder.join("config.json"), "{").unwrap();
     let taught =
         ["train", "--preset", "gin,student", "--teacher-path", "runs/SHAPES/gin_teacher_train/1/best.safetensors"];
