@@ -51,7 +51,7 @@ struct Options {
     /// Measure the network of representations alone
     #[arg(long)]
     irreps_only: bool,
-    /// Measure the network over paths alone; the plain one takes 18 GB
+    /// Measure the network over paths alone; the plain one takes 22 GB
     #[arg(long)]
     paths_only: bool,
     /// Threads of both programs
