@@ -60,14 +60,18 @@ def encodings(positions, i, j, k, p):
     return expanded(ij), expanded(jk, angle(ij, jk)), expanded(jp, angle(ij, jp), torsion)
 
 
+def embedding_of(features, hidden):
+    return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
+
+
 class Interaction(nn.Module):
-    def __init__(self):
+    def __init__(self, hidden):
         super().__init__()
         columns = [GAUSSIANS[0], sum(GAUSSIANS[:2]), sum(GAUSSIANS)]
         self.mlps_dist = nn.ModuleList(
-            nn.Sequential(nn.Linear(count, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN)) for count in columns)
-        self.combine = nn.Sequential(nn.Linear(7 * HIDDEN, 4 * HIDDEN), nn.ReLU(), nn.Linear(4 * HIDDEN, 2 * HIDDEN), nn.ReLU(),
-                                     nn.Linear(2 * HIDDEN, HIDDEN))
+            nn.Sequential(nn.Linear(count, hidden), nn.ReLU(), nn.Linear(hidden, hidden)) for count in columns)
+        self.combine = nn.Sequential(nn.Linear(7 * hidden, 4 * hidden), nn.ReLU(), nn.Linear(4 * hidden, 2 * hidden), nn.ReLU(),
+                                     nn.Linear(2 * hidden, hidden))
 
     def forward(self, x, path, encoded):
         encoded = [layers(values) for layers, values in zip(self.mlps_dist, encoded)]
@@ -87,8 +91,8 @@ class Head(nn.Module):
 class Network(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embedding = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN))
-        self.interactions = nn.ModuleList(Interaction() for _ in range(LAYERS))
+        self.embedding = embedding_of(FEATURES, HIDDEN)
+        self.interactions = nn.ModuleList(Interaction(HIDDEN) for _ in range(LAYERS))
         self.head = Head()
 
     def forward(self, x, positions, edge_index, batch, pooling):
@@ -116,4 +120,5 @@ def main():
     save(sys.argv[1], tensors)
 
 
-main()
+if __name__ == "__main__":
+    main()

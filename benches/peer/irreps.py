@@ -5,14 +5,12 @@ that before the first step, in MiB.
 """
 
 import argparse
-import ctypes
-import resource
-import sys
-import time
 import warnings
 
 import torch
 from safetensors.torch import load_file
+
+from stepping import answer, tune
 
 warnings.filterwarnings("ignore")
 from e3nn import o3  # noqa: E402
@@ -21,8 +19,6 @@ from e3nn.nn import Gate  # noqa: E402
 IRREPS, HARMONICS = o3.Irreps("32x0e+16x1o+8x2e"), o3.Irreps("0e+1o+2e")
 GATE = Gate(o3.Irreps("32x0e"), [torch.nn.functional.silu], o3.Irreps("24x0e"), [torch.sigmoid], o3.Irreps("16x1o+8x2e"))
 LAYERS, HIDDEN, NEIGHBOURS, SHARE = 6, 64, 36, 0.2
-# glibc's mallopt: thresholds above which freed memory is returned, and blocks are mapped anew.
-TRIM_THRESHOLD, MMAP_THRESHOLD, LARGEST = -1, -3, 2**31 - 1
 
 
 class Layer(torch.nn.Module):
@@ -47,10 +43,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--pocket", required=True)
     options = parser.parse_args()
-    libc = ctypes.CDLL(None)
-    for parameter in (TRIM_THRESHOLD, MMAP_THRESHOLD):
-        libc.mallopt(parameter, LARGEST)
-    torch.set_num_threads(options.threads)
+    tune(options.threads)
     data = load_file(options.pocket)
 
     def edges(name):
@@ -60,16 +53,15 @@ def main():
     bonded, near = edges("bonded"), edges("near")
     torch.manual_seed(0)
     layers = torch.nn.ModuleList([torch.nn.ModuleList([Layer(bonded[3].shape[1], True), Layer(near[3].shape[1], False)]) for _ in range(LAYERS)])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for line in sys.stdin:
-        start = time.perf_counter()
+
+    def step():
         x = data["rows"]
         for of_bonds, of_near in layers:
             x = x + of_bonds(x, bonded) + SHARE * of_near(x, near)
         x[:, :32].square().mean().backward()
         layers.zero_grad(set_to_none=False)
-        seconds = time.perf_counter() - start
-        print(1e3 * seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, flush=True)
+
+    answer(step)
 
 
 main()

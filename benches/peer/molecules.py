@@ -1,18 +1,16 @@
 """Steps of schnetpack's PaiNN and SchNet, energies and forces, for `scripts/bench space`.
 
-Reads molecules from a safetensors file, then makes one step for each line of its input and prints the milliseconds. Its allocator keeps freed
-memory, as kdgat's does.
+Reads molecules from a safetensors file, then makes one step for each line of its input and prints the milliseconds and the peak of memory.
 """
 
 import argparse
-import ctypes
-import sys
-import time
 import typing
 
 import torch
 import torch.utils.data.dataloader as dataloader
 from safetensors.torch import load_file
+
+from stepping import answer, tune
 
 # torch 2.11 has dropped a name that schnetpack 2.1.1 imports.
 dataloader.T_co = getattr(dataloader, "T_co", typing.TypeVar("T_co", covariant=True))
@@ -22,8 +20,6 @@ import schnetpack.representation as representation  # noqa: E402
 from schnetpack import properties  # noqa: E402
 
 NETWORKS = {"painn": representation.PaiNN, "schnet": representation.SchNet}
-# glibc's mallopt: thresholds above which freed memory is returned, and blocks are mapped anew.
-TRIM_THRESHOLD, MMAP_THRESHOLD, LARGEST = -1, -3, 2**31 - 1
 
 
 def main():
@@ -32,18 +28,15 @@ def main():
     parser.add_argument("--molecules", required=True)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    libc = ctypes.CDLL(None)
-    for parameter in (TRIM_THRESHOLD, MMAP_THRESHOLD):
-        libc.mallopt(parameter, LARGEST)
-    torch.set_num_threads(options.threads)
+    tune(options.threads)
     data = load_file(options.molecules)
     network = NETWORKS[options.model](n_atom_basis=128, n_interactions=3, radial_basis=layers.GaussianRBF(20, 5.0),
                                       cutoff_fn=layers.CosineCutoff(5.0))
     head = atomistic.Atomwise(128, output_key="energy")
     model = torch.nn.ModuleList([network, head])
     targets, sources = data["targets"], data["sources"]
-    for line in sys.stdin:
-        start = time.perf_counter()
+
+    def step():
         positions = data["positions"].clone().requires_grad_()
         inputs = {properties.Z: data["kinds"], properties.Rij: positions[sources] - positions[targets], properties.idx_i: targets,
                   properties.idx_j: sources, properties.idx_m: data["molecule"]}
@@ -51,7 +44,8 @@ def main():
         forces = -torch.autograd.grad(energies.sum(), positions, create_graph=True)[0]
         (energies.square().mean() + forces.square().mean()).backward()
         model.zero_grad(set_to_none=False)
-        print(1e3 * (time.perf_counter() - start), flush=True)
+
+    answer(step)
 
 
 main()

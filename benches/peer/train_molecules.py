@@ -29,7 +29,7 @@ from schnetpack import properties  # noqa: E402
 NETWORKS = {"painn": representation.PaiNN, "schnet": representation.SchNet}
 
 
-def settings(description, epochs, batch_size):
+def settings(description, epochs):
     """A parser of the settings that all trainings have."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=NETWORKS, required=True)
@@ -38,8 +38,8 @@ def settings(description, epochs, batch_size):
     parser.add_argument("--radial-functions", type=int, default=20)
     parser.add_argument("--cutoff", type=float, default=5.0)
     parser.add_argument("--epochs", type=int, default=epochs)
-    parser.add_argument("--batch-size", type=int, default=batch_size)
-    parser.add_argument("--lr", type=float, default=0.0005)
+    parser.add_argument("--batch-size", type=int, default=10)
+    parser.add_argument("--lr", type=float, default=0.002)
     parser.add_argument("--gradient-clip", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
@@ -47,7 +47,7 @@ def settings(description, epochs, batch_size):
 
 
 def arguments():
-    parser = settings(__doc__, epochs=100, batch_size=10)
+    parser = settings(__doc__, epochs=100)
     parser.add_argument("--train", required=True)
     parser.add_argument("--test", required=True)
     parser.add_argument("--validation", type=int, default=50, help="conformations at the end of the training file that validate")

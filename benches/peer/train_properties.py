@@ -22,7 +22,7 @@ ELEMENTS = {"H": 1, "C": 6, "N": 7, "O": 8, "F": 9}
 
 
 def arguments():
-    parser = settings(__doc__, epochs=20, batch_size=10)
+    parser = settings(__doc__, epochs=20)
     parser.add_argument("--data", required=True, help="folder with graphs.csv and nodes.csv")
     parser.add_argument("--folds-file", required=True)
     return parser.parse_args()

@@ -1,4 +1,4 @@
-//! What a training on the nodes of one graph goes through: its seeds, the batches of each epoch, and the part of the graph that a step reads.
+//! The plan of a training on the nodes of one graph: its seeds, the batches of each epoch, and the part of the graph that a step reads.
 
 use std::sync::Arc;
 
