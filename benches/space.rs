@@ -10,15 +10,13 @@ mod paths;
 #[path = "common/pocket.rs"]
 mod pocket;
 
-use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use clap::Parser;
+use common::Error;
+use common::peer::{Peers, Turns};
 use common::rows::Rows;
-use common::{Error, median};
 use kdgat::graph::edge_list::{EdgeList, from_edge_list};
 use kdgat::graph::{Batch, Space};
 use kdgat::nn::attention::Backend;
@@ -84,25 +82,19 @@ fn main() -> Result<(), Error> {
     write(&batch, &path)?;
     for kind in [GnnKind::PaiNN, GnnKind::SchNet] {
         let arguments = ["--model", kind.as_str(), "--molecules"];
-        let start = |program| Peer::start(&options, program, &arguments, &path);
-        let mut peer = options.peer.as_ref().map(start).transpose()?;
+        let mut peer = options.peers().start(options.peer.as_ref(), &arguments, &path)?;
         let model = Network::new(kind)?;
-        let (mut own, mut others) = (Vec::new(), Vec::new());
-        for round in 0..rounds + 2 {
-            let mine = model.step(&batch)?;
-            let theirs = peer.as_mut().map(Peer::step).transpose()?.map(|said| said[0]);
-            // The first rounds include memory allocation and cold caches.
-            if round >= 2 {
-                own.push(mine);
-                others.extend(theirs);
-            }
-        }
-        let ratios = own.iter().zip(&others).map(|(mine, theirs)| theirs / mine).collect();
+        let turns = Turns::new(2, rounds, &mut peer, || model.step(&batch))?;
         let row = format!("{} of {COLUMNS} columns, {MOLECULES} molecules of {ATOMS} atoms", kind.as_str());
-        let of_peer = peer.is_some().then(|| ("schnetpack", median(others), median(ratios)));
-        rows.add(&row, ("energies, forces and gradients", "ms"), median(own), of_peer);
+        turns.add_time(&row, "energies, forces and gradients", "schnetpack", &mut rows);
     }
     rows.finish(Device::Cpu, options.output.results.as_deref())
+}
+
+impl Options {
+    fn peers(&self) -> Peers<'_> {
+        Peers { python: &self.peer_python, threads: self.threads }
+    }
 }
 
 struct Network {
@@ -191,49 +183,4 @@ fn write(batch: &Batch, path: &Path) -> Result<(), Error> {
     ];
     Tensor::write_safetensors(&tensors, path)?;
     Ok(())
-}
-
-/// schnetpack in a process of its own, which makes a step for each line that it reads.
-struct Peer {
-    process: Child,
-    requests: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Peer {
-    /// Starts a program, whose last argument is a file.
-    fn start(options: &Options, program: &PathBuf, arguments: &[&str], file: &Path) -> Result<Self, Error> {
-        fs::metadata(program)?;
-        let mut process = Command::new(&options.peer_python)
-            .arg(program)
-            .args(["--threads", &options.threads.to_string()])
-            .args(arguments)
-            .arg(file)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let (requests, answers) = (process.stdin.take(), process.stdout.take());
-        let (requests, answers) = (requests.ok_or("no input")?, BufReader::new(answers.ok_or("no output")?));
-        Ok(Self { process, requests, answers })
-    }
-
-    /// Milliseconds of a step, and what else the program says.
-    fn step(&mut self) -> Result<Vec<f64>, Error> {
-        writeln!(self.requests, "step")?;
-        let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        let numbers = line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>();
-        numbers
-            .ok()
-            .filter(|said| !said.is_empty())
-            .ok_or_else(|| format!("the peer answered '{}'", line.trim()).into())
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // It ends with its input; an error of a process that has ended already does not matter.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }

@@ -4,6 +4,7 @@
 pub mod graphs;
 pub mod in_turn;
 pub mod models;
+pub mod peer;
 pub mod rows;
 pub mod training;
 

@@ -11,10 +11,10 @@ use kdgat::nn::sgmp::{PathConfig, PathGraph, Sgmp};
 use kdgat::nn::{FreshParameters, GnnConfig, GnnKind, Scope};
 use tch::{Device, Kind, Tensor};
 
+use crate::Options;
+use crate::common::Error;
+use crate::common::peer::{Turns, peak, reset_peak};
 use crate::common::rows::Rows;
-use crate::common::{Error, median};
-use crate::pocket::{reset_peak, status};
-use crate::{Options, Peer};
 
 const NODES: i64 = 100;
 const NEIGHBOURS: i64 = 8;
@@ -31,33 +31,18 @@ pub fn measure(options: &Options, scratch: &Path, rows: &mut Rows) -> Result<(),
         let points = Points::new(count)?;
         let path = scratch.join("points.safetensors");
         points.write(&path)?;
-        let program = options.paths_peer.as_ref();
-        let mut peer = program.map(|program| Peer::start(options, program, &["--graphs"], &path)).transpose()?;
+        let mut peer = options.peers().start(options.paths_peer.as_ref(), &["--graphs"], &path)?;
         let (graph, network) = (points.graph()?, Network::new()?);
         let paths: u64 = graph.paths.iter().sum();
         let before = reset_peak()?;
-        let (mut own, mut theirs, mut of_peer) = (Vec::new(), Vec::new(), 0.0);
-        for round in 0..4 {
-            let mine = network.step(&points.features, &graph)?;
-            let said = peer.as_mut().map(Peer::step).transpose()?;
-            if let Some(&[_, memory, of_all]) = said.as_deref() {
-                assert_eq!(of_all as u64, paths, "paths of both programs");
-                of_peer = memory;
-            }
-            // The first round includes memory allocation and cold caches.
-            if round > 0 {
-                own.push(mine);
-                theirs.extend(said.as_ref().map(|said| said[0]));
-            }
+        let turns = Turns::new(1, 3, &mut peer, || network.step(&points.features, &graph))?;
+        let peak = peak()? - before;
+        if let Some(&of_peer) = turns.last.get(2) {
+            assert_eq!(of_peer as u64, paths, "paths of both programs");
         }
-        let peak = status("VmHWM:")? - before;
         let name = format!("SGMP of {LAYERS} layers, {count} graphs of {NODES} nodes, {paths} paths");
-        let ratios: Vec<f64> = own.iter().zip(&theirs).map(|(mine, theirs)| theirs / mine).collect();
-        let is_compared = !theirs.is_empty();
-        let time = is_compared.then(|| ("PyTorch", median(theirs), median(ratios)));
-        rows.add(&name, ("rows and gradients", "ms"), median(own), time);
-        let memory = is_compared.then(|| ("PyTorch", of_peer, of_peer / peak));
-        rows.add(&name, ("peak of a step", "MiB"), peak, memory);
+        turns.add_time(&name, "rows and gradients", "PyTorch", rows);
+        turns.add_peak(&name, peak, "PyTorch", rows);
     }
     Ok(())
 }

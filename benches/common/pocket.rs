@@ -1,6 +1,5 @@
 //! A step of a network of representations on a made-up binding pocket, beside e3nn's: time and memory.
 
-use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
@@ -13,9 +12,10 @@ use kdgat::nn::space::Pairs;
 use kdgat::nn::{FreshParameters, Scope};
 use tch::{Device, Kind, Tensor};
 
+use crate::Options;
+use crate::common::Error;
+use crate::common::peer::{Turns, peak, reset_peak};
 use crate::common::rows::Rows;
-use crate::common::{Error, median};
-use crate::{Options, Peer};
 
 const IRREPS: &str = "32x0e + 16x1o + 8x2e";
 const ATOMS: i64 = 1500;
@@ -38,30 +38,17 @@ pub fn measure(options: &Options, scratch: &Path, rows: &mut Rows) -> Result<(),
         let path = scratch.join("pocket.safetensors");
         pocket.write(&path)?;
         let program = options.irreps_peer.as_ref().filter(|_| near == NEAR[0]);
-        let mut peer = program.map(|program| Peer::start(options, program, &["--pocket"], &path)).transpose()?;
+        let mut peer = options.peers().start(program, &["--pocket"], &path)?;
         let network = Network::new()?;
         // Memory that smaller sizes have left behind is part of the peak.
         let now = reset_peak()?;
         let before = *before.get_or_insert(now);
-        let (mut own, mut theirs, mut of_peer) = (Vec::new(), Vec::new(), 0.0);
-        for round in 0..if near == NEAR[0] { 4 } else { 2 } {
-            let mine = network.step(&pocket)?;
-            let said = peer.as_mut().map(Peer::step).transpose()?;
-            // The first round includes memory allocation and cold caches.
-            if round > 0 {
-                own.push(mine);
-                theirs.extend(said.as_ref().map(|said| said[0]));
-            }
-            of_peer = said.and_then(|said| said.get(1).copied()).unwrap_or(0.0);
-        }
-        let peak = status("VmHWM:")? - before;
+        let rounds = if near == NEAR[0] { 3 } else { 1 };
+        let turns = Turns::new(1, rounds, &mut peer, || network.step(&pocket))?;
+        let peak = peak()? - before;
         let name = format!("irreps of {LAYERS} layers, {ATOMS} atoms, {BONDED} + {near} edges");
-        let ratios: Vec<f64> = own.iter().zip(&theirs).map(|(mine, theirs)| theirs / mine).collect();
-        let is_compared = !theirs.is_empty();
-        let time = is_compared.then(|| ("e3nn", median(theirs), median(ratios)));
-        rows.add(&name, ("rows and gradients", "ms"), median(own), time);
-        let memory = is_compared.then(|| ("e3nn", of_peer, of_peer / peak));
-        rows.add(&name, ("peak of a step", "MiB"), peak, memory);
+        turns.add_time(&name, "rows and gradients", "e3nn", rows);
+        turns.add_peak(&name, peak, "e3nn", rows);
     }
     Ok(())
 }
@@ -183,18 +170,4 @@ impl Network {
         }
         Ok(1e3 * start.elapsed().as_secs_f64())
     }
-}
-
-/// A line of the process's status, in MiB.
-pub fn status(name: &str) -> Result<f64, Error> {
-    let text = fs::read_to_string("/proc/self/status")?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)).ok_or("no such line in /proc/self/status")?;
-    let kibibytes: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
-    Ok(kibibytes / 1024.0)
-}
-
-/// Resets the peak of the process's memory to what it has now, and returns that.
-pub fn reset_peak() -> Result<f64, Error> {
-    fs::write("/proc/self/clear_refs", "5")?;
-    status("VmRSS:")
 }
