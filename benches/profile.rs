@@ -135,7 +135,7 @@ fn measure(
 ) {
     let mut adam = Adam::new(
         &trainable,
-        AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel, share: Share::WHOLE },
+        AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel, ..AdamOptions::default() },
     )
     .unwrap();
     let _threads = own_threads(&trainable, kernel, Device::Cpu, None);

@@ -27,8 +27,13 @@ use super::Error;
 const SEED: u64 = 1;
 const LEARNING_RATE: f64 = 2e-3;
 /// Optimiser settings of the presets.
-pub const ADAM: AdamOptions =
-    AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel: Backend::Auto, share: Share::WHOLE };
+pub const ADAM: AdamOptions = AdamOptions {
+    weight_decay: 1e-4,
+    gradient_clip: 1.0,
+    offload: false,
+    kernel: Backend::Auto,
+    ..AdamOptions::default()
+};
 
 /// Weights of the distillation losses: the values of the presets.
 pub const VGAE_WEIGHTS: VgaeWeights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };

@@ -41,6 +41,7 @@ def settings(description, epochs):
     parser.add_argument("--batch-size", type=int, default=10)
     parser.add_argument("--lr", type=float, default=0.002)
     parser.add_argument("--gradient-clip", type=float, default=1.0)
+    parser.add_argument("--ema-decay", type=float, default=0.0, help="of the moving average of the weights, which is validated and scored; 0: none")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     return parser
@@ -86,10 +87,32 @@ def network(options):
                                    cutoff_fn=layers.CosineCutoff(options.cutoff))
 
 
+class Average:
+    """The moving average of a model's weights that `kdgat train --ema-decay` keeps; with a decay of 0 the weights themselves."""
+
+    def __init__(self, model, decay):
+        self.weights = list(model.parameters())
+        self.decay, self.steps = decay, 0
+        self.average = [weight.detach().clone() for weight in self.weights]
+
+    @torch.no_grad()
+    def follow(self):
+        share = 1 - min(self.decay, self.steps / (self.steps + 9))
+        torch._foreach_lerp_(self.average, self.weights, share)
+        self.steps += 1
+
+    @torch.no_grad()
+    def exchange(self):
+        for weight, average in zip(self.weights, self.average):
+            kept = weight.clone()
+            weight.copy_(average)
+            average.copy_(kept)
+
+
 def fit(options, model, training, loss_of, validate):
     """Trains, and leaves the weights of the epoch with the lowest validation loss in the model. `loss_of` gives the loss of some items, `validate` the
     validation loss with what else is to be printed. Returns the best epoch, its loss and the seconds."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
+    optimizer, average = torch.optim.Adam(model.parameters(), lr=options.lr), Average(model, options.ema_decay)
     best, best_loss, best_epoch, start = None, math.inf, 0, time.time()
     for epoch in range(1, options.epochs + 1):
         rate = 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (epoch - 1) / options.epochs))
@@ -103,11 +126,14 @@ def fit(options, model, training, loss_of, validate):
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), options.gradient_clip)
             optimizer.step()
+            average.follow()
             total += float(loss.detach()) * len(batch)
         model.eval()
+        average.exchange()
         own, shown = validate()
         if own < best_loss:
             best, best_loss, best_epoch = copy.deepcopy(model.state_dict()), own, epoch
+        average.exchange()
         line = {"epoch": epoch, "loss": total / len(training), "validation": own, **shown, "seconds": round(time.time() - start, 1)}
         print(json.dumps(line), flush=True)
     model.load_state_dict(best)

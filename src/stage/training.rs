@@ -112,6 +112,7 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
             offload: config.memory.offload_optimizer,
             kernel: attention_kernel(config),
             share: Share::WHOLE,
+            ema_decay: training.ema_decay,
         },
         accumulate_grad_batches: training.accumulate_grad_batches as u64,
         log_every_n_steps: training.log_every_n_steps as u64,

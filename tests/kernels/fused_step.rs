@@ -105,9 +105,12 @@ proptest! {
         length in 1_i64..20_000,
         weight_decay in prop::sample::select(vec![0.0, 1e-4]),
         gradient_clip in prop::sample::select(vec![0.0, 1.0, 1e6]),
+        ema_decay in prop::sample::select(vec![0.0, 0.99]),
     ) {
         let _alone = alone();
-        let both = KERNELS.map(|kernel| adam_results(length, AdamOptions { weight_decay, gradient_clip, offload: false, kernel, share: Share::WHOLE }));
+        let both = KERNELS.map(|kernel| {
+            adam_results(length, AdamOptions { weight_decay, gradient_clip, kernel, ema_decay, ..AdamOptions::default() })
+        });
         for ((name, found), (_, expected)) in both[0].iter().zip(&both[1]) {
             assert_same(name, found, expected, 1e-6);
         }
@@ -263,7 +266,8 @@ fn adam_results(length: i64, options: AdamOptions) -> Vec<(String, Tensor)> {
         assert_eq!(trainable.gradients.abs().sum(Kind::Float).double_value(&[]), 0.0, "gradients are left");
     }
     results.push(("weights".to_owned(), trainable.values.copy()));
-    results.extend(adam.state().unwrap().map(|(name, tensor)| (name.to_owned(), tensor.to_kind(Kind::Float))));
+    results
+        .extend(adam.state().unwrap().into_iter().map(|(name, tensor)| (name.to_owned(), tensor.to_kind(Kind::Float))));
     results
 }
 
@@ -339,7 +343,7 @@ fn fused_passes_do_not_depend_on_threads() {
         found.extend(fresh.into_tensors().into_iter().map(|named| (named.name, named.tensor.detach().copy())));
         let kernel = Backend::Fused;
         let options =
-            AdamOptions { weight_decay: 1e-4, gradient_clip: 0.1, offload: false, kernel, share: Share::WHOLE };
+            AdamOptions { weight_decay: 1e-4, gradient_clip: 0.1, offload: false, kernel, ..AdamOptions::default() };
         found.extend(adam_results(300_000, options));
         let weights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
         found.extend(distillation_results(kernel, [300, 16, 48], weights, (1.0, true)));

@@ -5,10 +5,13 @@ use std::process::{Child, Stdio};
 use std::time::SystemTime;
 
 use kdgat::exit;
+use kdgat::nn::ModelDescription;
+use kdgat::nn::weights::StateDict;
 use kdgat::train::checkpoint;
 use kdgat::train::state::Position;
 use support::cli::{SMALL_STUDENT, SMALL_TEACHER, Workplace, contents, loss_columns, said};
 use support::stops::{send, wait_for};
+use tch::Kind;
 
 fn student<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["autoencoder"], SMALL_STUDENT, more].concat()
@@ -89,7 +92,9 @@ fn a_training_outlives_those_who_read_its_lines() {
 #[test]
 fn a_stop_in_the_middle_of_an_accumulation_loses_no_gradients() {
     let workplace = Workplace::with_teacher();
-    let common = ["--max-epochs", "30", "--accumulate-grad-batches", "4", "--threads", "1", "--run-dir"];
+    let average = ["--ema-decay", "0.9"];
+    let common = ["--max-epochs", "30", "--accumulate-grad-batches", "4", "--threads", "1"];
+    let common = [&common[..], &average, &["--run-dir"]].concat();
     workplace.success(&student(&[&common[..], &["whole"]].concat()));
     let arguments = student(&[&common[..], &["stopped", "--resume"]].concat());
     let (run, mut stops) = (workplace.path().join("stopped"), 0);
@@ -107,6 +112,33 @@ fn a_stop_in_the_middle_of_an_accumulation_loses_no_gradients() {
     workplace.success(&arguments);
     assert!(stops > 0, "the run was never stopped");
     assert_eq!(loss_columns(&workplace.path().join("whole")), loss_columns(&run), "after {stops} stops");
+}
+
+#[test]
+fn the_average_of_the_weights_is_saved_and_leaves_the_training_as_it_is() {
+    let workplace = Workplace::with_teacher();
+    let common = ["--max-epochs", "3", "--threads", "1", "--ema-decay"];
+    let run = |decay: &str| {
+        workplace.success(&student(&[&common[..], &[decay, "--run-dir", decay]].concat()));
+        let run = workplace.path().join(decay);
+        let (last, _): (StateDict, Position) = checkpoint::read(&run.join("last/state.safetensors")).unwrap();
+        let (best, _): (StateDict, ModelDescription) = checkpoint::read(&run.join("best.safetensors")).unwrap();
+        (last, best)
+    };
+    let (plain, averaged) = (run("0"), run("0.9"));
+    assert!(!plain.0.contains_key("optimizer.average"));
+    for (name, tensor) in plain.0.iter().filter(|(name, _)| name.starts_with("model.")) {
+        assert_eq!(tensor, &averaged.0[name], "{name}");
+    }
+    // All three epochs are better than the ones before.
+    let weights =
+        |best: &StateDict| best.values().map(|tensor| tensor.square().sum(Kind::Double).double_value(&[])).sum::<f64>();
+    assert_ne!(weights(&plain.1), weights(&averaged.1));
+    let columns = |run: &str| loss_columns(&workplace.path().join(run));
+    for (plain, averaged) in columns("0").iter().zip(columns("0.9")) {
+        assert_eq!(plain[1], averaged[1], "training losses");
+        assert_ne!(plain[2], averaged[2], "validation losses");
+    }
 }
 
 /// `best` and `last` of a run's summary, without values that vary between repetitions.

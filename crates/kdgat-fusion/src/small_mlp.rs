@@ -13,7 +13,7 @@ use kdgat_nn::weights::StateDict;
 use kdgat_nn::{FreshParameters, Scope};
 use kdgat_train::interrupt;
 use kdgat_train::memory::{Meter, retry_on_oom};
-use kdgat_train::optimizer::{Adam, AdamOptions, Share};
+use kdgat_train::optimizer::{Adam, AdamOptions};
 use kdgat_train::trainable::Trainable;
 
 const WIDTHS: [i64; 4] = [VALUES as i64, 32, 32, 1];
@@ -44,7 +44,7 @@ impl SmallMlp {
                 gradient_clip: 1.0,
                 offload: false,
                 kernel: KERNEL,
-                share: Share::WHOLE,
+                ..AdamOptions::default()
             };
             let optimizer = Adam::new(&trainable, options)?;
             Ok::<_, FusionError>((Self { model, trainable }, optimizer))

@@ -28,6 +28,7 @@ pub mod draw;
 mod exit;
 mod ffi;
 pub mod grad;
+pub mod heap;
 pub mod mapped;
 pub mod parallel;
 pub mod philox;

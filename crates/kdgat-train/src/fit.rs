@@ -9,7 +9,7 @@
 //!             loss, backward                         (the student's activations exist only here)
 //!             add up the gradients of all processes  (if there are several)
 //!             clip, Adam, zero the gradients         (on one flat tensor; of several processes, each updates its share)
-//!     validate in evaluation mode
+//!     validate in evaluation mode                    (the average of the weights, if one is kept)
 //!     write metrics.csv, last/, and best.safetensors if the epoch is the best so far
 //!     early stopping, learning rate schedule
 //! ```
@@ -476,6 +476,7 @@ impl LoopState {
     }
 
     fn finish_epoch(&mut self, fit: &mut Fit, options: &FitOptions, lr: f64, steps: u64) -> Result<(), FitError> {
+        self.exchange_average(fit)?;
         let validation =
             validation::losses(fit, options, (&mut self.runner, self.together.as_ref()), &mut self.uploader)?;
         let graphs = self.position.epoch_graphs.max(1) as f64;
@@ -506,6 +507,7 @@ impl LoopState {
             }
             self.best = Some(metrics.clone());
         }
+        self.exchange_average(fit)?;
         fit.console.finish_epoch(&metrics, options.max_epochs, improved, &fit.objective.source().status());
         self.last = Some(metrics);
         self.position.epoch += 1;
@@ -522,6 +524,11 @@ impl LoopState {
             self.meter.release_kept();
         }
         Ok(())
+    }
+
+    /// Puts the average of the weights in their place, or back.
+    fn exchange_average(&mut self, fit: &mut Fit) -> Result<(), FitError> {
+        self.optimizer.exchange_average(fit.trainable, self.together.as_ref().map(Together::processes))
     }
 
     /// Writes `last/` once the logs are on the disk: a single file, so that its parts are consistent. Refuses to overwrite

@@ -66,6 +66,22 @@ pub(super) fn update([values, gradients, mean, mean_square]: [&mut Tensor; 4], u
     Ok(())
 }
 
+/// Moves a running average towards the values by `share` of the distance. Both are flat and have the same length.
+pub(super) fn average(average: &mut Tensor, values: &Tensor, share: f32) -> Result<(), TchError> {
+    let length = values.numel();
+    let bounds = (0..=length.div_ceil(BLOCK)).map(|block| (block * BLOCK).min(length));
+    let values = view::read::<f32>("values", values)?;
+    let average = Parts::new(view::write::<f32>("average", average)?, bounds);
+    parallel_for(length.div_ceil(BLOCK), GRAIN, |range| {
+        for block in range {
+            let average = average.take(block);
+            let values = &values[block * BLOCK..block * BLOCK + average.len()];
+            dispatch(Approach { average, values, share });
+        }
+    });
+    Ok(())
+}
+
 struct Squares<'a>(&'a [f32]);
 
 impl Kernel<f64> for Squares<'_> {
@@ -102,6 +118,21 @@ impl Kernel for Apply<'_> {
             *mean_square = beta_second * *mean_square + share_second * (slope * slope);
             *value -= step * *mean / (mean_square.sqrt() / correction + epsilon);
             *gradient = 0.0;
+        }
+    }
+}
+
+struct Approach<'a> {
+    average: &'a mut [f32],
+    values: &'a [f32],
+    share: f32,
+}
+
+impl Kernel for Approach<'_> {
+    #[inline(always)]
+    fn run<I: Instructions>(self) {
+        for (average, value) in self.average.iter_mut().zip(self.values) {
+            *average += self.share * (value - *average);
         }
     }
 }

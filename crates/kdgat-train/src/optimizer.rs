@@ -4,6 +4,9 @@
 //! (stage 1 of ZeRO, Rajbhandari et al. 2020). All have all gradients, so that the norm is the same in each; an element's update depends on
 //! no other element. The parameters are those of an update by one process, bit by bit with the fused pass; torch's operations may round
 //! otherwise where they divide large tensors among threads.
+//!
+//! An exponential moving average of the parameters (Polyak & Juditsky 1992) may go along, like the moments. It takes the parameters' place while
+//! the model is validated and saved.
 
 use std::ops::Range;
 
@@ -24,7 +27,10 @@ const EPSILON: f64 = 1e-8;
 /// Shares begin at a multiple of this many parameters: at the same place in a vector of any instruction set as in the whole tensor.
 const ALIGNMENT: usize = 64;
 
-/// Bytes of the state of a parameter.
+/// Parameters that are exchanged with their average at a time: the memory for a copy of them is all that it takes.
+const EXCHANGED: i64 = 1 << 20;
+
+/// Bytes of a parameter's two moments.
 const STATE_BYTES: u64 = 2 * size_of::<f32>() as u64;
 /// Smallest state that is divided among processes: exchanging the parameters of a smaller one takes a larger share of a step than the memory
 /// is worth.
@@ -85,19 +91,50 @@ pub struct AdamOptions {
     pub kernel: Backend,
     /// The parameters that this process updates.
     pub share: Share,
+    /// Decay of the moving average of the parameters in each update; 0: none is kept.
+    pub ema_decay: f64,
+}
+
+impl Default for AdamOptions {
+    /// Plain Adam by one process, without penalty, clipping and average.
+    fn default() -> Self {
+        Self {
+            weight_decay: 0.0,
+            gradient_clip: 0.0,
+            offload: false,
+            kernel: Backend::Auto,
+            share: Share::WHOLE,
+            ema_decay: 0.0,
+        }
+    }
 }
 
 impl AdamOptions {
     /// Bytes of this process's state for so many parameters.
     pub fn state_bytes(&self, num_parameters: usize) -> u64 {
-        STATE_BYTES * self.share.range(num_parameters).len() as u64
+        self.bytes_of_one() * self.share.range(num_parameters).len() as u64
+    }
+
+    fn bytes_of_one(&self) -> u64 {
+        STATE_BYTES + if self.keeps_average() { size_of::<f32>() as u64 } else { 0 }
+    }
+
+    fn keeps_average(&self) -> bool {
+        self.ema_decay > 0.0
+    }
+
+    /// Weight of new parameters in the average after `steps` earlier updates: 1 − min(`ema_decay`, n / (n + 9)). The decay rises from 0, as
+    /// that of TensorFlow's `ExponentialMovingAverage` does, so that the first average is made of the first parameters that were learned.
+    fn share_in_average(&self, steps: i64) -> f64 {
+        let steps = steps as f64;
+        1.0 - self.ema_decay.min(steps / (steps + 9.0))
     }
 }
 
 /// State of all parameters, by name.
-pub type State = [(&'static str, Tensor); 3];
+pub type State = Vec<(&'static str, Tensor)>;
 
-/// Adam's state: two flat tensors `[num_parameters]`, or this process's share of them, and the step count.
+/// Adam's state: flat tensors `[num_parameters]`, or this process's share of them, and the step count.
 #[derive(Debug)]
 pub struct Adam {
     options: AdamOptions,
@@ -106,6 +143,8 @@ pub struct Adam {
     steps: i64,
     mean: Tensor,
     mean_square: Tensor,
+    /// `None` if no average is kept.
+    average: Option<Tensor>,
 }
 
 impl Adam {
@@ -116,7 +155,8 @@ impl Adam {
         let total = trainable.values.numel();
         let zeros = || Tensor::f_zeros([options.share.range(total).len() as i64], (Kind::Float, home));
         let (mean, mean_square) = (zeros()?, zeros()?);
-        Ok(Self { options, total, steps: 0, mean, mean_square })
+        let average = options.keeps_average().then(zeros).transpose()?;
+        Ok(Self { options, total, steps: 0, mean, mean_square, average })
     }
 
     /// Makes one update of this process's share with learning rate `lr`, then zeroes all gradients. Does not synchronise with the device
@@ -156,6 +196,9 @@ impl Adam {
         let share = self.options.share;
         let (mut values, mut gradients) = (share.narrow(&trainable.values)?, share.narrow(&trainable.gradients)?);
         fused_adam::update([&mut values, &mut gradients, &mut self.mean, &mut self.mean_square], update)?;
+        if let Some(average) = &mut self.average {
+            fused_adam::average(average, &values, self.options.share_in_average(self.steps) as f32)?;
+        }
         if share.stride(self.total).is_some() {
             // The update has zeroed its own.
             trainable.zero_gradients()?;
@@ -202,14 +245,49 @@ impl Adam {
         let update = mean.f_div(&denominator)?.f_mul_scalar(-lr / correction_first)?;
         drop(denominator);
         let values = values.f_add(&update)?;
+        drop(update);
+        let share = self.options.share_in_average(self.steps);
+        let average = self.average.as_ref().map(|average| average.f_lerp(&values, share)).transpose()?;
         updated.f_copy_(&values)?;
-        (self.mean, self.mean_square, self.steps) = (mean, mean_square, steps);
+        (self.mean, self.mean_square, self.average, self.steps) = (mean, mean_square, average, steps);
         Ok(norm)
+    }
+
+    /// Lets the parameters and their average change places; a second call undoes it. Nothing happens if no average is kept. Each of several
+    /// processes does so with its share, and gets the others'.
+    ///
+    /// # Errors
+    /// Want of memory for a copy of a few parameters, before anything has changed; a process that ended or failed.
+    pub fn exchange_average(
+        &mut self,
+        trainable: &mut Trainable,
+        processes: Option<&Processes>,
+    ) -> Result<(), FitError> {
+        let Some(average) = &mut self.average else { return Ok(()) };
+        let values = self.options.share.narrow(&trainable.values.f_detach()?)?;
+        let total = values.numel() as i64;
+        let kept = retry_on_oom(Meter::new(values.device()), || {
+            Ok::<_, ModelError>(Tensor::f_empty([total.min(EXCHANGED)], (Kind::Float, values.device()))?)
+        })?;
+        tch::no_grad(|| {
+            for start in (0..total).step_by(EXCHANGED as usize) {
+                let length = EXCHANGED.min(total - start);
+                let [mut value, mut average] =
+                    [values.f_narrow(0, start, length)?, average.f_narrow(0, start, length)?];
+                let mut kept = kept.f_narrow(0, 0, length)?;
+                kept.f_copy_(&value)?;
+                value.f_copy_(&average)?;
+                average.f_copy_(&kept)?;
+            }
+            Ok::<_, ModelError>(())
+        })?;
+        processes.map_or(Ok(()), |processes| self.gather(trainable, processes))
     }
 
     /// State of all parameters to save in a checkpoint, by name. Only for a state that is not shared.
     pub fn state(&self) -> Result<State, ModelError> {
-        self.named(self.mean.f_detach_copy()?, self.mean_square.f_detach_copy()?)
+        let copies = self.tensors().into_iter().map(|(name, tensor)| Ok((name, tensor.f_detach_copy()?)));
+        self.with_steps(copies.collect::<Result<_, ModelError>>()?)
     }
 
     /// The state of all processes, collected in process 0; `None` in the others.
@@ -230,14 +308,21 @@ impl Adam {
             processes.collect_shares(&own, whole.as_mut(), stride)?;
             Ok(whole)
         };
-        match (collect(&self.mean)?, collect(&self.mean_square)?) {
-            (Some(mean), Some(mean_square)) => Ok(Some(self.named(mean, mean_square)?)),
-            _ => Ok(None),
+        let mut state = State::new();
+        for (name, own) in self.tensors() {
+            state.extend(collect(own)?.map(|whole| (name, whole)));
         }
+        processes.is_first().then(|| self.with_steps(state)).transpose().map_err(FitError::from)
     }
 
-    fn named(&self, mean: Tensor, mean_square: Tensor) -> Result<State, ModelError> {
-        Ok([("mean", mean), ("mean_square", mean_square), ("steps", Tensor::f_from_slice(&[self.steps])?)])
+    fn tensors(&self) -> Vec<(&'static str, &Tensor)> {
+        let moments = [("mean", &self.mean), ("mean_square", &self.mean_square)];
+        moments.into_iter().chain(self.average.as_ref().map(|average| ("average", average))).collect()
+    }
+
+    fn with_steps(&self, mut state: State) -> Result<State, ModelError> {
+        state.push(("steps", Tensor::f_from_slice(&[self.steps])?));
+        Ok(state)
     }
 
     /// Restores this process's share of the state that [`Self::state`] or [`Self::collect`] returned.
@@ -245,7 +330,8 @@ impl Adam {
     /// # Errors
     /// A tensor that `find` does not find, or one of another shape.
     pub fn load(&mut self, find: impl Fn(&str) -> Result<Tensor, ModelError>) -> Result<(), ModelError> {
-        for (name, own) in [("mean", &mut self.mean), ("mean_square", &mut self.mean_square)] {
+        let moments = [("mean", &mut self.mean), ("mean_square", &mut self.mean_square)];
+        for (name, own) in moments.into_iter().chain(self.average.as_mut().map(|average| ("average", average))) {
             let (whole, expected) = (find(name)?, vec![self.total as i64]);
             if whole.size() != expected {
                 return Err(ModelError::TensorShape {
@@ -262,6 +348,45 @@ impl Adam {
 
     /// Size of this process's state in bytes.
     pub fn bytes(&self) -> u64 {
-        STATE_BYTES * self.mean.numel() as u64
+        self.options.bytes_of_one() * self.mean.numel() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kdgat_nn::parameters::{NamedTensor, Role};
+
+    #[test]
+    fn the_average_follows_its_formula_and_changes_places_with_the_weights() {
+        const DECAY: f64 = 0.4;
+        let length = EXCHANGED + 1000;
+        for kernel in [Backend::Auto, Backend::Composed] {
+            let tensor = Tensor::zeros([length], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+            let named = NamedTensor { name: "weight".to_owned(), tensor, role: Role::Parameter };
+            let mut trainable = Trainable::new(vec![named], Device::Cpu).unwrap();
+            let mut adam =
+                Adam::new(&trainable, AdamOptions { kernel, ema_decay: DECAY, ..AdamOptions::default() }).unwrap();
+            let weight = |trainable: &Trainable, place| trainable.values.double_value(&[place]);
+            let mut expected = 0.0;
+            for step in 0..20 {
+                let _ = trainable.gradients.fill_((f64::from(step) * 0.7).sin());
+                let _norm = adam.step(&mut trainable, 0.1).unwrap();
+                let decay = DECAY.min(f64::from(step) / f64::from(step + 9));
+                expected = decay * expected + (1.0 - decay) * weight(&trainable, 0);
+            }
+            let learned = trainable.values.copy();
+            adam.exchange_average(&mut trainable, None).unwrap();
+            for place in [0, length - 1] {
+                assert!(
+                    (weight(&trainable, place) - expected).abs() < 1e-6,
+                    "{} {expected}",
+                    weight(&trainable, place)
+                );
+            }
+            assert_ne!(trainable.values, learned);
+            adam.exchange_average(&mut trainable, None).unwrap();
+            assert_eq!(trainable.values, learned);
+        }
     }
 }

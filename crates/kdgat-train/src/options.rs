@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kdgat_nn::attention::Backend;
 use tch::{Device, Kind};
 
 use super::metrics::EpochMetrics;
-use super::optimizer::{AdamOptions, Share};
+use super::optimizer::AdamOptions;
 use super::processes::Processes;
 use super::schedule::Schedule;
 
@@ -92,13 +91,7 @@ impl FitOptions {
             monitor: Monitor::Loss,
             lr,
             schedule: Schedule::Constant,
-            adam: AdamOptions {
-                weight_decay: 0.0,
-                gradient_clip: 1.0,
-                offload: false,
-                kernel: Backend::Auto,
-                share: Share::WHOLE,
-            },
+            adam: AdamOptions { gradient_clip: 1.0, ..AdamOptions::default() },
             accumulate_grad_batches: 1,
             log_every_n_steps: 10,
             seed: 1,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::rules::*;
-use crate::table::Limit::{Above, AtLeast, Between, Inside};
+use crate::table::Limit::{Above, AtLeast, Below, Between, Inside};
 use crate::table::config_section;
 use crate::values::*;
 
@@ -32,6 +32,10 @@ training: TrainingConfig {
     lr_gamma: f64 = 0.5, Inside(0.0, 1.0);
     /// Largest norm of the gradient over all parameters; larger gradients are scaled down to it. 0 turns clipping off.
     gradient_clip: f64 = 1.0, AtLeast(0.0);
+    /// Exponential moving average of the weights, which is validated and saved in their place: the share of the old average in each update
+    /// (0.995, for example). It takes out what the last steps add to the weights by chance. 0: none; the weights themselves.
+    #[rules(OF_GRAPH_MODELS)]
+    ema_decay: f64 = 0.0, Below(0.0, 1.0);
     /// Gradient accumulation: batches per optimiser step. Raise it together with a smaller `batch_size` to save memory.
     #[rules(OF_GRAPH_MODELS)]
     accumulate_grad_batches: usize = 1, Between(1.0, 1e9);

@@ -1,9 +1,10 @@
 //! Setup of memory before its first use: the host's allocator, CUDA, and the settings of CUDA's allocator.
 
-use kdgat_torch::{self as torch, CudaLibrary, allocator, device};
+use kdgat_torch::{self as torch, CudaLibrary, allocator, device, heap};
 use tch::TchError;
 
 use super::gpu;
+use super::limits::host_limit;
 
 /// Variables that CUDA's allocator reads, in order of priority: libtorch 2.11 documents the opposite order, but reads them
 /// in this one (c10/cuda/CUDAAllocatorConfig.h).
@@ -13,8 +14,14 @@ const DEFAULT_SETTINGS: &str = "expandable_segments:True";
 /// Setting for the share of a GPU's memory above which the allocator refuses.
 const FRACTION: &str = "per_process_memory_fraction";
 
-/// Installs the counting allocator for all host tensors from now on. Call it first in `main`.
+/// Most freed memory beside tensors that the process keeps for its next step, in bytes, and the share of its memory.
+const KEPT_BYTES: u64 = 64 << 20;
+const KEPT_SHARE: u64 = 64;
+
+/// Installs the counting allocator for all host tensors from now on, and lets the C library keep some of what is freed beside them. Call it
+/// first in `main`.
 pub fn install() -> Result<(), TchError> {
+    heap::keep_freed((host_limit(None).bytes / KEPT_SHARE).min(KEPT_BYTES) as usize);
     allocator::install()
 }
 

@@ -219,16 +219,16 @@ pub(super) mod tests {
         view::read::<f32>("values", tensor).unwrap().iter().map(|value| value.to_bits()).collect()
     }
 
-    /// Parameters and moments after four steps; of several processes, in process 0.
+    /// Parameters, their average, and the optimiser's state after four steps, of several processes in process 0.
     fn trained(
         length: i64,
         kernel: Backend,
         offload: bool,
         processes: Option<&Processes>,
-    ) -> (Vec<u32>, Vec<Vec<u32>>) {
+    ) -> (Vec<u32>, Vec<u32>, Vec<Vec<u32>>) {
         let mut trainable = trainable(length);
         let share = processes.map_or(Share::WHOLE, |processes| Share::of(processes).of_any_size());
-        let options = AdamOptions { weight_decay: 1e-3, gradient_clip: 0.5, offload, kernel, share };
+        let options = AdamOptions { weight_decay: 1e-3, gradient_clip: 0.5, offload, kernel, share, ema_decay: 0.9 };
         let mut adam = Adam::new(&trainable, options).unwrap();
         for step in 0..4 {
             trainable.gradients.copy_(&(Tensor::arange(length, FLOAT_CPU) * (0.11 + f64::from(step))).cos());
@@ -251,8 +251,14 @@ pub(super) mod tests {
             assert_eq!(bits(&adam.state().unwrap()[1].1), before, "{}", processes.rank());
             assert!(adam.load(|_| Ok(Tensor::zeros([length + 1], FLOAT_CPU))).is_err());
         }
-        let moments = state.map(|state| state[..2].iter().map(|(_, tensor)| bits(tensor)).collect());
-        (bits(&trainable.values), moments.unwrap_or_default())
+        let moments = state.map(|state| state[..3].iter().map(|(_, tensor)| bits(tensor)).collect());
+        let values = bits(&trainable.values);
+        adam.exchange_average(&mut trainable, processes).unwrap();
+        let average = bits(&trainable.values);
+        assert_ne!(average, values);
+        adam.exchange_average(&mut trainable, processes).unwrap();
+        assert_eq!(bits(&trainable.values), values);
+        (values, average, moments.unwrap_or_default())
     }
 
     /// In shared memory (packets of 65,536 values) and over Gloo; with shares of several packets, unequal ones, and none.
@@ -262,14 +268,16 @@ pub(super) mod tests {
             for (kernel, offload) in [(Backend::Auto, false), (Backend::Composed, true)] {
                 // torch divides larger tensors among its threads, at other places.
                 let length = if kernel == Backend::Composed { length.min(20_000) } else { length };
-                let (values, moments) = trained(length, kernel, offload, None);
+                let (values, average, moments) = trained(length, kernel, offload, None);
                 assert!(moments.iter().all(|moment| moment.len() == length as usize));
                 let all = together(size, shares_memory, |processes| trained(length, kernel, offload, Some(processes)));
-                for (rank, (found, collected)) in all.iter().enumerate() {
+                for (rank, (found, found_average, collected)) in all.iter().enumerate() {
                     assert_eq!(found, &values, "process {rank} of {size}");
+                    assert_eq!(found_average, &average, "average in process {rank} of {size}");
                     assert_eq!(collected.is_empty(), rank > 0);
                 }
-                assert_eq!(all[0].1, moments);
+                assert_eq!(all[0].2, moments);
+                assert_eq!(moments[2], average);
             }
         }
     }
@@ -298,7 +306,14 @@ pub(super) mod tests {
         let of_each = |length: i64| {
             together(2, true, |processes| {
                 let (kernel, share) = (Backend::Auto, Share::of(processes));
-                let options = AdamOptions { weight_decay: 0.0, gradient_clip: 0.0, offload: false, kernel, share };
+                let options = AdamOptions {
+                    weight_decay: 0.0,
+                    gradient_clip: 0.0,
+                    offload: false,
+                    kernel,
+                    share,
+                    ..AdamOptions::default()
+                };
                 Adam::new(&trainable(length), options).unwrap().bytes()
             })
         };
