@@ -16,7 +16,7 @@ use kdgat::nn::{Architecture, ClassLoss, FreshParameters, Gat, Gnn, GraphVgae, N
 use kdgat::random::{self, Purpose};
 use kdgat::train::console::Console;
 use kdgat::train::objective::Objective;
-use kdgat::train::optimizer::{Adam, AdamOptions, Share};
+use kdgat::train::optimizer::{Adam, AdamOptions};
 use kdgat::train::step::{StepBatch, StepOptions, StepRunner};
 use kdgat::train::threads::own_threads;
 use kdgat::train::trainable::Trainable;
@@ -27,13 +27,8 @@ use super::Error;
 const SEED: u64 = 1;
 const LEARNING_RATE: f64 = 2e-3;
 /// Optimiser settings of the presets.
-pub const ADAM: AdamOptions = AdamOptions {
-    weight_decay: 1e-4,
-    gradient_clip: 1.0,
-    offload: false,
-    kernel: Backend::Auto,
-    ..AdamOptions::default()
-};
+pub const ADAM: AdamOptions =
+    AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel: Backend::Auto, ..AdamOptions::PLAIN };
 
 /// Weights of the distillation losses: the values of the presets.
 pub const VGAE_WEIGHTS: VgaeWeights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };

@@ -6,6 +6,7 @@ use super::StageError;
 use super::epochs::{Epochs, Graphs};
 use super::expected_peak::{CachedTargets, Forecaster, Settings};
 use super::measured::{Measured, Queues};
+use super::resident;
 use super::run::{Prepared, Run};
 use super::setup::Data;
 use super::sizes::{Counted, Sizes};
@@ -37,8 +38,10 @@ pub fn prepare(
     let vocabulary = Arc::new(data.store.vocabulary().clone());
     let needs = BatchNeeds::of_all([run.needs_of_teachers(), architecture.needs()]);
     let views = config::views(config, run.stage);
-    let (training_loader, validation_loader) =
-        training::loaders(config, &data.store, &vocabulary, needs, data.device, views);
+    let batch_options = training::batch_options(config, &data.store, &vocabulary, needs, views);
+    let resident = resident::loaders(config, &data.store, &plan.graphs, &batch_options, data.device, &mut run.console)?;
+    let [training_loader, validation_loader] =
+        resident.unwrap_or_else(|| training::loaders(config, &data.store, batch_options, data.device));
     let mut options = run.fit_options(student);
     if let (Some(true), Some(obstacle)) = (config.training.cuda_graphs, student.capture_obstacle()) {
         return Err(StageError::Input(format!("--cuda-graphs: {obstacle}; use --cuda-graphs false")));

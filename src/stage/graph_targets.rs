@@ -155,7 +155,8 @@ impl GraphTargets {
         let link = teacher::start_with(&config, found, &options, &shape)?;
 
         let vocabulary = Arc::new(data.store.vocabulary().clone());
-        let (in_views, whole) = training::loaders(&config, &data.store, &vocabulary, needs, data.device, wanted.views);
+        let options = training::batch_options(&config, &data.store, &vocabulary, needs, wanted.views);
+        let [in_views, whole] = training::loaders(&config, &data.store, options, data.device);
         let uploader = Uploader::new(data.device).map_err(FitError::from)?;
         let total = batches.iter().map(|batch| batch.graphs.len() as u64).sum();
         let progress = Progress::new(total, "graphs");

@@ -20,12 +20,15 @@ use super::setup::{self, Data};
 use super::sizes::{Counted, Sizes};
 use super::sizing::{self, CACHED_TARGETS, limit_flag, planned_bytes, waiting_batches};
 use super::workload::{TeacherSource, Workload};
-use super::{StageError, assumed, training};
+use super::{StageError, assumed, resident, training};
 use crate::config::{self, AttentionChoice, Config, DataKind, DeviceChoice, ModelKind, Residency, Stage};
 use crate::distill::RegistryError;
 use crate::files;
-use crate::graph::{Loader, Shuffle, Store, Task};
-use crate::memory::budget::{LOADER_QUEUE, MemoryBudget, Moment, OPTIMIZER_STATES, TEACHER_WEIGHTS, WorstBatches};
+use crate::graph::{Loader, ResidentGraphs, Shuffle, Store, Task};
+use crate::memory::budget::{
+    BATCH_DATA, Component, LOADER_QUEUE, MemoryBudget, Moment, OPTIMIZER_STATES, RESIDENT_GRAPHS, TEACHER_WEIGHTS,
+    WorstBatches,
+};
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
 use crate::nn::{Architecture, BatchNeeds, PretrainingConfig};
 use crate::torch::{allocator, device};
@@ -318,8 +321,8 @@ impl Planned {
         match &self.source {
             Source::Store(store) => {
                 let vocabulary = Arc::new(store.vocabulary().clone());
-                let (training, validation) = training::loaders(config, store, &vocabulary, needs, self.device, 0);
-                [training, validation]
+                let options = training::batch_options(config, store, &vocabulary, needs, 0);
+                training::loaders(config, store, options, self.device)
             }
             Source::Made([nodes, edges]) => {
                 let student = self.networks.student.clone();
@@ -328,6 +331,43 @@ impl Planned {
                 [loader.clone(), loader]
             }
         }
+    }
+
+    /// Adds the graphs that the training will keep on a GPU, and the batches of them that wait there.
+    fn add_resident_graphs(
+        &self,
+        budget: &mut MemoryBudget,
+        config: &Config,
+        waiting: usize,
+    ) -> Result<(), StageError> {
+        let Source::Store(store) = &self.source else { return Ok(()) };
+        if !config.memory.graphs_on_device || !self.is_on_gpu() {
+            return Ok(());
+        }
+        let networks = self.networks.teachers.iter().chain([&self.networks.student]);
+        let needs = BatchNeeds::of_all(networks.map(Architecture::needs));
+        let vocabulary = Arc::new(store.vocabulary().clone());
+        let [options, _] = training::batch_options(config, store, &vocabulary, needs, 0);
+        let all = [&self.graphs.training[..], &self.graphs.validation].concat();
+        let bytes = match ResidentGraphs::obstacle(store, &options) {
+            None => ResidentGraphs::most_bytes(store, &all, &options)? as f64,
+            Some(_) => return Ok(()),
+        };
+        // Of a card that is not here and has no limit, nothing is known.
+        let planned = config.memory.safety_factor * self.limit().bytes as f64;
+        if planned > 0.0 && bytes > resident::LARGEST_SHARE * planned {
+            return Ok(());
+        }
+        let data = budget.components.iter().find(|component| component.name == BATCH_DATA);
+        let burst = self.queues(config).burst.max(1) as f64;
+        let queue = data.map(|data| Component {
+            name: LOADER_QUEUE,
+            bytes: data.bytes.times(waiting as f64 / burst),
+            ..data.clone()
+        });
+        budget.components.extend(queue);
+        budget.add(RESIDENT_GRAPHS, Moment::Always, bytes);
+        Ok(())
     }
 
     /// Measures the budget of a variant of the training.
@@ -344,6 +384,7 @@ impl Planned {
         if self.for_absent_gpu {
             as_on_gpu(&mut budget, &config);
         }
+        self.add_resident_graphs(&mut budget, &config, queues.waiting)?;
         // By default steps are not captured where that would make batches smaller.
         if self.is_on_gpu() && config.training.cuda_graphs == Some(true) {
             budget.record_steps();
@@ -454,8 +495,9 @@ impl Planned {
                 files.push(Row::new("cached targets", self.targets.bytes()));
             }
         }
-        // The state has the weights and the optimiser's two values for each parameter.
-        files.push(Row::new("best model and last state of a run", 4.0 * weight_bytes(&self.networks.student)?));
+        // The state has the weights and the optimiser's values for each parameter: two, and an average.
+        let values = if self.config.training.ema_decay > 0.0 { 5.0 } else { 4.0 };
+        files.push(Row::new("best model and last state of a run", values * weight_bytes(&self.networks.student)?));
         Ok(files)
     }
 }

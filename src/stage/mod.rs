@@ -46,6 +46,7 @@ mod predictions;
 mod pretraining;
 mod recorded_division;
 mod recorded_runs;
+mod resident;
 mod resume;
 mod run;
 mod run_data;

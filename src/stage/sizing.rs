@@ -182,7 +182,7 @@ impl Sizing<'_> {
         plan: &mut Epochs,
         options: &mut FitOptions,
     ) -> Result<bool, StageError> {
-        let limit = self.limit(options.device)?;
+        let limit = limit_of(self.config, options.device)?;
         if let Some(decided) = self.decided {
             options.records_steps &= decided.captures_steps;
             plan.graphs.batch_graphs = decided.batch_graphs;
@@ -361,19 +361,6 @@ impl Sizing<'_> {
         if together.graphs == Some(cap) { together } else { with(true) }
     }
 
-    /// The memory limit of the training device. Also sets the limit for host tensors, which the allocator enforces.
-    fn limit(&self, device: Device) -> Result<Limit, StageError> {
-        let memory = &self.config.memory;
-        let host = host_limit(memory.memory_limit.map(|size| size.0));
-        allocator::set_limit(Some(host.bytes));
-        if device == Device::Cpu {
-            return Ok(host);
-        }
-        let used = device::device_memory(device).map_err(FitError::from)?;
-        let free = Some(used.usable_bytes());
-        Ok(gpu_limit(memory.gpu_memory_limit.map(|size| size.0), free))
-    }
-
     /// The error for complete batches that do not fit. A batch can go through the model in parts, but it is in memory as a whole, and so
     /// are the targets of all batches of a teacher visit; smaller parts do not help. `budget`: of one graph at a time.
     fn whole_batches_do_not_fit(
@@ -450,6 +437,19 @@ impl Sizing<'_> {
 }
 
 /// The flag that raises the limit.
+/// The memory limit of the training device. Also sets the limit for host tensors, which the allocator enforces.
+pub(super) fn limit_of(config: &Config, device: Device) -> Result<Limit, StageError> {
+    let memory = &config.memory;
+    let host = host_limit(memory.memory_limit.map(|size| size.0));
+    allocator::set_limit(Some(host.bytes));
+    if device == Device::Cpu {
+        return Ok(host);
+    }
+    let used = device::device_memory(device).map_err(FitError::from)?;
+    let free = Some(used.usable_bytes());
+    Ok(gpu_limit(memory.gpu_memory_limit.map(|size| size.0), free))
+}
+
 pub(super) fn limit_flag(on_gpu: bool) -> &'static str {
     if on_gpu { "--gpu-memory-limit" } else { "--memory-limit" }
 }

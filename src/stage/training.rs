@@ -164,39 +164,36 @@ pub fn batch_graphs(config: &Config, training_graphs: usize) -> usize {
     training.batch_size.min(training_graphs / training.min_steps_per_epoch).max(1)
 }
 
-/// Starts the loaders of training batches (with random UNKNOWN IDs and displacements) and of validation batches (without).
-pub fn loaders(
+/// Options of training batches (with random UNKNOWN IDs and displacements) and of validation batches (without).
+pub fn batch_options(
     config: &Config,
-    store: &Arc<Store>,
+    store: &Store,
     vocabulary: &Arc<Vocabulary>,
     needs: BatchNeeds,
-    device: Device,
     views: u64,
-) -> (Loader, Loader) {
+) -> [AssembleOptions; 2] {
     let seed = if views > 0 { config::VIEWS_SEED } else { config.training.seed };
     let displacement = config::displacement(config, Stage::Train);
     let displacement = displacement.map(|deviation| Displacement { deviation, seed, epoch: 0, views: views.max(1) });
-    let loader = |probability: f64, displacement: Option<Displacement>| {
-        let unknown_drop = (probability > 0.0).then_some(UnknownDrop { probability, seed, epoch: 0, views });
-        let hashed_ids = config.model.id_encoding == IdEncoding::Hash;
-        let profile = store.profile().cloned();
-        let assemble = AssembleOptions {
-            vocabulary: Arc::clone(vocabulary),
-            unknown_drop,
-            edge_attributes: needs.edge_features,
-            hashed_ids,
-            profile,
-            short_profiles: false,
-            space: needs.space.map(|space| SpaceOptions { displacement, ..space }),
-        };
-        let options = LoaderOptions {
-            assemble,
-            workers: loader_workers(config, device.is_cuda()),
-            prefetch_batches: config.training.prefetch_batches,
-        };
-        Loader::for_epochs(Arc::clone(store), options)
+    let options = |probability: f64, displacement: Option<Displacement>| AssembleOptions {
+        vocabulary: Arc::clone(vocabulary),
+        unknown_drop: (probability > 0.0).then_some(UnknownDrop { probability, seed, epoch: 0, views }),
+        edge_attributes: needs.edge_features,
+        hashed_ids: config.model.id_encoding == IdEncoding::Hash,
+        profile: store.profile().cloned(),
+        short_profiles: false,
+        space: needs.space.map(|space| SpaceOptions { displacement, ..space }),
     };
-    (loader(config.model.unknown_drop, displacement), loader(0.0, None))
+    [options(config.model.unknown_drop, displacement), options(0.0, None)]
+}
+
+/// Starts the loaders of batches with these options, which are made on the host.
+pub fn loaders(config: &Config, store: &Arc<Store>, options: [AssembleOptions; 2], device: Device) -> [Loader; 2] {
+    options.map(|assemble| {
+        let workers = loader_workers(config, device.is_cuda());
+        let options = LoaderOptions { assemble, workers, prefetch_batches: config.training.prefetch_batches };
+        Loader::for_epochs(Arc::clone(store), options)
+    })
 }
 
 /// Threads that assemble batches: as configured, otherwise one, which leaves a CPU its cores for the steps; graphs for a GPU get a quarter of

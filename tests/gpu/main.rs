@@ -6,6 +6,7 @@ mod common;
 mod attention_gpu;
 mod distill_cuda;
 mod recorded_steps;
+mod resident_graphs;
 mod software;
 mod software_card;
 mod software_card_errors;

@@ -53,10 +53,13 @@ pub fn mix(value: u64) -> u64 {
     finalize(value.wrapping_add(GOLDEN))
 }
 
+/// Factors of the finalizer.
+pub const MULTIPLIERS: [u64; 2] = [0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB];
+
 /// The finalizer of SplitMix64; maps 0 to 0.
 pub fn finalize(mut bits: u64) -> u64 {
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(MULTIPLIERS[0]);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(MULTIPLIERS[1]);
     bits ^ (bits >> 31)
 }
 

@@ -85,13 +85,13 @@ pub struct UnknownDrop {
 
 impl UnknownDrop {
     /// The view of the current epoch.
-    fn view(&self) -> u64 {
+    pub(super) fn view(&self) -> u64 {
         if self.views == 0 { self.epoch } else { self.epoch % self.views }
     }
 }
 
 /// The numbers of these graphs of a store of `num_graphs` as keys of caches: that of view v of graph g is v·`num_graphs` + g.
-fn keys_of_views(graphs: &[u64], num_graphs: u64, view_of: impl Fn(u64) -> u64) -> Arc<Vec<u64>> {
+pub(super) fn keys_of_views(graphs: &[u64], num_graphs: u64, view_of: impl Fn(u64) -> u64) -> Arc<Vec<u64>> {
     Arc::new(graphs.iter().map(|&graph| view_of(graph) * num_graphs + graph).collect())
 }
 
@@ -138,7 +138,7 @@ pub struct Assembler {
 }
 
 /// Bits of an extended CAN ID.
-const ID_BITS: u32 = 29;
+pub(super) const ID_BITS: u32 = 29;
 
 /// An ID that stands for a hidden one where IDs are hashed: any extended CAN ID, chosen by `bits`.
 pub fn any_id(bits: u64) -> u32 {

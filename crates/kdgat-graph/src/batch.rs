@@ -211,11 +211,14 @@ impl Batch {
         self.try_map(&mut |tensor| tensor.f_to_device(device))
     }
 
-    /// A copy on the uploader's device, by one asynchronous transfer.
+    /// A copy on the uploader's device, by one asynchronous transfer; another handle to a batch that is there already.
     ///
     /// # Errors
     /// When memory is exhausted: the call can be repeated after some has been freed.
     pub fn upload(&self, uploader: &mut Uploader) -> Result<Self, DeviceError> {
+        if self.id_index.device() == uploader.device() {
+            return Ok(self.shallow_clone());
+        }
         let mut tensors = Vec::new();
         infallible(self.try_map(&mut |tensor| {
             tensors.push(tensor.shallow_clone());

@@ -18,7 +18,7 @@ use super::assemble::{AssembleOptions, Assembler};
 use super::deviation_cache::DeviationCache;
 use super::padding::SizeClass;
 use super::shuffle::Shuffle;
-use super::{Batch, Store, StoreError};
+use super::{Batch, ResidentGraphs, Store, StoreError, UnknownDrop};
 
 /// Longest time for which a thread retries a batch that runs out of memory.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -81,6 +81,34 @@ impl BatchMaker for StoreMaker<'_> {
     }
 }
 
+/// The graphs of a store on a device.
+struct DeviceBatches {
+    graphs: Arc<ResidentGraphs>,
+    unknown_drop: Option<UnknownDrop>,
+}
+
+impl BatchSource for DeviceBatches {
+    fn path(&self) -> &Path {
+        self.graphs.path()
+    }
+
+    fn maker(&self, epoch: u64) -> Box<dyn BatchMaker + '_> {
+        let unknown_drop = self.unknown_drop.map(|drop| UnknownDrop { epoch, ..drop });
+        Box::new(DeviceMaker { graphs: &self.graphs, unknown_drop })
+    }
+}
+
+struct DeviceMaker<'a> {
+    graphs: &'a ResidentGraphs,
+    unknown_drop: Option<UnknownDrop>,
+}
+
+impl BatchMaker for DeviceMaker<'_> {
+    fn make(&mut self, graphs: &[u64]) -> Result<Batch, StoreError> {
+        self.graphs.batch(graphs, self.unknown_drop)
+    }
+}
+
 /// The batches of another source, each with its [padded form](Batch::padded_form).
 struct PaddedBatches(Arc<dyn BatchSource>);
 
@@ -130,6 +158,8 @@ pub struct Loader {
     workers: usize,
     prefetch_batches: usize,
     buffers: Option<Arc<Buffers>>,
+    /// Of graphs on a device.
+    resident_bytes: Option<u64>,
 }
 
 impl Loader {
@@ -149,10 +179,21 @@ impl Loader {
         Self::over(Arc::new(StoreBatches { store, assemble, deviations }), workers, prefetch_batches)
     }
 
+    /// Creates a loader over graphs on a device, whose batches are made there, by one thread: it only queues work.
+    pub fn on_device(graphs: Arc<ResidentGraphs>, unknown_drop: Option<UnknownDrop>, prefetch_batches: usize) -> Self {
+        let resident_bytes = Some(graphs.bytes());
+        Self { resident_bytes, ..Self::over(Arc::new(DeviceBatches { graphs, unknown_drop }), 1, prefetch_batches) }
+    }
+
+    /// Bytes of the graphs that stay on the device, where finished batches wait, too; `None` if batches are made on the host.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        self.resident_bytes
+    }
+
     /// Creates a loader over any source, with this number of threads and of finished batches waiting over all threads (at least
     /// one of each).
     pub fn over(source: Arc<dyn BatchSource>, workers: usize, prefetch_batches: usize) -> Self {
-        Self { source, workers, prefetch_batches, buffers: None }
+        Self { source, workers, prefetch_batches, buffers: None, resident_bytes: None }
     }
 
     /// The same loader, whose threads also make the padded form of each batch, for CUDA graphs.

@@ -208,12 +208,14 @@ impl Adjacency {
     /// Distributes the extra edges evenly over the extra nodes: a GPU is slow for a node with very many edges.
     fn padded(&self, own: SizeClass, class: SizeClass) -> Result<Self, TchError> {
         let (nodes, edges) = (class.nodes - own.nodes, class.edges - own.edges);
-        let ends = (1..=nodes).map(|node| (own.edges + edges * node / nodes) as i32).collect::<Vec<_>>();
-        let mut loops = Vec::with_capacity(edges as usize);
-        for (node, &end) in (own.nodes..).zip(&ends) {
-            loops.resize((i64::from(end) - own.edges) as usize, node as i32);
-        }
-        let positions: Vec<i32> = (own.edges..class.edges).map(|edge| edge as i32).collect();
+        // Made on the device of the batch, where nothing has to wait for a copy.
+        let device = self.sources.device();
+        let numbers = |start: i64, end: i64| Tensor::f_arange_start(start, end, (Kind::Int64, device));
+        let ends = numbers(0, nodes + 1)?.f_mul_scalar(edges)?.f_floor_divide_scalar(nodes)?;
+        let counts = ends.f_narrow(0, 1, nodes)?.f_sub(&ends.f_narrow(0, 0, nodes)?)?;
+        let loops = Tensor::f_repeat_interleave(&counts, edges)?.f_add_scalar(own.nodes)?;
+        let ends = ends.f_narrow(0, 1, nodes)?.f_add_scalar(own.edges)?;
+        let positions = numbers(own.edges, class.edges)?;
         Ok(Self {
             row_pointers: followed_by(&self.row_pointers, &ends)?,
             sources: followed_by(&self.sources, &loops)?,
@@ -232,8 +234,8 @@ fn filled(tensor: &Tensor, rows: i64, value: i64) -> Result<Tensor, TchError> {
     Tensor::f_cat(&[tensor, &Tensor::f_full(&shape, value, (tensor.f_kind()?, tensor.device()))?], 0)
 }
 
-fn followed_by(tensor: &Tensor, values: &[i32]) -> Result<Tensor, TchError> {
-    Tensor::f_cat(&[tensor, &Tensor::f_from_slice(values)?.f_to_device(tensor.device())?], 0)
+fn followed_by(tensor: &Tensor, values: &Tensor) -> Result<Tensor, TchError> {
+    Tensor::f_cat(&[tensor, &values.f_to_kind(tensor.f_kind()?)?], 0)
 }
 
 #[cfg(test)]

@@ -96,20 +96,22 @@ pub struct AdamOptions {
 }
 
 impl Default for AdamOptions {
-    /// Plain Adam by one process, without penalty, clipping and average.
     fn default() -> Self {
-        Self {
-            weight_decay: 0.0,
-            gradient_clip: 0.0,
-            offload: false,
-            kernel: Backend::Auto,
-            share: Share::WHOLE,
-            ema_decay: 0.0,
-        }
+        Self::PLAIN
     }
 }
 
 impl AdamOptions {
+    /// Plain Adam by one process, without penalty, clipping and average.
+    pub const PLAIN: Self = Self {
+        weight_decay: 0.0,
+        gradient_clip: 0.0,
+        offload: false,
+        kernel: Backend::Auto,
+        share: Share::WHOLE,
+        ema_decay: 0.0,
+    };
+
     /// Bytes of this process's state for so many parameters.
     pub fn state_bytes(&self, num_parameters: usize) -> u64 {
         self.bytes_of_one() * self.share.range(num_parameters).len() as u64

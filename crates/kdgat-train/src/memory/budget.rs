@@ -153,6 +153,8 @@ pub const TEACHER_ACTIVATIONS: &str = "teacher's activations";
 pub const TEACHER_WEIGHTS: &str = "teacher's weights";
 /// Name of the component for measured memory of no other component.
 pub const OTHER: &str = "other";
+/// Name of the component for graphs that stay on the device.
+pub const RESIDENT_GRAPHS: &str = "graphs on the device";
 /// Graphs per teacher forward to plan for when the teacher halves its batches; it could halve them down to a single graph.
 const TEACHER_GRAPHS: f64 = 8.0;
 /// Name of the component for loaded batches that wait for the training loop.
@@ -448,7 +450,8 @@ pub fn gibibytes(bytes: f64) -> String {
     if bytes < 1e9 { mebibytes(bytes) } else { format!("{:.2} GiB", bytes / f64::from(1 << 30)) }
 }
 
-fn mebibytes(bytes: f64) -> String {
+/// A number of bytes in MiB, as text.
+pub fn mebibytes(bytes: f64) -> String {
     let mebibytes = bytes / f64::from(1 << 20);
     // A fitted line may begin just below zero.
     format!("{:.1} MiB", if mebibytes.abs() < 0.05 { 0.0 } else { mebibytes })

@@ -10,8 +10,8 @@ use kdgat_torch::allocator::{self, Phase};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::budget::{
-    BATCH_DATA, Component, GRADIENTS, LOADER_QUEUE, Linear, MemoryBudget, Moment, OPTIMIZER_STATES, OTHER, Shape,
-    TARGETS, TEACHER_ACTIVATIONS, TEACHER_WEIGHTS,
+    BATCH_DATA, Component, GRADIENTS, LOADER_QUEUE, Linear, MemoryBudget, Moment, OPTIMIZER_STATES, OTHER,
+    RESIDENT_GRAPHS, Shape, TARGETS, TEACHER_ACTIVATIONS, TEACHER_WEIGHTS,
 };
 use super::{Activity, Meter, MicroBatch, set_activity};
 use crate::fit::FitError;
@@ -196,7 +196,8 @@ impl Probe<'_> {
         let teacher = if self.device.is_cuda() { 0.0 } else { teacher };
         // The copy of the parameters, which is restored afterwards, belongs to the probe.
         let own = bytes_of(&self.trainable.values);
-        let other = (base - parameters - gradients - optimizer - teacher - own).max(0.0);
+        let graphs = self.loader.resident_bytes().unwrap_or(0) as f64;
+        let other = (base - parameters - gradients - optimizer - teacher - own - graphs).max(0.0);
         let always = [
             ("parameters", parameters),
             (GRADIENTS, gradients),
@@ -204,8 +205,9 @@ impl Probe<'_> {
             (TEACHER_WEIGHTS, teacher),
             (OTHER, other),
         ];
+        let resident = (graphs > 0.0).then_some((RESIDENT_GRAPHS, graphs));
         let component = |(name, bytes)| Component { name, moment: Moment::Always, bytes: Linear::fixed(bytes) };
-        Ok((samples, always.into_iter().map(component).collect()))
+        Ok((samples, always.into_iter().chain(resident).map(component).collect()))
     }
 
     /// Batches from small to large, then two of the largest size: with few and with many edges per node. Of graphs that are all alike, one of each
@@ -306,7 +308,7 @@ impl Probe<'_> {
         let update = samples.iter().map(|sample| sample.update).fold(0.0, f64::max);
         let mut add = |name, moment, bytes| components.push(Component { name, moment, bytes });
         add(BATCH_DATA, Moment::Always, data.times(burst));
-        if !self.device.is_cuda() {
+        if !self.device.is_cuda() || self.loader.resident_bytes().is_some() {
             add(LOADER_QUEUE, Moment::Always, data.times(self.waiting_batches as f64));
         }
         add(TARGETS, Moment::Always, targets.times(burst));

@@ -1,0 +1,129 @@
+//! Batches that are made of graphs on the device are those of the host, bit by bit, and trainings with them have the same losses.
+
+use std::sync::Arc;
+
+use crate::software::Card;
+use crate::software::runs::{TWO_EPOCHS, Trained, assert_same_losses, losses, on_cpu, student, success_on};
+use kdgat::graph::padding::SizeClass;
+use kdgat::graph::{AssembleOptions, Batch, ResidentGraphs, UnknownDrop, assemble};
+use support::graph::{options, store};
+use tch::{Device, Tensor};
+
+fn tensors(batch: &Batch) -> Vec<(&'static str, Tensor)> {
+    let adjacency = &batch.adjacency;
+    let masks = batch.real.iter().flat_map(|real| {
+        [("real nodes", &real.nodes.rows), ("number of nodes", &real.nodes.count), ("real graphs", &real.graphs.rows)]
+    });
+    [
+        ("id_index", &batch.id_index),
+        ("id_input", &batch.id_input),
+        ("continuous", &batch.continuous),
+        ("row_pointers", &adjacency.row_pointers),
+        ("sources", &adjacency.sources),
+        ("targets", &adjacency.targets),
+        ("column_pointers", &adjacency.column_pointers),
+        ("transposed", &adjacency.transposed),
+        ("successors", &batch.successors),
+        ("node_pointers", &batch.node_pointers),
+        ("graph_of_node", &batch.graph_of_node),
+        ("labels", &batch.labels),
+    ]
+    .into_iter()
+    .chain(batch.edge_attributes.iter().map(|tensor| ("edge_attributes", tensor)))
+    .chain(batch.targets.iter().map(|tensor| ("targets of graphs", tensor)))
+    .chain(masks)
+    .map(|(name, tensor)| (name, tensor.shallow_clone()))
+    .collect()
+}
+
+#[track_caller]
+fn assert_same_batch(found: &Batch, expected: &Batch) {
+    assert_eq!((&found.graph_index, &found.can_ids), (&expected.graph_index, &expected.can_ids));
+    assert_eq!(found.vocabulary_size, expected.vocabulary_size);
+    let (found, expected) = (tensors(found), tensors(expected));
+    assert_eq!(found.len(), expected.len());
+    for ((name, found), (_, expected)) in found.iter().zip(&expected) {
+        assert_eq!((found.size(), found.kind()), (expected.size(), expected.kind()), "{name}");
+        assert!(found.equal(expected), "{name}: {found} instead of {expected}");
+    }
+}
+
+#[test]
+fn batches_made_on_the_device_are_those_of_the_host() {
+    let store = store();
+    let all: Vec<u64> = (0..store.num_graphs()).rev().filter(|graph| graph % 5 != 3).collect();
+    let drop = |views| UnknownDrop { probability: 0.3, seed: 7, epoch: 5, views };
+    let ways = [(None, false), (Some(drop(0)), false), (Some(drop(3)), false), (Some(drop(0)), true), (None, true)];
+    for (unknown_drop, hashed_ids) in ways {
+        let options = AssembleOptions { hashed_ids, unknown_drop, ..options(&store) };
+        let resident = ResidentGraphs::copy(Arc::clone(&store), &all, options.clone(), Device::Cpu).unwrap();
+        assert!(resident.bytes() <= ResidentGraphs::most_bytes(&store, &all, &options).unwrap());
+        let numbers = [&all[..1], &all[4..90], &[all[7], all[3], all[7]], &all, &[]];
+        for graphs in numbers {
+            let found = resident.batch(graphs, unknown_drop).unwrap();
+            let expected = assemble(&store, graphs, &options).unwrap();
+            assert_same_batch(&found, &expected);
+            let padded = |batch: &Batch| batch.padded(SizeClass::of(batch)).unwrap();
+            assert_same_batch(&padded(&found), &padded(&expected));
+        }
+        let absent = (0..store.num_graphs()).find(|graph| graph % 5 == 3).unwrap();
+        let error = resident.batch(&[absent], unknown_drop).unwrap_err().to_string();
+        assert!(error.contains("it is not on the device"), "{error}");
+    }
+}
+
+#[test]
+fn software_card_trains_on_batches_that_it_makes() {
+    let trained = Trained::get();
+    let workplace = &trained.workplace;
+    for (stage, expected) in trained.stages() {
+        for (seed, captured) in [(1, "false"), (2, "true")] {
+            let name = |what: &str| format!("{}-{what}-{captured}", stage.name);
+            let (host, device) = (name("host"), name("device"));
+            let run = |run: &str, on_device: &str| {
+                let more = ["--graphs-on-device", on_device, "--cuda-graphs", captured, "--offload-teacher"];
+                success_on(&Card::new().late(seed), workplace, &[&student(stage, run)[..], TWO_EPOCHS, &more].concat())
+            };
+            let (said, counted) = run(&device, "true");
+            assert!(said.contains("graphs stay on the device in"), "{said}");
+            let (_, of_host) = run(&host, "false");
+            match captured {
+                "false" => assert_same_losses(workplace, &device, expected),
+                _ => assert_eq!(losses(workplace, &device), losses(workplace, &host)),
+            }
+            // Numbers of graphs instead of graphs.
+            let copied = |counted: &serde_json::Value| counted["copied_to_cards_bytes"].as_u64().unwrap();
+            assert!(copied(&counted) < copied(&of_host), "{device}: {counted} instead of {of_host}");
+        }
+    }
+}
+
+#[test]
+fn graphs_without_room_stay_on_the_host() {
+    let trained = Trained::get();
+    let workplace = &trained.workplace;
+    for (stage, _) in trained.stages() {
+        let run = |on_device: &str| {
+            let run = format!("{}-no-room-{on_device}", stage.name);
+            let more = ["--graphs-on-device", on_device, "--gpu-memory-limit", "3MB"];
+            let arguments = [&student(stage, &run)[..], TWO_EPOCHS, &more].concat();
+            let (said, _) = success_on(&Card::new().late(3), workplace, &arguments);
+            (said, losses(workplace, &run))
+        };
+        let ((said, found), (_, expected)) = (run("true"), run("false"));
+        assert!(said.contains("graphs stay in host memory, where batches are made: they would take"), "{said}");
+        assert_eq!(found, expected);
+    }
+}
+
+/// Features that are deviations from a profile, whose IDs are hidden.
+#[test]
+fn profile_features_stay_on_the_device() {
+    let workplace = &Trained::get().workplace;
+    let common = ["classifier", "--preset", "gat,student,profile", "--use-kd", "false", "--attention", "composed"];
+    let size = ["--batch-size", "64", "--optimize-batch-size", "false", "--max-epochs", "1"];
+    on_cpu(workplace, &[&common[..], &size, &["--run-dir", "profile-cpu"]].concat());
+    let device = ["--graphs-on-device", "true", "--run-dir", "profile-device"];
+    success_on(&Card::new().late(4), workplace, &[&common[..], &size, &device].concat());
+    assert_same_losses(workplace, "profile-device", &losses(workplace, "profile-cpu"));
+}
