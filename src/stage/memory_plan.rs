@@ -367,6 +367,9 @@ impl Planned {
         });
         budget.components.extend(queue);
         budget.add(RESIDENT_GRAPHS, Moment::Always, bytes);
+        if self.targets.bytes() > 0.0 {
+            budget.add(CACHED_TARGETS, Moment::Always, self.targets.bytes());
+        }
         Ok(())
     }
 

@@ -308,7 +308,7 @@ impl Sizing<'_> {
             budget.record_steps();
         }
         let cache = training.student.teacher().cache();
-        if cache.is_some_and(|cache| cache.filled_graphs > 0 && cache.filled_graphs < cache.used_graphs) {
+        if cache.as_ref().is_some_and(|cache| cache.filled_graphs > 0 && cache.filled_graphs < cache.used_graphs) {
             // Of batches that are cached in part, a visit copies the others, a whole burst at a time.
             let data = budget.components.iter().find(|component| component.name == BATCH_DATA);
             let copied =
@@ -320,6 +320,9 @@ impl Sizing<'_> {
         let to_come = training.student.teacher().memory_cache_bytes().saturating_sub(kept);
         if to_come > 0 && !on_gpu {
             budget.add(CACHED_TARGETS, Moment::Always, to_come as f64);
+        }
+        if let Some(cache) = cache.filter(|_| on_gpu && self.config.memory.graphs_on_device) {
+            budget.add(CACHED_TARGETS, Moment::Always, cache.bytes as f64);
         }
         Ok(self.settled_with(training, budget, plan, room, queues.burst))
     }

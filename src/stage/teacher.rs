@@ -389,6 +389,7 @@ pub(super) fn teacher_options(
         burst: settings.teacher_burst,
         batches_per_epoch,
         epochs: config.training.max_epochs as u64,
+        keeps_targets_on_device: config.memory.graphs_on_device && device.is_cuda(),
         processes: found.processes.clone(),
         ..TeacherOptions::new(device)
     }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::targets::TargetLayout;
 use kdgat_graph::Store;
+use tch::Kind;
 
 /// Precision of cached values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +22,14 @@ impl Precision {
         match self {
             Self::F32 => "f32",
             Self::F16 => "f16",
+        }
+    }
+
+    /// torch's type of the values.
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::F32 => Kind::Float,
+            Self::F16 => Kind::Half,
         }
     }
 

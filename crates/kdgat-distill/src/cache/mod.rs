@@ -291,6 +291,11 @@ impl TargetCache {
         self.writable
     }
 
+    /// The graphs that the run needs.
+    pub fn used(&self) -> Vec<u64> {
+        (0..self.graphs.len()).filter(|&graph| self.graphs[graph] & USED != 0).map(|graph| graph as u64).collect()
+    }
+
     /// The layout of the records.
     pub fn layout(&self) -> &RecordLayout {
         &self.layout

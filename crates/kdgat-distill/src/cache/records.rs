@@ -170,7 +170,7 @@ impl HostRows {
 
     /// Copies the rows to tensors on `device`, in f32. On the host, in f32, the tensors are views of the rows.
     pub fn to_targets(&self, device: Device) -> Result<Targets, CacheError> {
-        let kind = if self.layout.precision == Precision::F32 { Kind::Float } else { Kind::Half };
+        let kind = self.layout.precision.kind();
         let mut tensors = Vec::with_capacity(self.buffers.len());
         for (spec, bytes) in self.layout.targets.0.iter().zip(&self.buffers) {
             let rows = match spec.per {

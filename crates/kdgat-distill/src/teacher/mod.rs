@@ -18,6 +18,7 @@ mod error;
 mod options;
 mod policy;
 mod report;
+mod resident_targets;
 mod step_clock;
 mod store_targets;
 mod worker;
@@ -52,7 +53,7 @@ pub use report::{StepReport, Summary};
 use policy::Policy;
 use report::Shared;
 use step_clock::StepClock;
-use worker::{Reply, Request, SharedCache, Worker};
+use worker::{Reply, Request, Resident, SharedCache, Worker};
 
 /// Requests that may wait for the thread before `submit` blocks.
 const WAITING_REQUESTS: usize = 4;
@@ -154,6 +155,7 @@ impl Teacher {
             precision: if options.cache.mode == CacheMode::Off { Precision::F32 } else { options.cache.precision },
             gate_passed: false,
             needed: true,
+            resident: if options.keeps_targets_on_device { Resident::ToCome } else { Resident::No },
             replies: reply_sender,
             shared: Arc::clone(&shared),
         };

@@ -118,6 +118,8 @@ pub struct TeacherOptions {
     pub batches_per_epoch: u64,
     /// Number of epochs, for the planner.
     pub epochs: u64,
+    /// Bring the targets to the device once all are cached; on a CPU they are there.
+    pub keeps_targets_on_device: bool,
     /// The processes that train together, each with this teacher: those of one machine have its weights in host memory once.
     pub processes: Option<Arc<Processes>>,
 }
@@ -133,6 +135,7 @@ impl TeacherOptions {
             burst: 1,
             batches_per_epoch: 0,
             epochs: 1,
+            keeps_targets_on_device: false,
             processes: None,
         }
     }

@@ -18,6 +18,7 @@ use crate::targets::Targets;
 use super::answers::{Answers, Listener};
 use super::policy::Policy;
 use super::report::Shared;
+use super::resident_targets::ResidentTargets;
 use super::{Summary, TeacherError};
 
 /// A request of the training loop.
@@ -62,6 +63,16 @@ pub(super) type Replies = Sender<Result<Reply, TeacherError>>;
 /// The cache, which the student's thread reads directly once it has all targets.
 pub(super) type SharedCache = Arc<Mutex<TargetCache>>;
 
+/// Whether targets go to the device once all are cached.
+pub(super) enum Resident {
+    /// They stay where the cache is.
+    No,
+    /// They will, when all are there.
+    ToCome,
+    /// They are there.
+    Here(ResidentTargets),
+}
+
 /// The state of the teacher's thread.
 pub(super) struct Worker<A: Accelerator> {
     pub shuttle: Shuttle<A>,
@@ -72,6 +83,8 @@ pub(super) struct Worker<A: Accelerator> {
     pub gate_passed: bool,
     /// Set when the last burst needed the teacher.
     pub needed: bool,
+    /// Where the targets are once all are cached.
+    pub resident: Resident,
     pub replies: Replies,
     pub shared: Arc<Shared>,
 }
@@ -113,7 +126,10 @@ impl<A: Accelerator> Worker<A> {
         }
         for request in requests {
             match request {
-                Request::Burst(batches) => self.answer(batches, false)?,
+                Request::Burst(batches) => match self.has_resident_targets()? {
+                    true => self.answer_from_device(&batches)?,
+                    false => self.answer(batches, false)?,
+                },
                 Request::Measured(batches) => self.answer_measured(batches)?,
                 Request::Again(batch) => self.answer(vec![*batch], true)?,
             }
@@ -126,6 +142,35 @@ impl<A: Accelerator> Worker<A> {
             self.shared.note_cache(cache.summary());
         }
         Ok(self.shared.summary())
+    }
+
+    /// True if all targets are on the device, where they are brought when all are cached and this was asked for.
+    fn has_resident_targets(&mut self) -> Result<bool, TeacherError> {
+        if let (Resident::ToCome, Some(cache), true) = (&self.resident, &self.cache, self.shared.are_all_kept()) {
+            let (targets, line) = ResidentTargets::of(&mut cache.lock(), self.shuttle.accelerator().device())?;
+            self.shared.note_lines(vec![line]);
+            self.resident = targets.map_or(Resident::No, Resident::Here);
+        }
+        Ok(matches!(self.resident, Resident::Here(_)))
+    }
+
+    fn answer_from_device(&mut self, batches: &[Batch]) -> Result<(), TeacherError> {
+        let (Resident::Here(targets), Some(cache)) = (&self.resident, &self.cache) else { return Ok(()) };
+        let cache = cache.lock();
+        for batch in batches {
+            let graphs = batch.graph_index.as_slice();
+            let counts = graphs.iter().map(|&graph| Ok(cache.layout().nodes(graph)? as i64));
+            let counts = counts.collect::<Result<Vec<_>, TeacherError>>()?;
+            let ready = targets.ready(graphs, &counts, self.shuttle.accelerator())?;
+            self.shared.note_batch(graphs.len() as u64, 0);
+            if self.shared.is_stopped() || self.replies.send(Ok(Reply::new::<A>(ready, false))).is_err() {
+                return Err(TeacherError::Interrupted);
+            }
+        }
+        drop(cache);
+        self.needed = false;
+        self.note_timings();
+        Ok(())
     }
 
     fn answer(&mut self, batches: Vec<Batch>, again: bool) -> Result<(), TeacherError> {

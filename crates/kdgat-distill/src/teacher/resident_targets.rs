@@ -1,0 +1,124 @@
+//! Cached targets on the teacher's device: once all are cached, a batch's are gathered there instead of copied from the host.
+
+use kdgat_train::memory::{Meter, is_out_of_memory, retry_on_oom};
+use tch::{Device, Kind, TchError, Tensor};
+
+use crate::accelerator::Accelerator;
+use crate::cache::{CacheError, TargetCache};
+use crate::order::Stream;
+use crate::planner::format_bytes;
+use crate::shuttle::Ready;
+use crate::targets::{Per, TargetSpec, Targets};
+
+use super::TeacherError;
+
+/// Graphs that are read from the cache at a time.
+const CHUNK: usize = 512;
+
+/// Targets of all graphs that a run needs, on a device.
+pub(super) struct ResidentTargets {
+    specs: Vec<TargetSpec>,
+    /// For each target `[rows, columns]` of all graphs, in the cache's precision.
+    columns: Vec<Tensor>,
+    /// For each key of the cache the graph's place and its first node among those on the device; `None` if the run does not need it.
+    places: Vec<Option<(i64, i64)>>,
+    device: Device,
+}
+
+impl ResidentTargets {
+    /// Copies the targets of a complete cache to a device, and says so. `None` if there is no room for them there, or a record is damaged.
+    ///
+    /// # Errors
+    /// Those of the cache and the device.
+    pub fn of(cache: &mut TargetCache, device: Device) -> Result<(Option<Self>, String), TeacherError> {
+        let bytes = format_bytes(cache.summary().bytes);
+        Ok(match Self::copied(cache, device) {
+            Ok(Some(targets)) => (Some(targets), format!("teacher cache: the targets stay on the device, {bytes}")),
+            Ok(None) => (None, "teacher cache: targets stay on the host, because a record is damaged".to_owned()),
+            Err(error) if is_out_of_memory(&error) => {
+                (None, format!("teacher cache: targets stay on the host; there is no room for {bytes} on the device"))
+            }
+            Err(error) => return Err(error),
+        })
+    }
+
+    fn copied(cache: &mut TargetCache, device: Device) -> Result<Option<Self>, TeacherError> {
+        let specs = cache.layout().targets.0.clone();
+        let kind = cache.layout().precision.kind();
+        let used = cache.used();
+        let mut places = vec![None; cache.layout().graphs() as usize];
+        let mut parts: Vec<Vec<Tensor>> = specs.iter().map(|_| Vec::new()).collect();
+        let mut first_node = 0;
+        for (chunk, graphs) in used.chunks(CHUNK).enumerate() {
+            for (number, &graph) in graphs.iter().enumerate() {
+                places[graph as usize] = Some(((chunk * CHUNK + number) as i64, first_node));
+                first_node += cache.layout().nodes(graph)? as i64;
+            }
+            let (rows, missing) = retry_on_oom(Meter::new(Device::Cpu), || cache.lookup(graphs))?;
+            if !missing.is_empty() {
+                return Ok(None);
+            }
+            let targets = rows.to_targets(Device::Cpu)?;
+            for ((_, target), parts) in targets.tensors.iter().zip(&mut parts) {
+                // Half precision is what the values were rounded to: nothing is lost.
+                parts.push(target.f_to_kind(kind)?.f_to_device(device)?);
+            }
+        }
+        let mut columns = Vec::with_capacity(specs.len());
+        for (spec, parts) in specs.iter().zip(parts) {
+            columns.push(match parts.is_empty() {
+                true => Tensor::f_zeros([0, spec.columns as i64], (kind, device))?,
+                false => Tensor::f_cat(&parts, 0)?,
+            });
+        }
+        Ok(Some(Self { specs, columns, places, device }))
+    }
+
+    /// The targets of a batch of these graphs, on the current stream.
+    ///
+    /// # Errors
+    /// A graph that the run does not need; want of memory.
+    pub fn ready<A: Accelerator>(
+        &self,
+        graphs: &[u64],
+        node_counts: &[i64],
+        accelerator: &mut A,
+    ) -> Result<Ready<A::Event>, TeacherError> {
+        let targets = retry_on_oom(Meter::new(self.device), || self.targets(graphs, node_counts))?;
+        Ok(Ready { targets, events: vec![accelerator.record(Stream::Teacher)?] })
+    }
+
+    fn targets(&self, graphs: &[u64], node_counts: &[i64]) -> Result<Targets, TeacherError> {
+        let mut table = Vec::with_capacity(3 * graphs.len());
+        let mut nodes = 0;
+        for (&graph, count) in graphs.iter().zip(node_counts) {
+            let place = self.places.get(graph as usize).copied().flatten();
+            let (slot, first) = place.ok_or(CacheError::UnknownGraph { graph, graphs: self.places.len() as u64 })?;
+            table.extend([*count, first - nodes, slot]);
+            nodes += count;
+        }
+        // One copy, of 24 bytes a graph.
+        let table = Tensor::f_from_slice(&table)?.f_view([-1, 3])?.f_to_device(self.device)?;
+        let column = |place: i64| table.f_select(1, place)?.f_contiguous();
+        let rows = |per| -> Result<Tensor, TchError> {
+            match per {
+                Per::Graph => column(2),
+                Per::Node => {
+                    let run = Tensor::f_repeat_interleave(&column(0)?, nodes)?;
+                    let numbers = Tensor::f_arange(nodes, (Kind::Int64, self.device))?;
+                    numbers.f_add(&column(1)?.f_index_select(0, &run)?)
+                }
+            }
+        };
+        let [of_nodes, of_graphs] = [Per::Node, Per::Graph]
+            .map(|per| self.specs.iter().any(|spec| spec.per == per).then(|| rows(per)).transpose());
+        let (of_nodes, of_graphs) = (of_nodes?, of_graphs?);
+        let mut tensors = Vec::with_capacity(self.specs.len());
+        for (spec, column) in self.specs.iter().zip(&self.columns) {
+            let rows = if spec.per == Per::Node { &of_nodes } else { &of_graphs };
+            let rows = rows.as_ref().ok_or_else(|| TchError::Shape("a target has no rows".into()))?;
+            tensors.push((spec.name, column.f_index_select(0, rows)?.f_to_kind(Kind::Float)?));
+        }
+        Ok(Targets { tensors })
+    }
+}
