@@ -225,18 +225,28 @@ fn software_card_may_be_full_when_graphs_are_scored_or_measured() {
 /// Errors injected into calls of every kind give the same losses, or an error that names the cause.
 #[test]
 fn software_card_errors_end_in_the_same_losses_or_a_clear_error() {
-    let errors = rounds(40, 200);
+    assert_errors_end_well(rounds(40, 200), "batches", &["--use-teacher-cache", "false", "--max-epochs", "1"]);
+}
+
+/// The same if graphs and cached targets stay on the card.
+#[test]
+fn software_card_errors_beside_graphs_that_stay_end_in_the_same_losses_or_a_clear_error() {
+    assert_errors_end_well(rounds(30, 150), "graphs", &["--graphs-on-device", "true", "--max-epochs", "2"]);
+}
+
+fn assert_errors_end_well(errors: u64, name: &str, more: &[&str]) {
     let trained = Trained::get();
     let workplace = &trained.workplace;
     let arguments = |run: &str| {
-        let short = ["--offload-teacher", "--use-teacher-cache", "false", "--max-epochs", "1", "--batch-size", "256"];
-        [&student(&AUTOENCODER, run)[..], &short].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
+        let short = ["--offload-teacher", "--batch-size", "256"];
+        let run = format!("{name}-{run}");
+        [&student(&AUTOENCODER, &run)[..], &short, more].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
     let words = |arguments: &[String]| arguments.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
     let sound = arguments("sound");
     let sound: Vec<&str> = sound.iter().map(String::as_str).collect();
     let (_, counted) = success_on(&Card::new(), workplace, &sound);
-    let expected = losses(workplace, "sound");
+    let expected = losses(workplace, &format!("{name}-sound"));
     // Each kind gets an equal share, limited by its number of calls; the rest goes to allocations.
     let calls: Vec<(&String, u64)> =
         counted["calls"].as_object().unwrap().iter().map(|(kind, calls)| (kind, calls.as_u64().unwrap())).collect();
@@ -257,6 +267,7 @@ fn software_card_errors_end_in_the_same_losses_or_a_clear_error() {
             let Some(failure) = failures.get(index) else { return };
             let run = format!("error-{index}");
             let arguments = arguments(&run);
+            let run = format!("{name}-{run}");
             let words_of_run: Vec<&str> = arguments.iter().map(String::as_str).collect();
             let card = Card::new().late(index as u64 % 3).fail(failure);
             let (output, counted) = run_on(&card, workplace, &words_of_run);
