@@ -225,13 +225,13 @@ def properties(options):
 
 def peer(study, options, model, seed, script, arguments):
     """The last line of schnetpack's training with the preset's rate and average of weights, or None if it is not finished and not wanted."""
-    output = study.runs / f"peer-{model}" / f"{seed}.jsonl"
+    preset = tomllib.loads((PROJECT / "presets" / f"{model}.toml").read_text())["size"]["teacher"]
+    same = ["--lr", str(preset["lr"]), "--ema-decay", str(preset.get("ema_decay", 0.0))]
+    output = study.runs / f"peer-{model}" / f"{seed}{''.join(same)}.jsonl"
     if not (output.exists() and '"best_epoch"' in output.read_text()):
         if not options.peer or not study.wanted(f"peer-{model}"):
             return None
         print(f"report_space: schnetpack's {model} {seed}", file=sys.stderr)
-        preset = tomllib.loads((PROJECT / "presets" / f"{model}.toml").read_text())["size"]["teacher"]
-        same = ["--lr", str(preset["lr"]), "--ema-decay", str(preset.get("ema_decay", 0.0))]
         command = [options.peer, str(PROJECT / "benches/peer" / script), "--model", model, *map(str, arguments)]
         study.call(f"peer-{model}/{seed}", [*command, *same, "--seed", str(seed), "--threads", study.threads], output)
     return json.loads(output.read_text().splitlines()[-1])

@@ -26,8 +26,7 @@ use crate::distill::RegistryError;
 use crate::files;
 use crate::graph::{Loader, ResidentGraphs, Shuffle, Store, Task};
 use crate::memory::budget::{
-    BATCH_DATA, Component, LOADER_QUEUE, MemoryBudget, Moment, OPTIMIZER_STATES, RESIDENT_GRAPHS, TEACHER_WEIGHTS,
-    WorstBatches,
+    LOADER_QUEUE, MemoryBudget, Moment, OPTIMIZER_STATES, RESIDENT_GRAPHS, TEACHER_WEIGHTS, WorstBatches,
 };
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
 use crate::nn::{Architecture, BatchNeeds, PretrainingConfig};
@@ -333,42 +332,28 @@ impl Planned {
         }
     }
 
-    /// Adds the graphs that the training will keep on a GPU, and the batches of them that wait there.
-    fn add_resident_graphs(
-        &self,
-        budget: &mut MemoryBudget,
-        config: &Config,
-        waiting: usize,
-    ) -> Result<(), StageError> {
+    /// Adds the graphs and targets that the training will keep on a GPU.
+    fn add_resident_graphs(&self, budget: &mut MemoryBudget, config: &Config) -> Result<(), StageError> {
         let Source::Store(store) = &self.source else { return Ok(()) };
         if !config.memory.graphs_on_device || !self.is_on_gpu() {
             return Ok(());
+        }
+        if self.targets.place != CachePlace::Nowhere {
+            budget.add(CACHED_TARGETS, Moment::Always, self.targets.bytes());
         }
         let networks = self.networks.teachers.iter().chain([&self.networks.student]);
         let needs = BatchNeeds::of_all(networks.map(Architecture::needs));
         let vocabulary = Arc::new(store.vocabulary().clone());
         let [options, _] = training::batch_options(config, store, &vocabulary, needs, 0);
-        let all = [&self.graphs.training[..], &self.graphs.validation].concat();
-        let bytes = match ResidentGraphs::obstacle(store, &options) {
-            None => ResidentGraphs::most_bytes(store, &all, &options)? as f64,
-            Some(_) => return Ok(()),
-        };
-        // Of a card that is not here and has no limit, nothing is known.
-        let planned = config.memory.safety_factor * self.limit().bytes as f64;
-        if planned > 0.0 && bytes > resident::LARGEST_SHARE * planned {
+        if ResidentGraphs::obstacle(store, &options).is_some() {
             return Ok(());
         }
-        let data = budget.components.iter().find(|component| component.name == BATCH_DATA);
-        let burst = self.queues(config).burst.max(1) as f64;
-        let queue = data.map(|data| Component {
-            name: LOADER_QUEUE,
-            bytes: data.bytes.times(waiting as f64 / burst),
-            ..data.clone()
-        });
-        budget.components.extend(queue);
-        budget.add(RESIDENT_GRAPHS, Moment::Always, bytes);
-        if self.targets.bytes() > 0.0 {
-            budget.add(CACHED_TARGETS, Moment::Always, self.targets.bytes());
+        let all = [&self.graphs.training[..], &self.graphs.validation].concat();
+        let bytes = ResidentGraphs::most_bytes(store, &all, &options)? as f64;
+        // Of a card that is not here and has no limit, nothing is known.
+        let planned = config.memory.safety_factor * self.limit().bytes as f64;
+        if planned == 0.0 || bytes <= resident::LARGEST_SHARE * planned {
+            budget.add(RESIDENT_GRAPHS, Moment::Always, bytes);
         }
         Ok(())
     }
@@ -387,7 +372,7 @@ impl Planned {
         if self.for_absent_gpu {
             as_on_gpu(&mut budget, &config);
         }
-        self.add_resident_graphs(&mut budget, &config, queues.waiting)?;
+        self.add_resident_graphs(&mut budget, &config)?;
         // By default steps are not captured where that would make batches smaller.
         if self.is_on_gpu() && config.training.cuda_graphs == Some(true) {
             budget.record_steps();

@@ -50,6 +50,8 @@ pub fn loaders(
     let copied = memory::retry_on_oom(Meter::new(device), || {
         Ok::<_, StageError>(ResidentGraphs::copy(Arc::clone(store), &all, options[0].clone(), device)?)
     });
+    // What the copies have left in the allocators' caches.
+    Meter::new(device).release_kept();
     let resident = match copied {
         Ok(resident) => Arc::new(resident),
         Err(error) if memory::is_out_of_memory(&error) => return stay(error.to_string()),
@@ -57,6 +59,5 @@ pub fn loaders(
     };
     let [count, bytes] = [all.len().to_string(), mebibytes(resident.bytes() as f64)];
     console.line(&format!("memory: {count} graphs stay on the device in {bytes}; batches are made there"));
-    let prefetch = config.training.prefetch_batches;
-    Ok(Some([0, 1].map(|set| Loader::on_device(Arc::clone(&resident), options[set].unknown_drop, prefetch))))
+    Ok(Some([0, 1].map(|set| Loader::on_device(Arc::clone(&resident), options[set].unknown_drop))))
 }

@@ -439,7 +439,6 @@ impl Sizing<'_> {
     }
 }
 
-/// The flag that raises the limit.
 /// The memory limit of the training device. Also sets the limit for host tensors, which the allocator enforces.
 pub(super) fn limit_of(config: &Config, device: Device) -> Result<Limit, StageError> {
     let memory = &config.memory;
@@ -453,6 +452,7 @@ pub(super) fn limit_of(config: &Config, device: Device) -> Result<Limit, StageEr
     Ok(gpu_limit(memory.gpu_memory_limit.map(|size| size.0), free))
 }
 
+/// The flag that raises the limit.
 pub(super) fn limit_flag(on_gpu: bool) -> &'static str {
     if on_gpu { "--gpu-memory-limit" } else { "--memory-limit" }
 }

@@ -1,9 +1,12 @@
 //! Batches that are made of graphs on the device are those of the host, bit by bit, and trainings with them have the same losses.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::software::Card;
-use crate::software::runs::{TWO_EPOCHS, Trained, assert_same_losses, losses, on_cpu, student, success_on};
+use crate::software::runs::{
+    AUTOENCODER, TWO_EPOCHS, Trained, assert_same_losses, column, losses, on_cpu, student, success_on,
+};
 use kdgat::graph::padding::SizeClass;
 use kdgat::graph::{AssembleOptions, Batch, ResidentGraphs, UnknownDrop, assemble};
 use support::graph::{options, store};
@@ -86,7 +89,9 @@ fn software_card_trains_on_batches_that_it_makes() {
                 if captured == "true" && stage.name != "autoencoder" { &["--unknown-drop", "0"] } else { &[] };
             let run = |run: &str, on_device: &str| {
                 let more = ["--graphs-on-device", on_device, "--cuda-graphs", captured, "--offload-teacher"];
-                let arguments = [&student(stage, run)[..], TWO_EPOCHS, &more, views].concat();
+                // Half precision against a run from the host, single precision against the CPU.
+                let precision = ["--teacher-cache-precision", if captured == "true" { "f16" } else { "f32" }];
+                let arguments = [&student(stage, run)[..], TWO_EPOCHS, &more, &precision, views].concat();
                 success_on(&Card::new().late(seed), workplace, &arguments)
             };
             let (said, counted) = run(&device, "true");
@@ -131,6 +136,62 @@ fn profile_features_stay_on_the_device() {
     let size = ["--batch-size", "64", "--optimize-batch-size", "false", "--max-epochs", "1"];
     on_cpu(workplace, &[&common[..], &size, &["--run-dir", "profile-cpu"]].concat());
     let device = ["--graphs-on-device", "true", "--run-dir", "profile-device"];
-    success_on(&Card::new().late(4), workplace, &[&common[..], &size, &device].concat());
+    let (said, _) = success_on(&Card::new().late(4), workplace, &[&common[..], &size, &device].concat());
+    assert!(said.contains("graphs stay on the device in"), "{said}");
     assert_same_losses(workplace, "profile-device", &losses(workplace, "profile-cpu"));
+}
+
+/// A second run finds all targets in the file of the first: its teacher is on the device for what is measured, and never again.
+#[test]
+fn a_teacher_whose_targets_stay_on_the_device_leaves_it() {
+    let trained = Trained::get();
+    let workplace = &trained.workplace;
+    let kept = ["--teacher-cache", "disk", "--teacher-cache-dir", "kept-targets", "--teacher-residency", "resident"];
+    for run in ["kept-first", "kept-second"] {
+        let more = ["--graphs-on-device", "true", "--log-every-n-steps", "1"];
+        let arguments = [&student(&AUTOENCODER, run)[..], TWO_EPOCHS, &kept, &more].concat();
+        success_on(&Card::new().late(5), workplace, &arguments);
+        assert_same_losses(workplace, run, &trained.autoencoder);
+    }
+    let held = column(workplace, "kept-second/steps.csv", "device_bytes_teacher");
+    assert!(held.iter().all(|&bytes| bytes == 0.0), "{held:?}");
+    let summary = workplace.json("kept-second/summary.json");
+    assert_eq!(summary["teacher"]["visits"], 0, "{summary}");
+}
+
+/// Rings of nodes with two features and a value each, as tables.
+fn write_rings(folder: &Path) {
+    std::fs::create_dir_all(folder).unwrap();
+    let mut tables = ["graph_id,y\n", "graph_id,node_id,x_a,x_b\n", "graph_id,source,target\n"].map(str::to_owned);
+    for graph in 0..90 {
+        let nodes = 3 + graph % 7;
+        // Values that single precision would round.
+        tables[0] += &format!("g{graph},{}\n", 90_000.0 + f64::from(graph % 5) * 0.001);
+        for node in 0..nodes {
+            let [a, b] = [f64::from(graph) * 0.1, f64::from(node) * 0.7].map(f64::sin);
+            tables[1] += &format!("g{graph},{node},{a:.4},{b:.4}\n");
+            tables[2] += &format!("g{graph},{node},{}\n", (node + 1) % nodes);
+        }
+    }
+    for (name, text) in ["graphs", "nodes", "edges"].iter().zip(tables) {
+        std::fs::write(folder.join(format!("{name}.csv")), text).unwrap();
+    }
+    std::fs::write(folder.join("kdgat-graphs.toml"), "task = \"regression\"\n").unwrap();
+}
+
+#[test]
+fn values_of_graphs_stay_on_the_device() {
+    let workplace = &Trained::get().workplace;
+    write_rings(&workplace.path("rings"));
+    let common = ["train", "--data", "rings", "--preset", "gin,student", "--use-kd", "false", "--max-epochs", "2"];
+    let size = ["--batch-size", "16", "--optimize-batch-size", "false"];
+    let run = |on_device: &str| {
+        let run = format!("rings-{on_device}");
+        let more = ["--graphs-on-device", on_device, "--run-dir", &run];
+        let (said, _) = success_on(&Card::new().late(6), workplace, &[&common[..], &size, &more].concat());
+        (said, losses(workplace, &run))
+    };
+    let ((said, found), (_, expected)) = (run("true"), run("false"));
+    assert!(said.contains("graphs stay on the device in"), "{said}");
+    assert_eq!(found, expected);
 }

@@ -3,6 +3,7 @@
 //! Thread `k` of `n` makes batches `k`, `k + n`, `k + 2n`… and puts them into its own bounded channel; the training
 //! loop takes from the channels in turn. The order is therefore fixed, and at most `prefetch_batches` wait.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -179,13 +180,14 @@ impl Loader {
         Self::over(Arc::new(StoreBatches { store, assemble, deviations }), workers, prefetch_batches)
     }
 
-    /// Creates a loader over graphs on a device, whose batches are made there, by one thread: it only queues work.
-    pub fn on_device(graphs: Arc<ResidentGraphs>, unknown_drop: Option<UnknownDrop>, prefetch_batches: usize) -> Self {
+    /// Creates a loader over graphs on a device. Their batches are made there when they are asked for, on the thread that asks: it only queues
+    /// work, and no batch waits in the device's memory.
+    pub fn on_device(graphs: Arc<ResidentGraphs>, unknown_drop: Option<UnknownDrop>) -> Self {
         let resident_bytes = Some(graphs.bytes());
-        Self { resident_bytes, ..Self::over(Arc::new(DeviceBatches { graphs, unknown_drop }), 1, prefetch_batches) }
+        Self { resident_bytes, ..Self::over(Arc::new(DeviceBatches { graphs, unknown_drop }), 1, 1) }
     }
 
-    /// Bytes of the graphs that stay on the device, where finished batches wait, too; `None` if batches are made on the host.
+    /// Bytes of the graphs that stay on the device; `None` if batches are made on the host.
     pub fn resident_bytes(&self) -> Option<u64> {
         self.resident_bytes
     }
@@ -211,11 +213,14 @@ impl Loader {
     ///
     /// The first error ends the iteration. Dropping the iterator stops the threads and waits for them.
     pub fn epoch(&self, batches: Vec<Vec<u64>>, epoch: u64) -> EpochBatches {
+        if self.resident_bytes.is_some() {
+            return EpochBatches::Here { source: Arc::clone(&self.source), batches: batches.into(), epoch };
+        }
         let workers = self.workers.clamp(1, batches.len().max(1));
         let waiting = (self.prefetch_batches / workers).max(1);
         let (source, buffers) = (Arc::clone(&self.source), self.buffers.clone());
         let work = Arc::new(Work { source, batches, epoch, buffers });
-        let mut epoch = EpochBatches {
+        let mut epoch = Threads {
             remaining: work.batches.len(),
             next: 0,
             channels: Vec::new(),
@@ -236,7 +241,7 @@ impl Loader {
                 Err(source) => epoch.channels.push(only_error(self.source.path(), source)),
             }
         }
-        epoch
+        EpochBatches::Ahead(epoch)
     }
 }
 
@@ -313,8 +318,58 @@ fn hand_over<'a>(
 }
 
 /// The batches of an epoch, in order.
+pub enum EpochBatches {
+    /// Made ahead by threads.
+    Ahead(Threads),
+    /// Made when they are asked for. After an error the same batch is made again if it is asked for again.
+    Here {
+        /// What makes them.
+        source: Arc<dyn BatchSource>,
+        /// The graphs of the batches to come.
+        batches: VecDeque<Vec<u64>>,
+        /// The epoch.
+        epoch: u64,
+    },
+}
+
+impl EpochBatches {
+    /// True if a batch for which there was no memory may be asked for again.
+    pub fn can_repeat(&self) -> bool {
+        matches!(self, Self::Here { .. })
+    }
+}
+
+impl Iterator for EpochBatches {
+    type Item = Result<Batch, StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Self::Ahead(threads) => threads.next(),
+            Self::Here { source, batches, epoch } => {
+                let _phase = allocator::enter_phase(Phase::Data);
+                let made = source.maker(*epoch).make(batches.front()?);
+                if made.is_ok() {
+                    batches.pop_front();
+                }
+                Some(made)
+            }
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let remaining = match self {
+            Self::Ahead(threads) => threads.remaining,
+            Self::Here { batches, .. } => batches.len(),
+        };
+        (remaining, Some(remaining))
+    }
+}
+
+impl ExactSizeIterator for EpochBatches {}
+
+/// Threads that make the batches of an epoch.
 #[derive(Debug)]
-pub struct EpochBatches {
+pub struct Threads {
     remaining: usize,
     next: usize,
     channels: Vec<Receiver<Result<Batch, StoreError>>>,
@@ -323,10 +378,8 @@ pub struct EpochBatches {
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Iterator for EpochBatches {
-    type Item = Result<Batch, StoreError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
+impl Threads {
+    fn next(&mut self) -> Option<Result<Batch, StoreError>> {
         if self.remaining == 0 {
             return None;
         }
@@ -349,15 +402,9 @@ impl Iterator for EpochBatches {
         }
         Some(result)
     }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.remaining, Some(self.remaining))
-    }
 }
 
-impl ExactSizeIterator for EpochBatches {}
-
-impl Drop for EpochBatches {
+impl Drop for Threads {
     fn drop(&mut self) {
         // Without receivers the threads' next `send` fails, and they end.
         self.channels.clear();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! once:   graphs -> assembled on the host, some hundred at a time -> columns on the device, of all graphs one after another
-//! batch:  numbers -> for each graph where its nodes, edges and successors begin, there and in the batch  (80 bytes a graph, copied)
+//! batch:  numbers -> for each graph where its nodes, edges and successors begin, there and in the batch  (88 bytes a graph, copied)
 //!                 -> rows and edges gathered, node numbers moved, random IDs replaced                   (on the device)
 //! ```
 //!
@@ -20,8 +20,8 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::assemble::{Assembler, ID_BITS, keys_of_views};
 use super::{Adjacency, AssembleOptions, Batch, Store, StoreError, UnknownDrop, Vocabulary};
 
-/// Graphs that are assembled on the host at a time.
-const CHUNK: usize = 512;
+/// Bytes of graphs that are assembled on the host at a time, but at least one graph.
+const CHUNK_BYTES: u64 = 16 << 20;
 /// Slot of a graph that is not on the device.
 const ABSENT: u32 = u32::MAX;
 
@@ -95,18 +95,17 @@ impl ResidentGraphs {
     /// # Errors
     /// Those of reading the store.
     pub fn most_bytes(store: &Store, graphs: &[u64], options: &AssembleOptions) -> Result<u64, StoreError> {
-        let features = store.features();
-        let (mut nodes, mut edges) = (0, 0);
-        for &graph in graphs {
-            let view = store.try_graph(graph)?;
-            nodes += view.num_nodes() as u64;
-            edges += view.num_edges() as u64;
-        }
+        graphs.iter().map(|&graph| Self::most_bytes_of_one(store, graph, options)).sum()
+    }
+
+    fn most_bytes_of_one(store: &Store, graph: u64, options: &AssembleOptions) -> Result<u64, StoreError> {
+        let (features, view) = (store.features(), store.try_graph(graph)?);
+        let (nodes, edges) = (view.num_nodes() as u64, view.num_edges() as u64);
         let of_node = 4 * (3 + features.node_features() as u64)
             + if options.hashed_ids || features.needs_history() { 8 } else { 0 };
         let of_edge = 12 + if options.edge_attributes { 4 * features.edge_features() as u64 } else { 0 };
         let of_graph = 8 + 8 * features.targets() as u64;
-        Ok(nodes * of_node + (nodes + edges) * of_edge + 8 * edges + graphs.len() as u64 * of_graph)
+        Ok(nodes * of_node + (nodes + edges) * of_edge + 8 * edges + of_graph)
     }
 
     /// Copies these graphs, each once, to a device.
@@ -130,12 +129,21 @@ impl ResidentGraphs {
         // IDs where they are hashed, and none where they are hidden.
         let has_own_input = options.hashed_ids || store.features().needs_history();
         let mut assembler = Assembler::default();
-        for chunk in graphs.chunks(CHUNK) {
-            let batch = assembler.assemble(&store, chunk, &options)?;
+        let mut rest = graphs;
+        while !rest.is_empty() {
+            let (mut count, mut bytes) = (0, 0);
+            while count == 0 || (count < rest.len() && bytes < CHUNK_BYTES) {
+                bytes += Self::most_bytes_of_one(&store, rest[count], &options)?;
+                count += 1;
+            }
+            let batch = assembler.assemble(&store, &rest[..count], &options)?;
             let part = Columns::of(&batch, &mut starts, has_own_input).map_err(failed)?;
             parts.push(part.upload(&mut uploader).map_err(failed)?);
+            rest = &rest[count..];
         }
         let columns = Columns::joined(parts).map_err(failed)?;
+        // Without the page-locked blocks of the copies.
+        let uploader = Uploader::new(device).map_err(failed)?;
         Ok(Self { store, options, device, slots, starts, there: Mutex::new(There { columns, uploader }) })
     }
 
@@ -170,12 +178,24 @@ impl ResidentGraphs {
             return Err(TchError::Shape("two tensors were to be uploaded".into()));
         };
         let row = |row: Row| table.f_select(0, row as i64);
-        let [nodes, edges, successor_count] = places.sizes;
-        let nodes = Axis::new(&row(Row::Nodes)?, nodes, &row(Row::NodeShift)?)?;
-        let edges = Axis::new(&row(Row::Edges)?, edges, &row(Row::EdgeShift)?)?;
-        let pairs = Axis::new(&row(Row::Successors)?, successor_count, &row(Row::SuccessorShift)?)?;
         let (first_node, first_edge) = (row(Row::FirstNode)?, row(Row::FirstEdge)?);
-        let slots = row(Row::Slot)?;
+        let [num_nodes, num_edges, num_successors] = places.sizes;
+        let vocabulary_size = self.options.vocabulary.len() as i64;
+        // One axis after the other, because its places take more memory than what is gathered.
+        let successors = {
+            let pairs = Axis::new(&row(Row::Successors)?, num_successors, &row(Row::SuccessorShift)?)?;
+            let first_rows = first_node.f_mul_scalar(vocabulary_size)?;
+            pairs.take(successors)?.f_add(&first_rows.f_index_select(0, &pairs.run)?)?
+        };
+        let (sources, targets, transposed, edge_attributes) = {
+            let edges = Axis::new(&row(Row::Edges)?, num_edges, &row(Row::EdgeShift)?)?;
+            let attributes = columns.edge_attributes.as_ref().map(|column| edges.take(column)).transpose()?;
+            let [sources, targets] = [sources, targets].map(|column| edges.moved(column, &first_node));
+            (sources?, targets?, edges.moved(transposed, &first_edge)?, attributes)
+        };
+        let nodes = Axis::new(&row(Row::Nodes)?, num_nodes, &row(Row::NodeShift)?)?;
+        let end = Tensor::f_full([1], num_edges, (Kind::Int, self.device))?;
+        let pointers = |starts: &Tensor| Tensor::f_cat(&[&nodes.moved(starts, &first_edge)?, &end], 0);
         let id_index = nodes.take(&columns.id_index)?.f_to_kind(Kind::Int64)?;
         let id_input = match &columns.id_input {
             Some(input) => nodes.take(input)?,
@@ -185,10 +205,7 @@ impl ResidentGraphs {
             Some(drop) => self.dropped(&id_input, &nodes, (&first_node, &row(Row::DropKey)?), drop)?,
             None => id_input,
         };
-        let end = Tensor::f_full([1], places.sizes[1], (Kind::Int, self.device))?;
-        let moved = |axis: &Axis, column: &Tensor, by: &Tensor| axis.take(column)?.f_add(&axis.spread(by)?);
-        let pointers = |column: &Tensor| Tensor::f_cat(&[&moved(&nodes, column, &first_edge)?, &end], 0);
-        let row_shift = first_node.f_mul_scalar(self.options.vocabulary.len() as i64)?;
+        let slots = row(Row::Slot)?;
         Ok(Batch {
             graph_index: places.keys(graphs, self.store.num_graphs(), drop),
             can_ids: Arc::clone(&places.can_ids),
@@ -196,15 +213,15 @@ impl ResidentGraphs {
             continuous: nodes.take(continuous)?,
             adjacency: Adjacency {
                 row_pointers: pointers(&columns.row_starts)?,
-                sources: moved(&edges, sources, &first_node)?,
-                targets: moved(&edges, targets, &first_node)?,
+                sources,
+                targets,
                 column_pointers: pointers(&columns.column_starts)?,
-                transposed: moved(&edges, transposed, &first_edge)?,
+                transposed,
                 components: Arc::default(),
             },
-            edge_attributes: columns.edge_attributes.as_ref().map(|column| edges.take(column)).transpose()?,
-            successors: pairs.take(successors)?.f_add(&row_shift.f_index_select(0, &pairs.run)?)?,
-            vocabulary_size: self.options.vocabulary.len() as i64,
+            edge_attributes,
+            successors,
+            vocabulary_size,
             node_pointers: node_pointers.shallow_clone(),
             graph_of_node: nodes.run.shallow_clone(),
             labels: labels.f_index_select(0, &slots)?,
@@ -360,9 +377,10 @@ impl Axis {
         column.f_index_select(0, &self.places)
     }
 
-    /// A number of each graph, for its elements, as i32.
-    fn spread(&self, of_graphs: &Tensor) -> Result<Tensor, TchError> {
-        of_graphs.f_to_kind(Kind::Int)?.f_index_select(0, &self.run)
+    /// The same of a column of numbers, each higher by what `by` has for its graph.
+    fn moved(&self, column: &Tensor, by: &Tensor) -> Result<Tensor, TchError> {
+        let by = by.f_to_kind(Kind::Int)?.f_index_select(0, &self.run)?;
+        self.take(column)?.f_add(&by)
     }
 }
 
@@ -409,10 +427,15 @@ impl Columns {
         })
     }
 
+    /// The same columns on the device, each in memory of its own.
     fn upload(&self, uploader: &mut Uploader) -> Result<Self, TchError> {
-        let present: Vec<&Tensor> = self.tensors().into_iter().flatten().collect();
-        let mut uploaded = uploader.upload(&present)?.into_iter();
-        Self::from_tensors(self.tensors().map(|tensor| tensor.and_then(|_| uploaded.next())))
+        let mut uploaded = [const { None }; COLUMNS];
+        for (uploaded, tensor) in uploaded.iter_mut().zip(self.tensors()) {
+            if let Some(tensor) = tensor {
+                *uploaded = uploader.upload(&[tensor])?.pop();
+            }
+        }
+        Self::from_tensors(uploaded)
     }
 
     /// The columns one after another. Each is joined by itself, so that no more than one of them is there twice.

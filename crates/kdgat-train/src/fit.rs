@@ -47,7 +47,8 @@ use super::validation;
 use crate::interrupt;
 use crate::memory::{self, Activity, Meter, MicroBatch, Sampler, retry_on_oom};
 use kdgat_base::random::{self, Purpose};
-use kdgat_graph::{Batch, Loader};
+use kdgat_graph::Loader;
+use kdgat_graph::loader::EpochBatches;
 use kdgat_torch::device::{self, Uploader};
 
 /// File of the state that a resumed run needs.
@@ -286,7 +287,7 @@ impl LoopState {
     /// Reads the next batches and announces them to the objective; `None` at the end of the epoch.
     fn read_burst(
         &mut self,
-        loaded: &mut impl Iterator<Item = Result<Batch, kdgat_graph::StoreError>>,
+        loaded: &mut EpochBatches,
         fit: &mut Fit,
         options: &FitOptions,
     ) -> Result<Option<Burst>, FitError> {

@@ -265,7 +265,8 @@ impl Adam {
         trainable: &mut Trainable,
         processes: Option<&Processes>,
     ) -> Result<(), FitError> {
-        let Some(average) = &mut self.average else { return Ok(()) };
+        // Where every update was discarded so far (an overflow of half precision), there is no average.
+        let Some(average) = self.average.as_mut().filter(|_| self.steps > 0) else { return Ok(()) };
         let values = self.options.share.narrow(&trainable.values.f_detach()?)?;
         let total = values.numel() as i64;
         let kept = retry_on_oom(Meter::new(values.device()), || {

@@ -4,6 +4,7 @@ use kdgat_nn::shared_statistics;
 use kdgat_torch::device::Uploader;
 use tch::{Kind, Tensor};
 
+use super::burst::next_batch;
 use super::error::FitError;
 use super::fit::{Fit, FitOptions};
 use super::objective::Part;
@@ -31,8 +32,8 @@ pub(super) fn losses(
     let zeros = || Ok::<_, FitError>(Tensor::f_zeros([columns as i64], (Kind::Double, options.device))?);
     let mut sums = retry_on_oom(meter, zeros)?;
     let mut weights = 0.0;
-    for batch in fit.validation_loader.epoch(batches, 0) {
-        let batch = batch?;
+    let mut loaded = fit.validation_loader.epoch(batches, 0);
+    while let Some(batch) = next_batch(&mut loaded, meter)? {
         let batch = retry_on_oom(meter, || Ok::<_, FitError>(batch.upload(uploader)?))?;
         fit.objective.source_mut().announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
         fit.objective.receive(&batch).map_err(FitError::Objective)?;
@@ -67,7 +68,7 @@ fn losses_together(
             continue;
         }
         let missing = || FitError::Objective("the loader ended before the validation".into());
-        let batch = loaded.next().ok_or_else(missing)??;
+        let batch = next_batch(&mut loaded, meter)?.ok_or_else(missing)?;
         let batch = retry_on_oom(meter, || Ok::<_, FitError>(batch.upload(uploader)?))?;
         fit.objective.source_mut().announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
         fit.objective.receive(&batch).map_err(FitError::Objective)?;

@@ -32,10 +32,10 @@ memory: MemoryConfig {
     #[rules(OF_GRAPH_MODELS, ON_A_GPU)]
     #[readers(Cache, CacheGraphs, CacheNodes, Score)]
     gpu_memory_limit: Option<ByteSize> = None, Above(0.0);
-    /// Keep the training and validation graphs on the training device and make batches there, if they take at most half of the memory to plan
-    /// for: on a GPU, nothing but the graphs' numbers is copied in a step. Not for graphs in space and targets of nodes.
+    /// Keep the training and validation graphs on the GPU and make batches there, if they take at most half of the memory to plan for: nothing
+    /// but the graphs' numbers is copied in a step. Cached targets are brought there, too. Not for graphs in space and targets of nodes.
     #[same_losses = true]
-    #[rules(OF_MANY_GRAPHS, OF_GRAPH_MODELS)]
+    #[rules(OF_MANY_GRAPHS, OF_GRAPH_MODELS, ON_A_GPU)]
     graphs_on_device: bool = false;
     /// Place that batches of one large graph read features from; no loss depends on it.
     #[same_losses = true]

@@ -33,7 +33,8 @@ training: TrainingConfig {
     /// Largest norm of the gradient over all parameters; larger gradients are scaled down to it. 0 turns clipping off.
     gradient_clip: f64 = 1.0, AtLeast(0.0);
     /// Exponential moving average of the weights, which is validated and saved in their place: the share of the old average in each update
-    /// (0.995, for example). It takes out what the last steps add to the weights by chance. 0: none; the weights themselves.
+    /// (0.995, for example). It takes out what the last steps add to the weights by chance. Running statistics of batch norm are not averaged. 0:
+    /// none; the weights themselves.
     #[rules(OF_GRAPH_MODELS)]
     ema_decay: f64 = 0.0, Below(0.0, 1.0);
     /// Gradient accumulation: batches per optimiser step. Raise it together with a smaller `batch_size` to save memory.

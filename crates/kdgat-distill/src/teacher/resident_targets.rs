@@ -1,5 +1,6 @@
 //! Cached targets on the teacher's device: once all are cached, a batch's are gathered there instead of copied from the host.
 
+use kdgat_torch::device::Uploader;
 use kdgat_train::memory::{Meter, is_out_of_memory, retry_on_oom};
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -22,7 +23,7 @@ pub(super) struct ResidentTargets {
     columns: Vec<Tensor>,
     /// For each key of the cache the graph's place and its first node among those on the device; `None` if the run does not need it.
     places: Vec<Option<(i64, i64)>>,
-    device: Device,
+    uploader: Uploader,
 }
 
 impl ResidentTargets {
@@ -64,6 +65,7 @@ impl ResidentTargets {
                 parts.push(target.f_to_kind(kind)?.f_to_device(device)?);
             }
         }
+        let uploader = Uploader::new(device).map_err(TchError::from)?;
         let mut columns = Vec::with_capacity(specs.len());
         for (spec, parts) in specs.iter().zip(parts) {
             columns.push(match parts.is_empty() {
@@ -71,7 +73,7 @@ impl ResidentTargets {
                 false => Tensor::f_cat(&parts, 0)?,
             });
         }
-        Ok(Some(Self { specs, columns, places, device }))
+        Ok(Some(Self { specs, columns, places, uploader }))
     }
 
     /// The targets of a batch of these graphs, on the current stream.
@@ -79,16 +81,17 @@ impl ResidentTargets {
     /// # Errors
     /// A graph that the run does not need; want of memory.
     pub fn ready<A: Accelerator>(
-        &self,
+        &mut self,
         graphs: &[u64],
         node_counts: &[i64],
         accelerator: &mut A,
     ) -> Result<Ready<A::Event>, TeacherError> {
-        let targets = retry_on_oom(Meter::new(self.device), || self.targets(graphs, node_counts))?;
+        let meter = Meter::new(self.uploader.device());
+        let targets = retry_on_oom(meter, || self.targets(graphs, node_counts))?;
         Ok(Ready { targets, events: vec![accelerator.record(Stream::Teacher)?] })
     }
 
-    fn targets(&self, graphs: &[u64], node_counts: &[i64]) -> Result<Targets, TeacherError> {
+    fn targets(&mut self, graphs: &[u64], node_counts: &[i64]) -> Result<Targets, TeacherError> {
         let mut table = Vec::with_capacity(3 * graphs.len());
         let mut nodes = 0;
         for (&graph, count) in graphs.iter().zip(node_counts) {
@@ -97,15 +100,18 @@ impl ResidentTargets {
             table.extend([*count, first - nodes, slot]);
             nodes += count;
         }
-        // One copy, of 24 bytes a graph.
-        let table = Tensor::f_from_slice(&table)?.f_view([-1, 3])?.f_to_device(self.device)?;
+        // One copy, of 24 bytes a graph, for which the host does not wait.
+        let device = self.uploader.device();
+        let table = Tensor::f_from_slice(&table)?.f_view([-1, 3])?;
+        let uploaded = self.uploader.upload(&[&table]).map_err(TchError::from)?;
+        let table = uploaded.first().ok_or_else(|| TchError::Shape("a table was to be uploaded".into()))?;
         let column = |place: i64| table.f_select(1, place)?.f_contiguous();
         let rows = |per| -> Result<Tensor, TchError> {
             match per {
                 Per::Graph => column(2),
                 Per::Node => {
                     let run = Tensor::f_repeat_interleave(&column(0)?, nodes)?;
-                    let numbers = Tensor::f_arange(nodes, (Kind::Int64, self.device))?;
+                    let numbers = Tensor::f_arange(nodes, (Kind::Int64, device))?;
                     numbers.f_add(&column(1)?.f_index_select(0, &run)?)
                 }
             }

@@ -150,12 +150,16 @@ impl<A: Accelerator> Worker<A> {
             let (targets, line) = ResidentTargets::of(&mut cache.lock(), self.shuttle.accelerator().device())?;
             self.shared.note_lines(vec![line]);
             self.resident = targets.map_or(Resident::No, Resident::Here);
+            if let Resident::Here(_) = self.resident {
+                // Batches that were measured may have brought the weights back.
+                self.shuttle.park()?;
+            }
         }
         Ok(matches!(self.resident, Resident::Here(_)))
     }
 
     fn answer_from_device(&mut self, batches: &[Batch]) -> Result<(), TeacherError> {
-        let (Resident::Here(targets), Some(cache)) = (&self.resident, &self.cache) else { return Ok(()) };
+        let (Resident::Here(targets), Some(cache)) = (&mut self.resident, &self.cache) else { return Ok(()) };
         let cache = cache.lock();
         for batch in batches {
             let graphs = batch.graph_index.as_slice();

@@ -308,7 +308,7 @@ impl Probe<'_> {
         let update = samples.iter().map(|sample| sample.update).fold(0.0, f64::max);
         let mut add = |name, moment, bytes| components.push(Component { name, moment, bytes });
         add(BATCH_DATA, Moment::Always, data.times(burst));
-        if !self.device.is_cuda() || self.loader.resident_bytes().is_some() {
+        if !self.device.is_cuda() {
             add(LOADER_QUEUE, Moment::Always, data.times(self.waiting_batches as f64));
         }
         add(TARGETS, Moment::Always, targets.times(burst));

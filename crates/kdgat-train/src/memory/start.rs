@@ -14,14 +14,15 @@ const DEFAULT_SETTINGS: &str = "expandable_segments:True";
 /// Setting for the share of a GPU's memory above which the allocator refuses.
 const FRACTION: &str = "per_process_memory_fraction";
 
-/// Most freed memory beside tensors that the process keeps for its next step, in bytes, and the share of its memory.
+/// Most freed memory beside tensors that a thread keeps for the next step, in bytes, and the share of the process's memory that all may keep.
 const KEPT_BYTES: u64 = 64 << 20;
 const KEPT_SHARE: u64 = 64;
 
 /// Installs the counting allocator for all host tensors from now on, and lets the C library keep some of what is freed beside them. Call it
 /// first in `main`.
 pub fn install() -> Result<(), TchError> {
-    heap::keep_freed((host_limit(None).bytes / KEPT_SHARE).min(KEPT_BYTES) as usize);
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    heap::keep_freed((host_limit(None).bytes / KEPT_SHARE / threads).min(KEPT_BYTES) as usize);
     allocator::install()
 }
 
