@@ -14,7 +14,7 @@ use kdgat::nn::attention::Backend;
 use kdgat::nn::layers::Mode;
 use kdgat::nn::vgae::task_loss;
 use kdgat::nn::{ClassLoss, FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig};
-use kdgat::train::optimizer::{Adam, AdamOptions, Share};
+use kdgat::train::optimizer::{Adam, AdamOptions};
 use kdgat::train::threads::own_threads;
 use kdgat::train::trainable::Trainable;
 use rustix::time::{ClockId, clock_gettime};

@@ -10,7 +10,7 @@ use kdgat::nn::layers::{BatchNorm, Mlp, Mode, NodeInput, pool_layers, relu_dropo
 use kdgat::nn::parameters::{NamedTensor, Role};
 use kdgat::nn::vgae::{Latent, VgaeOutput, difficulty, task_loss};
 use kdgat::nn::{FreshParameters, Gat, GatConfig, IdHash, InputConfig, Scope, Vgae, VgaeConfig};
-use kdgat::train::optimizer::{Adam, AdamOptions, Share};
+use kdgat::train::optimizer::{Adam, AdamOptions};
 use kdgat::train::trainable::Trainable;
 use proptest::prelude::*;
 use support::comparison::{KERNELS, assert_all_same, assert_same, normal, results};

@@ -7,7 +7,7 @@ use kdgat::fusion::linucb::LinUcb;
 use kdgat::nn::QNetworkConfig;
 use kdgat::nn::attention::Backend;
 use kdgat::random::{self, Purpose};
-use kdgat::train::optimizer::{AdamOptions, Share};
+use kdgat::train::optimizer::AdamOptions;
 use tch::{Device, Kind, Tensor};
 
 const INPUTS: usize = 3;

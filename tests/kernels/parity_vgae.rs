@@ -7,7 +7,7 @@ use kdgat::nn::attention::Backend;
 use kdgat::nn::parameters::{NamedTensor, Role};
 use kdgat::nn::vgae::{self, Latent, Mode, VgaeConfig, reparameterize};
 use kdgat::nn::{FreshParameters, GivenTensors, Scope, Vgae, VgaeOutput};
-use kdgat::train::optimizer::{Adam, AdamOptions, Share};
+use kdgat::train::optimizer::{Adam, AdamOptions};
 use kdgat::train::trainable::Trainable;
 use support::parity::{
     PARITY_VOCABULARY, assert_close, assert_scalar, parity_batch, parity_scalars, parity_tensors, value,

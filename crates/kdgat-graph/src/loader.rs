@@ -211,7 +211,8 @@ impl Loader {
 
     /// Starts prefetching the given batches (positions in the store, or numbers of nodes).
     ///
-    /// The first error ends the iteration. Dropping the iterator stops the threads and waits for them.
+    /// The first error ends the iteration, unless the batch [can be made again](EpochBatches::can_repeat). Dropping the iterator stops the threads
+    /// and waits for them.
     pub fn epoch(&self, batches: Vec<Vec<u64>>, epoch: u64) -> EpochBatches {
         if self.resident_bytes.is_some() {
             return EpochBatches::Here { source: Arc::clone(&self.source), batches: batches.into(), epoch };
