@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from kdgat.teacher import Teacher
 
 _OutOfMemory = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
+# Longest time until Ctrl-C is noticed.
+NOTICE_SECONDS = 0.2
 
 
 class Work:
@@ -49,6 +51,10 @@ class Work:
         return self.answer.keys if self.answer.is_whole else self.answer.keys[self.answer.missing]
 
 
+# Longest time until Ctrl-C is noticed.
+NOTICE_SECONDS = 0.2
+
+
 class Visit:
     """One visit of a teacher, which serves ``works``."""
 
@@ -66,7 +72,9 @@ class Visit:
         """Starts the thread and waits until the outputs are there. Raises its error."""
         try:
             self._thread.start()
-            self._done.wait()
+            # Python may take note of Ctrl-C just before it begins to wait, and then acts on it when the wait ends.
+            while not self._done.wait(NOTICE_SECONDS):
+                pass
         except BaseException:
             # Ctrl-C: the thread ends after the batch that it is computing, and the module is as it was found.
             self._stops.set()
