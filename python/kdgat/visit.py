@@ -51,10 +51,6 @@ class Work:
         return self.answer.keys if self.answer.is_whole else self.answer.keys[self.answer.missing]
 
 
-# Longest time until Ctrl-C is noticed.
-NOTICE_SECONDS = 0.2
-
-
 class Visit:
     """One visit of a teacher, which serves ``works``."""
 
