@@ -135,7 +135,7 @@ fn measure(
 ) {
     let mut adam = Adam::new(
         &trainable,
-        AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel, ..AdamOptions::default() },
+        AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel, ..AdamOptions::PLAIN },
     )
     .unwrap();
     let _threads = own_threads(&trainable, kernel, Device::Cpu, None);

@@ -24,7 +24,7 @@ use super::{StageError, assumed, resident, training};
 use crate::config::{self, AttentionChoice, Config, DataKind, DeviceChoice, ModelKind, Residency, Stage};
 use crate::distill::RegistryError;
 use crate::files;
-use crate::graph::{Loader, ResidentGraphs, Shuffle, Store, Task};
+use crate::graph::{AssembleOptions, Loader, Shuffle, Store, Task};
 use crate::memory::budget::{
     LOADER_QUEUE, MemoryBudget, Moment, OPTIMIZER_STATES, RESIDENT_GRAPHS, TEACHER_WEIGHTS, WorstBatches,
 };
@@ -315,17 +315,11 @@ impl Planned {
     }
 
     fn loaders(&self, config: &Config) -> [Loader; 2] {
-        let networks = self.networks.teachers.iter().chain([&self.networks.student]);
-        let needs = BatchNeeds::of_all(networks.map(Architecture::needs));
         match &self.source {
-            Source::Store(store) => {
-                let vocabulary = Arc::new(store.vocabulary().clone());
-                let options = training::batch_options(config, store, &vocabulary, needs, 0);
-                training::loaders(config, store, options, self.device)
-            }
+            Source::Store(store) => training::loaders(config, store, self.batch_options(config, store), self.device),
             Source::Made([nodes, edges]) => {
                 let student = self.networks.student.clone();
-                let made = Arc::new(PlannedGraphs { nodes: *nodes, edges: *edges, student, needs });
+                let made = Arc::new(PlannedGraphs { nodes: *nodes, edges: *edges, student, needs: self.needs() });
                 let loader = Loader::over(made, 1, 1);
                 [loader.clone(), loader]
             }
@@ -341,21 +335,23 @@ impl Planned {
         if self.targets.place != CachePlace::Nowhere {
             budget.add(CACHED_TARGETS, Moment::Always, self.targets.bytes());
         }
-        let networks = self.networks.teachers.iter().chain([&self.networks.student]);
-        let needs = BatchNeeds::of_all(networks.map(Architecture::needs));
-        let vocabulary = Arc::new(store.vocabulary().clone());
-        let [options, _] = training::batch_options(config, store, &vocabulary, needs, 0);
-        if ResidentGraphs::obstacle(store, &options).is_some() {
-            return Ok(());
-        }
+        let [options, _] = self.batch_options(config, store);
         let all = [&self.graphs.training[..], &self.graphs.validation].concat();
-        let bytes = ResidentGraphs::most_bytes(store, &all, &options)? as f64;
         // Of a card that is not here and has no limit, nothing is known.
-        let planned = config.memory.safety_factor * self.limit().bytes as f64;
-        if planned == 0.0 || bytes <= resident::LARGEST_SHARE * planned {
+        let limit = Some(self.limit().bytes).filter(|&bytes| bytes > 0).map_or(f64::INFINITY, |bytes| bytes as f64);
+        if let Ok(bytes) = resident::room(store, &all, &options, config.memory.safety_factor * limit)? {
             budget.add(RESIDENT_GRAPHS, Moment::Always, bytes);
         }
         Ok(())
+    }
+
+    fn batch_options(&self, config: &Config, store: &Store) -> [AssembleOptions; 2] {
+        training::batch_options(config, store, &Arc::new(store.vocabulary().clone()), self.needs(), 0)
+    }
+
+    /// Parts of a batch that the networks read.
+    fn needs(&self) -> BatchNeeds {
+        BatchNeeds::of_all(self.networks.teachers.iter().chain([&self.networks.student]).map(Architecture::needs))
     }
 
     /// Measures the budget of a variant of the training.

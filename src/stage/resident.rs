@@ -14,7 +14,7 @@ use crate::memory::{self, Meter};
 use crate::train::console::Console;
 
 /// Largest share of the memory to plan for that graphs may take: the rest is for batches, weights and activations.
-pub const LARGEST_SHARE: f64 = 0.5;
+const LARGEST_SHARE: f64 = 0.5;
 
 /// Loaders of training and validation batches that are made on the device; `None` if they are not asked for, or cannot be, which is said.
 ///
@@ -38,14 +38,9 @@ pub fn loaders(
         console.line(&format!("memory: graphs stay in host memory, where batches are made: {why}"));
         Ok(None)
     };
-    if let Some(obstacle) = ResidentGraphs::obstacle(store, &options[0]) {
-        return stay(obstacle.to_owned());
-    }
-    let bytes = ResidentGraphs::most_bytes(store, &all, &options[0])?;
-    let room = LARGEST_SHARE * planned_bytes(config, device, &limit_of(config, device)?);
-    if bytes as f64 > room {
-        let [bytes, room] = [bytes as f64, room].map(mebibytes);
-        return stay(format!("they would take {bytes} on the device, and {room} are planned for them at most"));
+    let planned = planned_bytes(config, device, &limit_of(config, device)?);
+    if let Err(why) = room(store, &all, &options[0], planned)? {
+        return stay(why);
     }
     let copied = memory::retry_on_oom(Meter::new(device), || {
         Ok::<_, StageError>(ResidentGraphs::copy(Arc::clone(store), &all, options[0].clone(), device)?)
@@ -60,4 +55,27 @@ pub fn loaders(
     let [count, bytes] = [all.len().to_string(), mebibytes(resident.bytes() as f64)];
     console.line(&format!("memory: {count} graphs stay on the device in {bytes}; batches are made there"));
     Ok(Some([0, 1].map(|set| Loader::on_device(Arc::clone(&resident), options[set].unknown_drop))))
+}
+
+/// Bytes that these graphs take at most if they may stay on a device of whose memory so many bytes are planned for, or the reason why not.
+///
+/// # Errors
+/// An unreadable store.
+pub fn room(
+    store: &Store,
+    graphs: &[u64],
+    options: &AssembleOptions,
+    planned: f64,
+) -> Result<Result<f64, String>, StageError> {
+    if let Some(obstacle) = ResidentGraphs::obstacle(store, options) {
+        return Ok(Err(obstacle.to_owned()));
+    }
+    let (bytes, room) = (ResidentGraphs::most_bytes(store, graphs, options)? as f64, LARGEST_SHARE * planned);
+    Ok(match bytes <= room {
+        true => Ok(bytes),
+        false => {
+            let [bytes, room] = [bytes, room].map(mebibytes);
+            Err(format!("they would take {bytes} on the device, and {room} are planned for them at most"))
+        }
+    })
 }

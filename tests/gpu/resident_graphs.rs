@@ -9,47 +9,9 @@ use crate::software::runs::{
 };
 use kdgat::graph::padding::SizeClass;
 use kdgat::graph::{AssembleOptions, Batch, ResidentGraphs, UnknownDrop, assemble};
+use support::comparison::assert_same_batch;
 use support::graph::{options, store};
-use tch::{Device, Tensor};
-
-fn tensors(batch: &Batch) -> Vec<(&'static str, Tensor)> {
-    let adjacency = &batch.adjacency;
-    let masks = batch.real.iter().flat_map(|real| {
-        [("real nodes", &real.nodes.rows), ("number of nodes", &real.nodes.count), ("real graphs", &real.graphs.rows)]
-    });
-    [
-        ("id_index", &batch.id_index),
-        ("id_input", &batch.id_input),
-        ("continuous", &batch.continuous),
-        ("row_pointers", &adjacency.row_pointers),
-        ("sources", &adjacency.sources),
-        ("targets", &adjacency.targets),
-        ("column_pointers", &adjacency.column_pointers),
-        ("transposed", &adjacency.transposed),
-        ("successors", &batch.successors),
-        ("node_pointers", &batch.node_pointers),
-        ("graph_of_node", &batch.graph_of_node),
-        ("labels", &batch.labels),
-    ]
-    .into_iter()
-    .chain(batch.edge_attributes.iter().map(|tensor| ("edge_attributes", tensor)))
-    .chain(batch.targets.iter().map(|tensor| ("targets of graphs", tensor)))
-    .chain(masks)
-    .map(|(name, tensor)| (name, tensor.shallow_clone()))
-    .collect()
-}
-
-#[track_caller]
-fn assert_same_batch(found: &Batch, expected: &Batch) {
-    assert_eq!((&found.graph_index, &found.can_ids), (&expected.graph_index, &expected.can_ids));
-    assert_eq!(found.vocabulary_size, expected.vocabulary_size);
-    let (found, expected) = (tensors(found), tensors(expected));
-    assert_eq!(found.len(), expected.len());
-    for ((name, found), (_, expected)) in found.iter().zip(&expected) {
-        assert_eq!((found.size(), found.kind()), (expected.size(), expected.kind()), "{name}");
-        assert!(found.equal(expected), "{name}: {found} instead of {expected}");
-    }
-}
+use tch::Device;
 
 #[test]
 fn batches_made_on_the_device_are_those_of_the_host() {

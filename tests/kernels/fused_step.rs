@@ -109,7 +109,7 @@ proptest! {
     ) {
         let _alone = alone();
         let both = KERNELS.map(|kernel| {
-            adam_results(length, AdamOptions { weight_decay, gradient_clip, kernel, ema_decay, ..AdamOptions::default() })
+            adam_results(length, AdamOptions { weight_decay, gradient_clip, kernel, ema_decay, ..AdamOptions::PLAIN })
         });
         for ((name, found), (_, expected)) in both[0].iter().zip(&both[1]) {
             assert_same(name, found, expected, 1e-6);
@@ -343,7 +343,7 @@ fn fused_passes_do_not_depend_on_threads() {
         found.extend(fresh.into_tensors().into_iter().map(|named| (named.name, named.tensor.detach().copy())));
         let kernel = Backend::Fused;
         let options =
-            AdamOptions { weight_decay: 1e-4, gradient_clip: 0.1, offload: false, kernel, ..AdamOptions::default() };
+            AdamOptions { weight_decay: 1e-4, gradient_clip: 0.1, offload: false, kernel, ..AdamOptions::PLAIN };
         found.extend(adam_results(300_000, options));
         let weights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
         found.extend(distillation_results(kernel, [300, 16, 48], weights, (1.0, true)));

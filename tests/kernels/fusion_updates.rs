@@ -147,7 +147,7 @@ fn double_dqn_with_a_teacher_equals_the_reference() {
         gradient_clip: 0.0,
         offload: false,
         kernel: Backend::Composed,
-        ..AdamOptions::default()
+        ..AdamOptions::PLAIN
     };
     let options = DqnOptions { gamma: GAMMA, target_update_steps: RENEWED_AFTER, kd_alpha: ALPHA, adam };
     let hidden = HIDDEN.iter().map(|width| *width as i64).collect();
@@ -212,7 +212,7 @@ fn a_dqn_goes_on_from_its_state_with_the_same_numbers() {
         gradient_clip: 1.0,
         offload: false,
         kernel: Backend::Auto,
-        ..AdamOptions::default()
+        ..AdamOptions::PLAIN
     };
     let options = DqnOptions { gamma: 0.5, target_update_steps: 3, kd_alpha: 0.5, adam };
     let config = QNetworkConfig { inputs: INPUTS as i64, hidden: vec![6], actions: ACTIONS as i64 };

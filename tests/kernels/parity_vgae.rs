@@ -244,8 +244,7 @@ fn distil(teacher: &str, mode: &str, kernel: Backend) {
     kd.total.backward();
     let gradients = parity_tensors(&format!("{name}_grads"));
     check_gradients(&name, trainable.tensors(), &gradients);
-    let options =
-        AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel, ..AdamOptions::default() };
+    let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel, ..AdamOptions::PLAIN };
     let mut adam = Adam::new(&trainable, options).unwrap();
     let slopes: BTreeMap<String, Tensor> = trainable
         .tensors()

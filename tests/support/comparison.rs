@@ -1,5 +1,6 @@
 //! Comparison of two implementations of the same computation.
 
+use kdgat::graph::Batch;
 use kdgat::nn::attention::Backend;
 use kdgat::torch::draw;
 use tch::{Kind, Tensor};
@@ -42,4 +43,45 @@ pub fn results(output: &Tensor, leaves: &[(&str, &Tensor)]) -> Vec<(String, Tens
     (output * normal(&output.size(), 99)).sum(Kind::Float).backward();
     let gradients = leaves.iter().map(|(name, leaf)| (format!("gradient of {name}"), leaf.grad()));
     [("output".to_owned(), output.detach())].into_iter().chain(gradients).collect()
+}
+
+/// The tensors of a batch, named.
+fn tensors_of(batch: &Batch) -> Vec<(&'static str, Tensor)> {
+    let adjacency = &batch.adjacency;
+    let masks = batch.real.iter().flat_map(|real| {
+        [("real nodes", &real.nodes.rows), ("number of nodes", &real.nodes.count), ("real graphs", &real.graphs.rows)]
+    });
+    [
+        ("id_index", &batch.id_index),
+        ("id_input", &batch.id_input),
+        ("continuous", &batch.continuous),
+        ("row_pointers", &adjacency.row_pointers),
+        ("sources", &adjacency.sources),
+        ("targets", &adjacency.targets),
+        ("column_pointers", &adjacency.column_pointers),
+        ("transposed", &adjacency.transposed),
+        ("successors", &batch.successors),
+        ("node_pointers", &batch.node_pointers),
+        ("graph_of_node", &batch.graph_of_node),
+        ("labels", &batch.labels),
+    ]
+    .into_iter()
+    .chain(batch.edge_attributes.iter().map(|tensor| ("edge_attributes", tensor)))
+    .chain(batch.targets.iter().map(|tensor| ("targets of graphs", tensor)))
+    .chain(masks)
+    .map(|(name, tensor)| (name, tensor.shallow_clone()))
+    .collect()
+}
+
+/// Fails unless two batches are equal, bit by bit.
+#[track_caller]
+pub fn assert_same_batch(found: &Batch, expected: &Batch) {
+    assert_eq!((&found.graph_index, &found.can_ids), (&expected.graph_index, &expected.can_ids));
+    assert_eq!(found.vocabulary_size, expected.vocabulary_size);
+    let (found, expected) = (tensors_of(found), tensors_of(expected));
+    assert_eq!(found.len(), expected.len());
+    for ((name, found), (_, expected)) in found.iter().zip(&expected) {
+        assert_eq!((found.size(), found.kind()), (expected.size(), expected.kind()), "{name}");
+        assert!(found.equal(expected), "{name}: {found} instead of {expected}");
+    }
 }

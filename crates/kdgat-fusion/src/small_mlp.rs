@@ -44,7 +44,7 @@ impl SmallMlp {
                 gradient_clip: 1.0,
                 offload: false,
                 kernel: KERNEL,
-                ..AdamOptions::default()
+                ..AdamOptions::PLAIN
             };
             let optimizer = Adam::new(&trainable, options)?;
             Ok::<_, FusionError>((Self { model, trainable }, optimizer))

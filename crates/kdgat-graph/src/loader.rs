@@ -159,7 +159,7 @@ pub struct Loader {
     workers: usize,
     prefetch_batches: usize,
     buffers: Option<Arc<Buffers>>,
-    /// Of graphs on a device.
+    /// Bytes of graphs on a device.
     resident_bytes: Option<u64>,
 }
 
@@ -324,7 +324,7 @@ pub enum EpochBatches {
     Ahead(Threads),
     /// Made when they are asked for. After an error the same batch is made again if it is asked for again.
     Here {
-        /// What makes them.
+        /// Their maker.
         source: Arc<dyn BatchSource>,
         /// The graphs of the batches to come.
         batches: VecDeque<Vec<u64>>,

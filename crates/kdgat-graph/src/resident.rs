@@ -9,6 +9,7 @@
 //! Within the columns, nodes and edges are numbered from the first of their graph, so that no number grows with the dataset. Batches are equal, bit by
 //! bit, to those that [`assemble`](super::assemble()) makes on the host. No operation waits for the device: all sizes are known to the host.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ const CHUNK_BYTES: u64 = 16 << 20;
 /// Slot of a graph that is not on the device.
 const ABSENT: u32 = u32::MAX;
 
-/// Where a graph's nodes, edges and successors begin.
+/// The first node, edge and successor of a graph.
 #[derive(Debug, Clone, Copy, Default)]
 struct Start {
     node: i64,
@@ -44,11 +45,12 @@ pub struct ResidentGraphs {
     slots: Vec<u32>,
     /// By place, with an end.
     starts: Vec<Start>,
+    bytes: u64,
     /// Under a lock, because torch's handles belong to one thread at a time. It is held while work is queued.
     there: Mutex<There>,
 }
 
-/// What belongs to the device.
+/// The part that belongs to the device.
 #[derive(Debug)]
 struct There {
     columns: Columns,
@@ -141,16 +143,15 @@ impl ResidentGraphs {
             parts.push(part.upload(&mut uploader).map_err(failed)?);
             rest = &rest[count..];
         }
-        let columns = Columns::joined(parts).map_err(failed)?;
+        let (columns, bytes) = Columns::joined(parts).map_err(failed)?;
         // Without the page-locked blocks of the copies.
         let uploader = Uploader::new(device).map_err(failed)?;
-        Ok(Self { store, options, device, slots, starts, there: Mutex::new(There { columns, uploader }) })
+        Ok(Self { store, options, device, slots, starts, bytes, there: Mutex::new(There { columns, uploader }) })
     }
 
     /// Bytes on the device.
     pub fn bytes(&self) -> u64 {
-        let bytes = |tensor: &Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64;
-        self.there.lock().columns.tensors().into_iter().flatten().map(bytes).sum()
+        self.bytes
     }
 
     /// The store, for errors.
@@ -283,11 +284,11 @@ enum Row {
     Nodes,
     Edges,
     Successors,
-    /// How far they move from the columns into the batch, negative.
+    /// Distances from the places in the batch to those in the columns.
     NodeShift,
     EdgeShift,
     SuccessorShift,
-    /// Where they begin in the batch.
+    /// The first ones in the batch.
     FirstNode,
     FirstEdge,
     Slot,
@@ -297,7 +298,7 @@ enum Row {
 
 const ROWS: i64 = Row::DropKey as i64 + 1;
 
-/// Where the graphs of a batch are, in the columns and in the batch.
+/// The places of a batch's graphs, in the columns and in the batch.
 struct Places {
     /// `[ROWS, graphs]`.
     table: Vec<i64>,
@@ -356,25 +357,34 @@ impl Places {
     }
 }
 
-/// Nodes, edges or successors of a batch.
-struct Axis {
-    /// `[elements]`: the graph of each, its number in the batch, and its place in the columns.
+/// Elements of some graphs, such as their nodes, as rows of columns on a device that have them one graph after another.
+#[derive(Debug)]
+pub struct Axis {
+    /// `[elements]`: the graph of each, its number among these, and its row of the columns.
     run: Tensor,
     numbers: Tensor,
-    places: Tensor,
+    rows: Tensor,
 }
 
 impl Axis {
-    fn new(counts: &Tensor, elements: i64, shifts: &Tensor) -> Result<Self, TchError> {
+    /// `counts` and `shifts` are `[graphs]`, i64: of each graph the number of its elements, whose sum is `elements`, and the distance from the
+    /// place of the first among these elements to its row. Nothing waits for the device.
+    ///
+    /// # Errors
+    /// Want of memory.
+    pub fn new(counts: &Tensor, elements: i64, shifts: &Tensor) -> Result<Self, TchError> {
         let run = Tensor::f_repeat_interleave(counts, elements)?;
         let numbers = Tensor::f_arange(elements, (Kind::Int64, counts.device()))?;
-        let places = numbers.f_add(&shifts.f_index_select(0, &run)?)?;
-        Ok(Self { run, numbers, places })
+        let rows = numbers.f_add(&shifts.f_index_select(0, &run)?)?;
+        Ok(Self { run, numbers, rows })
     }
 
-    /// The batch's rows of a column.
-    fn take(&self, column: &Tensor) -> Result<Tensor, TchError> {
-        column.f_index_select(0, &self.places)
+    /// The elements' rows of a column.
+    ///
+    /// # Errors
+    /// Want of memory.
+    pub fn take(&self, column: &Tensor) -> Result<Tensor, TchError> {
+        column.f_index_select(0, &self.rows)
     }
 
     /// The same of a column of numbers, each higher by what `by` has for its graph.
@@ -429,66 +439,48 @@ impl Columns {
 
     /// The same columns on the device, each in memory of its own.
     fn upload(&self, uploader: &mut Uploader) -> Result<Self, TchError> {
-        let mut uploaded = [const { None }; COLUMNS];
-        for (uploaded, tensor) in uploaded.iter_mut().zip(self.tensors()) {
-            if let Some(tensor) = tensor {
-                *uploaded = uploader.upload(&[tensor])?.pop();
-            }
-        }
-        Self::from_tensors(uploaded)
+        let missing = || TchError::Shape("a column was to be uploaded".into());
+        self.try_map(&mut |column| uploader.upload(&[column])?.pop().ok_or_else(missing))
     }
 
-    /// The columns one after another. Each is joined by itself, so that no more than one of them is there twice.
-    fn joined(parts: Vec<Self>) -> Result<Self, TchError> {
-        let mut columns: [Vec<Tensor>; COLUMNS] = Default::default();
+    /// The columns of all parts one after another, and their bytes. Each is joined by itself, so that no more than one of them and the last part
+    /// are there twice.
+    fn joined(mut parts: Vec<Self>) -> Result<(Self, u64), TchError> {
+        let last = parts.pop().ok_or_else(|| TchError::Shape("there are no graphs".into()))?;
+        let mut columns: Vec<VecDeque<Tensor>> = Vec::new();
         for part in parts {
-            let tensors = part.tensors().map(|tensor| tensor.map(Tensor::shallow_clone));
-            columns.iter_mut().zip(tensors).for_each(|(column, tensor)| column.extend(tensor));
+            let mut column = VecDeque::new();
+            part.try_map(&mut |tensor| {
+                column.push_back(tensor.shallow_clone());
+                Ok(tensor.shallow_clone())
+            })?;
+            columns.push(column);
         }
-        let mut joined = [const { None }; COLUMNS];
-        for (joined, parts) in joined.iter_mut().zip(columns) {
-            *joined = (!parts.is_empty()).then(|| Tensor::f_cat(&parts, 0)).transpose()?;
-        }
-        Self::from_tensors(joined)
+        let mut bytes = 0;
+        let joined = last.try_map(&mut |end| {
+            let begin: Vec<Tensor> = columns.iter_mut().filter_map(VecDeque::pop_front).collect();
+            let whole = Tensor::f_cat(&begin.iter().chain([end]).collect::<Vec<_>>(), 0)?;
+            bytes += (whole.numel() * whole.f_kind()?.elt_size_in_bytes()) as u64;
+            Ok(whole)
+        })?;
+        Ok((joined, bytes))
     }
 
-    fn tensors(&self) -> [Option<&Tensor>; COLUMNS] {
-        [
-            Some(&self.id_index),
-            self.id_input.as_ref(),
-            Some(&self.continuous),
-            Some(&self.row_starts),
-            Some(&self.column_starts),
-            Some(&self.sources),
-            Some(&self.targets),
-            Some(&self.transposed),
-            self.edge_attributes.as_ref(),
-            Some(&self.successors),
-            Some(&self.labels),
-            self.targets_of_graphs.as_ref(),
-        ]
-    }
-
-    fn from_tensors(tensors: [Option<Tensor>; COLUMNS]) -> Result<Self, TchError> {
-        let missing = || TchError::Shape("a column is missing".into());
-        let [id_index, id_input, continuous, row_starts, column_starts, sources, targets, transposed, rest @ ..] =
-            tensors;
-        let [edge_attributes, successors, labels, targets_of_graphs] = rest;
+    /// Applies `tensor` to every column, in a fixed order.
+    fn try_map(&self, tensor: &mut impl FnMut(&Tensor) -> Result<Tensor, TchError>) -> Result<Self, TchError> {
         Ok(Self {
-            id_index: id_index.ok_or_else(missing)?,
-            id_input,
-            continuous: continuous.ok_or_else(missing)?,
-            row_starts: row_starts.ok_or_else(missing)?,
-            column_starts: column_starts.ok_or_else(missing)?,
-            sources: sources.ok_or_else(missing)?,
-            targets: targets.ok_or_else(missing)?,
-            transposed: transposed.ok_or_else(missing)?,
-            edge_attributes,
-            successors: successors.ok_or_else(missing)?,
-            labels: labels.ok_or_else(missing)?,
-            targets_of_graphs,
+            id_index: tensor(&self.id_index)?,
+            id_input: self.id_input.as_ref().map(&mut *tensor).transpose()?,
+            continuous: tensor(&self.continuous)?,
+            row_starts: tensor(&self.row_starts)?,
+            column_starts: tensor(&self.column_starts)?,
+            sources: tensor(&self.sources)?,
+            targets: tensor(&self.targets)?,
+            transposed: tensor(&self.transposed)?,
+            edge_attributes: self.edge_attributes.as_ref().map(&mut *tensor).transpose()?,
+            successors: tensor(&self.successors)?,
+            labels: tensor(&self.labels)?,
+            targets_of_graphs: self.targets_of_graphs.as_ref().map(&mut *tensor).transpose()?,
         })
     }
 }
-
-const COLUMNS: usize = 12;

@@ -1,12 +1,12 @@
-//! How much freed memory the C library keeps. Working memory that is no tensor (`Vec`s of the kernels) comes from it.
+//! The C library's heap, where working memory that is no tensor (`Vec`s of the kernels) comes from.
 
 /// Variables by which a user may have set the thresholds already, and what is then in them.
 const SET_BY_USER: [(&str, &str); 3] =
     [("MALLOC_TRIM_THRESHOLD_", ""), ("MALLOC_MMAP_THRESHOLD_", ""), ("GLIBC_TUNABLES", "glibc.malloc.")];
 
-/// Lets the C library keep up to `bytes` of freed memory at the end of each thread's heap, and take blocks of up to half of that from there. By default it
-/// returns what a step freed, and the next step waits until the kernel has filled the same pages with zeros again: a third of the time of steps
-/// with paths of three edges. Does nothing where the user has set these thresholds, or where the C library is not glibc.
+/// Lets the C library keep up to `bytes` of freed memory at the end of each thread's heap, and take blocks of up to half of that from there. By
+/// default it returns what a step freed, and the next step waits until the kernel has filled the same pages with zeros again: a third of the
+/// time of steps with paths of three edges. Does nothing where the user has set these thresholds, or where the C library is not glibc.
 pub fn keep_freed(bytes: usize) {
     let is_set = |(name, part): &(_, _)| std::env::var(name).is_ok_and(|value| value.contains(part));
     if SET_BY_USER.iter().any(is_set) {

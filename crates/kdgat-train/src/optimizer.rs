@@ -95,12 +95,6 @@ pub struct AdamOptions {
     pub ema_decay: f64,
 }
 
-impl Default for AdamOptions {
-    fn default() -> Self {
-        Self::PLAIN
-    }
-}
-
 impl AdamOptions {
     /// Plain Adam by one process, without penalty, clipping and average.
     pub const PLAIN: Self = Self {
@@ -369,7 +363,7 @@ mod tests {
             let named = NamedTensor { name: "weight".to_owned(), tensor, role: Role::Parameter };
             let mut trainable = Trainable::new(vec![named], Device::Cpu).unwrap();
             let mut adam =
-                Adam::new(&trainable, AdamOptions { kernel, ema_decay: DECAY, ..AdamOptions::default() }).unwrap();
+                Adam::new(&trainable, AdamOptions { kernel, ema_decay: DECAY, ..AdamOptions::PLAIN }).unwrap();
             let weight = |trainable: &Trainable, place| trainable.values.double_value(&[place]);
             let mut expected = 0.0;
             for step in 0..20 {

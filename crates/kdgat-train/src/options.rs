@@ -91,7 +91,7 @@ impl FitOptions {
             monitor: Monitor::Loss,
             lr,
             schedule: Schedule::Constant,
-            adam: AdamOptions { gradient_clip: 1.0, ..AdamOptions::default() },
+            adam: AdamOptions { gradient_clip: 1.0, ..AdamOptions::PLAIN },
             accumulate_grad_batches: 1,
             log_every_n_steps: 10,
             seed: 1,

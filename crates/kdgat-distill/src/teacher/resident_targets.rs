@@ -1,5 +1,6 @@
 //! Cached targets on the teacher's device: once all are cached, a batch's are gathered there instead of copied from the host.
 
+use kdgat_graph::Axis;
 use kdgat_torch::device::Uploader;
 use kdgat_train::memory::{Meter, is_out_of_memory, retry_on_oom};
 use tch::{Device, Kind, TchError, Tensor};
@@ -21,9 +22,17 @@ pub(super) struct ResidentTargets {
     specs: Vec<TargetSpec>,
     /// For each target `[rows, columns]` of all graphs, in the cache's precision.
     columns: Vec<Tensor>,
-    /// For each key of the cache the graph's place and its first node among those on the device; `None` if the run does not need it.
-    places: Vec<Option<(i64, i64)>>,
+    /// By key of the cache; `None` for a graph that the run does not need.
+    places: Vec<Option<Place>>,
     uploader: Uploader,
+}
+
+/// A graph's rows of the columns.
+#[derive(Clone, Copy)]
+struct Place {
+    graph: i64,
+    first_node: i64,
+    nodes: i64,
 }
 
 impl ResidentTargets {
@@ -52,8 +61,9 @@ impl ResidentTargets {
         let mut first_node = 0;
         for (chunk, graphs) in used.chunks(CHUNK).enumerate() {
             for (number, &graph) in graphs.iter().enumerate() {
-                places[graph as usize] = Some(((chunk * CHUNK + number) as i64, first_node));
-                first_node += cache.layout().nodes(graph)? as i64;
+                let nodes = cache.layout().nodes(graph)? as i64;
+                places[graph as usize] = Some(Place { graph: (chunk * CHUNK + number) as i64, first_node, nodes });
+                first_node += nodes;
             }
             let (rows, missing) = retry_on_oom(Meter::new(Device::Cpu), || cache.lookup(graphs))?;
             if !missing.is_empty() {
@@ -83,47 +93,35 @@ impl ResidentTargets {
     pub fn ready<A: Accelerator>(
         &mut self,
         graphs: &[u64],
-        node_counts: &[i64],
         accelerator: &mut A,
     ) -> Result<Ready<A::Event>, TeacherError> {
         let meter = Meter::new(self.uploader.device());
-        let targets = retry_on_oom(meter, || self.targets(graphs, node_counts))?;
+        let targets = retry_on_oom(meter, || self.targets(graphs))?;
         Ok(Ready { targets, events: vec![accelerator.record(Stream::Teacher)?] })
     }
 
-    fn targets(&mut self, graphs: &[u64], node_counts: &[i64]) -> Result<Targets, TeacherError> {
+    fn targets(&mut self, graphs: &[u64]) -> Result<Targets, TeacherError> {
         let mut table = Vec::with_capacity(3 * graphs.len());
         let mut nodes = 0;
-        for (&graph, count) in graphs.iter().zip(node_counts) {
+        for &graph in graphs {
             let place = self.places.get(graph as usize).copied().flatten();
-            let (slot, first) = place.ok_or(CacheError::UnknownGraph { graph, graphs: self.places.len() as u64 })?;
-            table.extend([*count, first - nodes, slot]);
-            nodes += count;
+            let place = place.ok_or(CacheError::UnknownGraph { graph, graphs: self.places.len() as u64 })?;
+            table.extend([place.nodes, place.first_node - nodes, place.graph]);
+            nodes += place.nodes;
         }
         // One copy, of 24 bytes a graph, for which the host does not wait.
-        let device = self.uploader.device();
         let table = Tensor::f_from_slice(&table)?.f_view([-1, 3])?;
         let uploaded = self.uploader.upload(&[&table]).map_err(TchError::from)?;
         let table = uploaded.first().ok_or_else(|| TchError::Shape("a table was to be uploaded".into()))?;
         let column = |place: i64| table.f_select(1, place)?.f_contiguous();
-        let rows = |per| -> Result<Tensor, TchError> {
-            match per {
-                Per::Graph => column(2),
-                Per::Node => {
-                    let run = Tensor::f_repeat_interleave(&column(0)?, nodes)?;
-                    let numbers = Tensor::f_arange(nodes, (Kind::Int64, device))?;
-                    numbers.f_add(&column(1)?.f_index_select(0, &run)?)
-                }
-            }
-        };
-        let [of_nodes, of_graphs] = [Per::Node, Per::Graph]
-            .map(|per| self.specs.iter().any(|spec| spec.per == per).then(|| rows(per)).transpose());
-        let (of_nodes, of_graphs) = (of_nodes?, of_graphs?);
+        let (of_nodes, of_graphs) = (Axis::new(&column(0)?, nodes, &column(1)?)?, column(2)?);
         let mut tensors = Vec::with_capacity(self.specs.len());
         for (spec, column) in self.specs.iter().zip(&self.columns) {
-            let rows = if spec.per == Per::Node { &of_nodes } else { &of_graphs };
-            let rows = rows.as_ref().ok_or_else(|| TchError::Shape("a target has no rows".into()))?;
-            tensors.push((spec.name, column.f_index_select(0, rows)?.f_to_kind(Kind::Float)?));
+            let rows = match spec.per {
+                Per::Node => of_nodes.take(column)?,
+                Per::Graph => column.f_index_select(0, &of_graphs)?,
+            };
+            tensors.push((spec.name, rows.f_to_kind(Kind::Float)?));
         }
         Ok(Targets { tensors })
     }

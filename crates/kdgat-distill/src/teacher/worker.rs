@@ -63,7 +63,7 @@ pub(super) type Replies = Sender<Result<Reply, TeacherError>>;
 /// The cache, which the student's thread reads directly once it has all targets.
 pub(super) type SharedCache = Arc<Mutex<TargetCache>>;
 
-/// Whether targets go to the device once all are cached.
+/// The place of the targets once all are cached.
 pub(super) enum Resident {
     /// They stay where the cache is.
     No,
@@ -83,7 +83,7 @@ pub(super) struct Worker<A: Accelerator> {
     pub gate_passed: bool,
     /// Set when the last burst needed the teacher.
     pub needed: bool,
-    /// Where the targets are once all are cached.
+    /// The place of the targets once all are cached.
     pub resident: Resident,
     pub replies: Replies,
     pub shared: Arc<Shared>,
@@ -159,19 +159,15 @@ impl<A: Accelerator> Worker<A> {
     }
 
     fn answer_from_device(&mut self, batches: &[Batch]) -> Result<(), TeacherError> {
-        let (Resident::Here(targets), Some(cache)) = (&mut self.resident, &self.cache) else { return Ok(()) };
-        let cache = cache.lock();
+        let Resident::Here(targets) = &mut self.resident else { return Ok(()) };
         for batch in batches {
             let graphs = batch.graph_index.as_slice();
-            let counts = graphs.iter().map(|&graph| Ok(cache.layout().nodes(graph)? as i64));
-            let counts = counts.collect::<Result<Vec<_>, TeacherError>>()?;
-            let ready = targets.ready(graphs, &counts, self.shuttle.accelerator())?;
+            let ready = targets.ready(graphs, self.shuttle.accelerator())?;
             self.shared.note_batch(graphs.len() as u64, 0);
             if self.shared.is_stopped() || self.replies.send(Ok(Reply::new::<A>(ready, false))).is_err() {
                 return Err(TeacherError::Interrupted);
             }
         }
-        drop(cache);
         self.needed = false;
         self.note_timings();
         Ok(())

@@ -312,7 +312,7 @@ pub(super) mod tests {
                     offload: false,
                     kernel,
                     share,
-                    ..AdamOptions::default()
+                    ..AdamOptions::PLAIN
                 };
                 Adam::new(&trainable(length), options).unwrap().bytes()
             })
