@@ -15,7 +15,7 @@ use super::together::{self, ShareSizes};
 use super::training;
 use crate::config::{self, Config};
 use crate::distill::objective::Student;
-use crate::graph::ForeignCounts;
+use crate::graph::{ForeignCounts, Loader};
 use crate::memory;
 use crate::memory::limits::host_limit;
 use crate::nn::{Architecture, BatchNeeds};
@@ -81,7 +81,9 @@ pub fn prepare(
         }
         false => None,
     };
-    let training_loader = if options.records_steps { training_loader.padding() } else { training_loader };
+    let loaders = [training_loader, validation_loader];
+    let [training_loader, validation_loader] =
+        if options.records_steps { loaders.map(Loader::padding) } else { loaders };
     // Deviations from a profile include unknown IDs.
     let has_profile = architecture.input().profile.is_some();
     let is_listed = matches!(architecture, Architecture::Gat(_)) && config.model.foreign_ids && !has_profile;

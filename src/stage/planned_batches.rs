@@ -215,6 +215,7 @@ impl PlannedGraphs {
             },
             real: None,
             padded_form: None,
+            memory: None,
         })
     }
 

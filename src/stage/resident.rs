@@ -8,7 +8,7 @@ use super::StageError;
 use super::epochs::Graphs;
 use super::sizing::{limit_of, planned_bytes};
 use crate::config::Config;
-use crate::graph::{AssembleOptions, Loader, ResidentGraphs, Store};
+use crate::graph::{AssembleOptions, Gatherer, Loader, ResidentGraphs, Store};
 use crate::memory::budget::mebibytes;
 use crate::memory::{self, Meter};
 use crate::train::console::Console;
@@ -38,6 +38,12 @@ pub fn loaders(
         console.line(&format!("memory: graphs stay in host memory, where batches are made: {why}"));
         Ok(None)
     };
+    if !device.is_cuda() {
+        return stay("it is the memory of the device".to_owned());
+    }
+    if let Err(error) = Gatherer::of(device) {
+        return stay(error.to_string());
+    }
     let planned = planned_bytes(config, device, &limit_of(config, device)?);
     if let Err(why) = room(store, &all, &options[0], planned)? {
         return stay(why);

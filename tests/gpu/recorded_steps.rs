@@ -16,10 +16,11 @@ use kdgat::nn::{
 };
 use kdgat::torch::device::cuda_device_count;
 use kdgat::train::console::Console;
+use kdgat::train::optimizer::{Adam, AdamOptions};
 use kdgat::train::step::{StepBatch, StepOptions, StepRunner};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use support::comparison::assert_same;
+use support::comparison::{assert_same, normal};
 use support::process::alone;
 use tch::{Device, Kind, Tensor};
 
@@ -157,7 +158,7 @@ fn common_class(batches: &[Batch]) -> SizeClass {
     }
 }
 
-/// Losses, gradients and running statistics of each step, and the number of captured size classes.
+/// Losses in training and validation, gradients and running statistics of each step, and the number of captured size classes.
 fn after_steps(training: &mut Training, batches: &[Batch], class: Option<SizeClass>) -> (Vec<Vec<Tensor>>, usize) {
     let device = training.trainable.values.device();
     let mut runner = StepRunner::new(&training.trainable, device, None).unwrap();
@@ -174,7 +175,13 @@ fn after_steps(training: &mut Training, batches: &[Batch], class: Option<SizeCla
         let trainable = &mut training.trainable;
         let losses = runner.gradients(training.objective.as_mut(), trainable, batch, options, &mut console).unwrap();
         let running = trainable.tensors().iter().filter(|named| named.name.contains("running_"));
-        let mut found = vec![losses.nan_to_num(0.0, None, None), trainable.gradients.copy()];
+        let gradients = trainable.gradients.copy();
+        let in_validation = runner.validation(training.objective.as_mut(), batch, &mut console).unwrap();
+        let mut found = vec![losses, in_validation]
+            .into_iter()
+            .map(|losses| losses.nan_to_num(0.0, None, None))
+            .collect::<Vec<_>>();
+        found.push(gradients);
         found.extend(running.map(|named| named.tensor.copy()));
         results.push(found.iter().map(|tensor| tensor.to_device(Device::Cpu)).collect());
         if step % 2 == 1 {
@@ -241,6 +248,30 @@ fn steps_are_replayed_on_a_gpu() {
         return;
     }
     assert_steps_are_the_same(Device::Cuda(0), five_batches());
+}
+
+#[test]
+fn updates_on_a_gpu_are_those_of_the_cpu() {
+    let _turn = turn();
+    if let Err(error) = cuda_device_count() {
+        println!("skipped: no GPU ({error})");
+        return;
+    }
+    for (gradient_clip, weight_decay, ema_decay) in [(0.0, 0.0, 0.0), (1.0, 1e-3, 0.9)] {
+        let options = AdamOptions { gradient_clip, weight_decay, ema_decay, ..AdamOptions::PLAIN };
+        let [expected, found] = [Device::Cpu, Device::Cuda(0)].map(|device| {
+            let trainable = &mut training(&gat(32, 4), None, device).trainable;
+            let mut adam = Adam::new(trainable, options).unwrap();
+            for step in 0..20 {
+                let slopes = normal(&trainable.gradients.size(), step).to_device(device);
+                trainable.gradients.copy_(&slopes);
+                let _norm = adam.step(trainable, 0.01).unwrap();
+            }
+            adam.exchange_average(trainable, None).unwrap();
+            trainable.values.detach().to_device(Device::Cpu)
+        });
+        assert_same("weights", &found, &expected, 1e-5);
+    }
 }
 
 proptest! {

@@ -9,30 +9,53 @@ use crate::software::runs::{
 };
 use kdgat::graph::padding::SizeClass;
 use kdgat::graph::{AssembleOptions, Batch, ResidentGraphs, UnknownDrop, assemble};
+use kdgat::torch::device::cuda_device_count;
 use support::comparison::assert_same_batch;
 use support::graph::{options, store};
 use tch::Device;
 
 #[test]
 fn batches_made_on_the_device_are_those_of_the_host() {
+    assert_batches_are_those_of_the_host(Device::Cpu);
+}
+
+#[test]
+fn batches_made_on_a_gpu_are_those_of_the_host() {
+    kdgat::torch::load_cuda();
+    if let Err(error) = cuda_device_count() {
+        println!("skipped: no GPU ({error})");
+        return;
+    }
+    assert_batches_are_those_of_the_host(Device::Cuda(0));
+}
+
+fn assert_batches_are_those_of_the_host(device: Device) {
     let store = store();
     let all: Vec<u64> = (0..store.num_graphs()).rev().filter(|graph| graph % 5 != 3).collect();
     let drop = |views| UnknownDrop { probability: 0.3, seed: 7, epoch: 5, views };
     let ways = [(None, false), (Some(drop(0)), false), (Some(drop(3)), false), (Some(drop(0)), true), (None, true)];
+    let on_host = |batch: &Batch| batch.to_device(Device::Cpu).unwrap();
     for (unknown_drop, hashed_ids) in ways {
         let options = AssembleOptions { hashed_ids, unknown_drop, ..options(&store) };
-        let resident = ResidentGraphs::copy(Arc::clone(&store), &all, options.clone(), Device::Cpu).unwrap();
+        let resident = ResidentGraphs::copy(Arc::clone(&store), &all, options.clone(), device).unwrap();
         assert!(resident.bytes() <= ResidentGraphs::most_bytes(&store, &all, &options).unwrap());
         let numbers = [&all[..1], &all[4..90], &[all[7], all[3], all[7]], &all, &[]];
         for graphs in numbers {
-            let found = resident.batch(graphs, unknown_drop).unwrap();
+            let found = resident.batch(graphs, unknown_drop, false).unwrap();
             let expected = assemble(&store, graphs, &options).unwrap();
-            assert_same_batch(&found, &expected);
-            let padded = |batch: &Batch| batch.padded(SizeClass::of(batch)).unwrap();
-            assert_same_batch(&padded(&found), &padded(&expected));
+            assert_same_batch(&on_host(&found), &expected);
+            let with_padding = resident.batch(graphs, unknown_drop, true).unwrap();
+            assert_same_batch(&on_host(&with_padding), &expected);
+            let padded = with_padding.padded_form.unwrap();
+            assert_same_batch(&on_host(&padded), &expected.padded(SizeClass::of(&expected)).unwrap());
+            // Into a copy of another batch of these sizes, as a captured step has it.
+            let mut copy = padded.copied().unwrap();
+            let _ = copy.memory.as_mut().unwrap().fill_(0);
+            copy.copy_from(&padded).unwrap();
+            assert_same_batch(&on_host(&copy), &on_host(&padded));
         }
         let absent = (0..store.num_graphs()).find(|graph| graph % 5 == 3).unwrap();
-        let error = resident.batch(&[absent], unknown_drop).unwrap_err().to_string();
+        let error = resident.batch(&[absent], unknown_drop, false).unwrap_err().to_string();
         assert!(error.contains("it is not on the device"), "{error}");
     }
 }
@@ -68,6 +91,7 @@ fn software_card_trains_on_batches_that_it_makes() {
             // Numbers of graphs instead of graphs.
             let copied = |counted: &serde_json::Value| counted["copied_to_cards_bytes"].as_u64().unwrap();
             assert!(copied(&counted) < copied(&of_host), "{device}: {counted} instead of {of_host}");
+            assert!(counted["kernels"].as_u64() > Some(0) && of_host["kernels"] == 0, "{counted}, {of_host}");
         }
     }
 }

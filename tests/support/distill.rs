@@ -95,6 +95,7 @@ pub fn batch(graphs: &[u64]) -> Batch {
         space: None,
         real: None,
         padded_form: None,
+        memory: None,
     }
 }
 

@@ -560,6 +560,7 @@ impl Assembler {
             space,
             real: None,
             padded_form: None,
+            memory: None,
         })
     }
 }

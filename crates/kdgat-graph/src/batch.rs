@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use tch::{Device, Kind, TchError, Tensor};
 
+use kdgat_torch::device::packing::moved;
 use kdgat_torch::device::{DeviceError, Uploader};
 
 use super::Neighbourhood;
@@ -132,6 +133,8 @@ pub struct Batch {
     pub real: Option<Real>,
     /// The padded batch, if a [padding loader](super::Loader::padding) has made it.
     pub padded_form: Option<Box<Batch>>,
+    /// The allocation that all tensors are [packed](kdgat_torch::device::packing::Packing) into, `[bytes]`, u8, if there is one: copying it copies them.
+    pub memory: Option<Tensor>,
 }
 
 impl Batch {
@@ -172,6 +175,7 @@ impl Batch {
             space: None,
             real: None,
             padded_form: None,
+            memory: None,
         })
     }
 
@@ -200,7 +204,8 @@ impl Batch {
 
     /// Another handle to the same tensors.
     pub fn shallow_clone(&self) -> Self {
-        infallible(self.try_map(&mut |tensor| Ok(tensor.shallow_clone())))
+        let memory = self.memory.as_ref().map(Tensor::shallow_clone);
+        Self { memory, ..infallible(self.try_map(&mut |tensor| Ok(tensor.shallow_clone()))) }
     }
 
     /// A copy on `device`, tensor by tensor; the host waits for each. [`Self::upload`] copies all of them at once.
@@ -224,9 +229,10 @@ impl Batch {
             tensors.push(tensor.shallow_clone());
             Ok(tensor.shallow_clone())
         }));
-        let uploaded = uploader.upload(&tensors.iter().collect::<Vec<_>>())?;
+        let (uploaded, memory) = uploader.upload_packed(&tensors.iter().collect::<Vec<_>>())?;
         let mut uploaded = uploaded.into_iter();
-        self.try_map(&mut |_| uploaded.next().ok_or_else(|| TchError::Shape("a tensor was not uploaded".into()).into()))
+        let missing = || DeviceError::from(TchError::Shape("a tensor was not uploaded".into()));
+        Ok(Self { memory, ..self.try_map(&mut |_| uploaded.next().ok_or_else(missing))? })
     }
 
     /// A copy that shares no memory with this batch.
@@ -234,10 +240,13 @@ impl Batch {
     /// # Errors
     /// When memory is exhausted.
     pub fn copied(&self) -> Result<Self, TchError> {
-        self.try_map(&mut |tensor| tensor.f_detach_copy())
+        let Some(memory) = &self.memory else { return self.try_map(&mut |tensor| tensor.f_detach_copy()) };
+        let copy = memory.f_detach_copy()?;
+        let copied = self.try_map(&mut |tensor| moved(tensor, memory, &copy))?;
+        Ok(Self { memory: Some(copy), ..copied })
     }
 
-    /// Applies `tensor` to every tensor of the batch, in a fixed order. The result has no padded form.
+    /// Applies `tensor` to every tensor of the batch, in a fixed order. The result has no padded form and no memory of its own.
     fn try_map<E>(&self, tensor: &mut impl FnMut(&Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
         Ok(Self {
             graph_index: Arc::clone(&self.graph_index),
@@ -262,6 +271,7 @@ impl Batch {
             space: self.space.as_ref().map(|space| space.try_map(tensor).map(Box::new)).transpose()?,
             real: self.real.as_ref().map(|real| real.try_map(tensor)).transpose()?,
             padded_form: None,
+            memory: None,
         })
     }
 }

@@ -58,7 +58,7 @@ pub use neighbourhood::{Neighbourhood, NodeFeatures, OwnRows, SparseRows};
 pub use node_scaling::NodeScaling;
 pub use path_list::{OfPaths, PathKind, PathList, PathView};
 pub use profile::{CarProfile, Culprit, ProfileLearner};
-pub use resident::{Axis, ResidentGraphs};
+pub use resident::{Gatherer, ResidentGraphs};
 pub use shuffle::Shuffle;
 pub use space::{ListedPaths, PairCount, PairCounter, Space, SpaceOptions};
 pub use split::Split;

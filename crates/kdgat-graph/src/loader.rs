@@ -83,9 +83,11 @@ impl BatchMaker for StoreMaker<'_> {
 }
 
 /// The graphs of a store on a device.
+#[derive(Clone)]
 struct DeviceBatches {
     graphs: Arc<ResidentGraphs>,
     unknown_drop: Option<UnknownDrop>,
+    pads: bool,
 }
 
 impl BatchSource for DeviceBatches {
@@ -95,18 +97,19 @@ impl BatchSource for DeviceBatches {
 
     fn maker(&self, epoch: u64) -> Box<dyn BatchMaker + '_> {
         let unknown_drop = self.unknown_drop.map(|drop| UnknownDrop { epoch, ..drop });
-        Box::new(DeviceMaker { graphs: &self.graphs, unknown_drop })
+        Box::new(DeviceMaker { graphs: &self.graphs, unknown_drop, pads: self.pads })
     }
 }
 
 struct DeviceMaker<'a> {
     graphs: &'a ResidentGraphs,
     unknown_drop: Option<UnknownDrop>,
+    pads: bool,
 }
 
 impl BatchMaker for DeviceMaker<'_> {
     fn make(&mut self, graphs: &[u64]) -> Result<Batch, StoreError> {
-        self.graphs.batch(graphs, self.unknown_drop)
+        self.graphs.batch(graphs, self.unknown_drop, self.pads)
     }
 }
 
@@ -159,8 +162,8 @@ pub struct Loader {
     workers: usize,
     prefetch_batches: usize,
     buffers: Option<Arc<Buffers>>,
-    /// Bytes of graphs on a device.
-    resident_bytes: Option<u64>,
+    /// The source again, if it is on a device.
+    on_device: Option<DeviceBatches>,
 }
 
 impl Loader {
@@ -183,23 +186,29 @@ impl Loader {
     /// Creates a loader over graphs on a device. Their batches are made there when they are asked for, on the thread that asks: it only queues
     /// work, and no batch waits in the device's memory.
     pub fn on_device(graphs: Arc<ResidentGraphs>, unknown_drop: Option<UnknownDrop>) -> Self {
-        let resident_bytes = Some(graphs.bytes());
-        Self { resident_bytes, ..Self::over(Arc::new(DeviceBatches { graphs, unknown_drop }), 1, 1) }
+        Self::of_device(DeviceBatches { graphs, unknown_drop, pads: false })
+    }
+
+    fn of_device(batches: DeviceBatches) -> Self {
+        Self { on_device: Some(batches.clone()), ..Self::over(Arc::new(batches), 1, 1) }
     }
 
     /// Bytes of the graphs that stay on the device; `None` if batches are made on the host.
     pub fn resident_bytes(&self) -> Option<u64> {
-        self.resident_bytes
+        self.on_device.as_ref().map(|batches| batches.graphs.bytes())
     }
 
     /// Creates a loader over any source, with this number of threads and of finished batches waiting over all threads (at least
     /// one of each).
     pub fn over(source: Arc<dyn BatchSource>, workers: usize, prefetch_batches: usize) -> Self {
-        Self { source, workers, prefetch_batches, buffers: None, resident_bytes: None }
+        Self { source, workers, prefetch_batches, buffers: None, on_device: None }
     }
 
-    /// The same loader, whose threads also make the padded form of each batch, for CUDA graphs.
+    /// The same loader, which also makes the padded form of each batch, for CUDA graphs.
     pub fn padding(self) -> Self {
+        if let Some(batches) = self.on_device {
+            return Self::of_device(DeviceBatches { pads: true, ..batches });
+        }
         Self { source: Arc::new(PaddedBatches(self.source)), ..self }
     }
 
@@ -214,7 +223,7 @@ impl Loader {
     /// The first error ends the iteration, unless the batch [can be made again](EpochBatches::can_repeat). Dropping the iterator stops the threads
     /// and waits for them.
     pub fn epoch(&self, batches: Vec<Vec<u64>>, epoch: u64) -> EpochBatches {
-        if self.resident_bytes.is_some() {
+        if self.on_device.is_some() {
             return EpochBatches::Here { source: Arc::clone(&self.source), batches: batches.into(), epoch };
         }
         let workers = self.workers.clamp(1, batches.len().max(1));

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use kdgat_torch::device::packing::offset_bytes;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::{Adjacency, Batch};
@@ -71,7 +72,12 @@ pub struct SizeClass {
 impl SizeClass {
     /// The size class of a batch: depends only on its sizes, so that a resumed run computes the same as an uninterrupted one.
     pub fn of(batch: &Batch) -> Self {
-        let SizeClass { nodes, edges, successors, graphs } = batch.size_class();
+        batch.size_class().rounded_up()
+    }
+
+    /// The size class of batches of these sizes.
+    pub(super) fn rounded_up(self) -> Self {
+        let Self { nodes, edges, successors, graphs } = self;
         Self {
             nodes: rounded_up(nodes + 1),
             edges: rounded_up(edges),
@@ -140,6 +146,38 @@ impl Batch {
                 graphs: Mask::of(own.graphs, class.graphs, device)?,
             }),
             padded_form: None,
+            memory: None,
+        })
+    }
+
+    /// The part of a padded batch that is not padding, which has these sizes: other handles to the same memory. Without its graphs' numbers.
+    ///
+    /// # Errors
+    /// A batch that is smaller.
+    pub(super) fn without_padding(&self, own: SizeClass) -> Result<Self, TchError> {
+        let SizeClass { nodes, edges, successors, graphs } = own;
+        let part = |tensor: &Tensor, rows: i64| tensor.f_narrow(0, 0, rows);
+        let Adjacency { row_pointers, sources, targets, column_pointers, transposed, .. } = &self.adjacency;
+        Ok(Self {
+            id_index: part(&self.id_index, nodes)?,
+            id_input: part(&self.id_input, nodes)?,
+            continuous: part(&self.continuous, nodes)?,
+            adjacency: Adjacency {
+                row_pointers: part(row_pointers, nodes + 1)?,
+                sources: part(sources, edges)?,
+                targets: part(targets, edges)?,
+                column_pointers: part(column_pointers, nodes + 1)?,
+                transposed: part(transposed, edges)?,
+                components: Arc::default(),
+            },
+            edge_attributes: self.edge_attributes.as_ref().map(|tensor| part(tensor, edges)).transpose()?,
+            successors: part(&self.successors, successors)?,
+            node_pointers: part(&self.node_pointers, graphs + 1)?,
+            graph_of_node: part(&self.graph_of_node, nodes)?,
+            labels: part(&self.labels, graphs)?,
+            targets: self.targets.as_ref().map(|targets| part(targets, graphs)).transpose()?,
+            real: None,
+            ..self.shallow_clone()
         })
     }
 
@@ -158,7 +196,17 @@ impl Batch {
     /// # Errors
     /// When the sizes differ; those of libtorch.
     pub fn copy_from(&mut self, other: &Self) -> Result<(), TchError> {
+        self.adjacency.components = Arc::default();
         let (targets, sources) = (self.tensors(), other.tensors());
+        if let (Some(own), Some(others)) = (&self.memory, &other.memory) {
+            let place = |tensor: &Tensor, memory| (tensor.size(), offset_bytes(tensor, memory));
+            let places = |tensors: [Option<&Tensor>; 18], memory| {
+                tensors.map(|tensor| tensor.map(|tensor| place(tensor, memory)))
+            };
+            if own.size() == others.size() && places(targets, own) == places(sources, others) {
+                return tch::no_grad(|| own.shallow_clone().f_copy_(others));
+            }
+        }
         for (target, source) in targets.into_iter().zip(sources) {
             match (target, source) {
                 (Some(target), Some(source)) if target.size() == source.size() => {
@@ -173,7 +221,6 @@ impl Batch {
                 }
             }
         }
-        self.adjacency.components = Arc::default();
         Ok(())
     }
 

@@ -47,6 +47,7 @@ impl Batch {
             space: self.space.as_ref().map(|space| space.select(&nodes).map(Box::new)).transpose()?,
             real: None,
             padded_form: None,
+            memory: None,
         })
     }
 

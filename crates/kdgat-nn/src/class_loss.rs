@@ -50,15 +50,18 @@ impl ClassLoss {
     }
 
     /// Mean loss of a batch of validation graphs. The means of all batches, each times its share of the graphs, add up
-    /// to the mean over all validation graphs, whatever the batch size.
-    pub fn of_validation(&self, logits: &Tensor, labels: &Tensor) -> Result<Tensor, ModelError> {
+    /// to the mean over all validation graphs, whatever the batch size. `real`: the mask of a padded batch's graphs.
+    pub fn of_validation(&self, logits: &Tensor, labels: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
         let Self::Weighted(ClassWeights { by_class, validation_mean }) = self else {
-            return self.of(logits, labels, None);
+            return self.of(logits, labels, real);
         };
-        let sum = cross_entropy(&logits.f_to_kind(Kind::Float)?, labels, Some(by_class), Reduction::Sum)?;
         // If no validation graph has a weight, the sum is 0 as well.
-        let graphs = labels.size()[0] as f64;
-        Ok(sum.f_div_scalar(if *validation_mean > 0.0 { graphs * validation_mean } else { 1.0 })?)
+        let mean_weight = if *validation_mean > 0.0 { *validation_mean } else { 1.0 };
+        let of = |reduction| cross_entropy(&logits.f_to_kind(Kind::Float)?, labels, Some(by_class), reduction);
+        Ok(match real {
+            None => of(Reduction::Sum)?.f_div_scalar(labels.size()[0] as f64 * mean_weight)?,
+            Some(_) => masked::mean_of_rows(&of(Reduction::None)?, real)?.f_div_scalar(mean_weight)?,
+        })
     }
 
     /// Like [`ClassLoss::of`], for graphs that are part of a batch with the labels `whole`: the means of all parts,
@@ -203,7 +206,7 @@ mod tests {
         let ClassLoss::Weighted(weights) = &loss else { panic!() };
         assert_eq!(Vec::<f32>::try_from(&weights.by_class).unwrap(), [0.5, 0.0]);
         let logits = Tensor::from_slice2(&LOGITS);
-        assert_eq!(loss.of_validation(&logits, &Tensor::from_slice(&[1_i64; 4])).unwrap().double_value(&[]), 0.0);
+        assert_eq!(loss.of_validation(&logits, &Tensor::from_slice(&[1_i64; 4]), None).unwrap().double_value(&[]), 0.0);
     }
 
     #[test]
@@ -214,11 +217,16 @@ mod tests {
         for graphs in [1, 2, 3, 4] {
             let part = |start: i64| {
                 let count = graphs.min(4 - start);
-                let part = loss.of_validation(&logits.narrow(0, start, count), &labels.narrow(0, start, count));
+                let part = loss.of_validation(&logits.narrow(0, start, count), &labels.narrow(0, start, count), None);
                 part.unwrap().double_value(&[]) * count as f64 / 4.0
             };
             let sum: f64 = (0..4).step_by(graphs as usize).map(part).sum();
             assert!((sum - whole).abs() < 1e-6, "{graphs} a batch: {sum} instead of {whole}");
         }
+        // Nor on padding.
+        let padded = |tensor: &Tensor| Tensor::cat(&[tensor, &tensor.narrow(0, 0, 3)], 0);
+        let real = Mask::of(4, 7, Device::Cpu).unwrap();
+        let found = loss.of_validation(&padded(&logits), &padded(&labels), Some(&real)).unwrap().double_value(&[]);
+        assert!((found - whole).abs() < 1e-6, "{found} instead of {whole}");
     }
 }

@@ -14,6 +14,7 @@ mod error;
 pub mod event_file;
 pub mod fit;
 mod fused_adam;
+mod gpu_adam;
 pub mod interrupt;
 mod last_state;
 pub mod logs;

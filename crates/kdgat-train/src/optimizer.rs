@@ -9,6 +9,7 @@
 //! the model is validated and saved.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use kdgat_nn::ModelError;
 use kdgat_nn::attention::Backend;
@@ -17,6 +18,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::error::FitError;
 use super::fused_adam::{self, Update};
+use super::gpu_adam::GpuAdam;
 use super::processes::{Processes, Stride};
 use super::trainable::Trainable;
 use crate::memory::{Meter, retry_on_oom};
@@ -87,7 +89,7 @@ pub struct AdamOptions {
     pub gradient_clip: f64,
     /// Keep the state in host memory and compute the update there.
     pub offload: bool,
-    /// `Composed` uses torch's operations; other backends use one fused pass in Rust on the CPU.
+    /// `Composed` uses torch's operations; other backends use one fused pass: in Rust on the CPU, a kernel on a GPU.
     pub kernel: Backend,
     /// The parameters that this process updates.
     pub share: Share,
@@ -141,6 +143,8 @@ pub struct Adam {
     mean_square: Tensor,
     /// `None` if no average is kept.
     average: Option<Tensor>,
+    /// `None` on the CPU, and where the update is composed of torch's operations.
+    kernel: Option<Arc<GpuAdam>>,
 }
 
 impl Adam {
@@ -152,7 +156,8 @@ impl Adam {
         let zeros = || Tensor::f_zeros([options.share.range(total).len() as i64], (Kind::Float, home));
         let (mean, mean_square) = (zeros()?, zeros()?);
         let average = options.keeps_average().then(zeros).transpose()?;
-        Ok(Self { options, total, steps: 0, mean, mean_square, average })
+        let kernel = if options.kernel == Backend::Composed { None } else { GpuAdam::of(home) };
+        Ok(Self { options, total, steps: 0, mean, mean_square, average, kernel })
     }
 
     /// Makes one update of this process's share with learning rate `lr`, then zeroes all gradients. Does not synchronise with the device
@@ -161,8 +166,9 @@ impl Adam {
     /// Returns the gradient norm before clipping, a scalar tensor.
     pub fn step(&mut self, trainable: &mut Trainable, lr: f64) -> Result<Tensor, ModelError> {
         let _phase = allocator::enter_phase(Phase::Optimizer);
-        if self.options.kernel != Backend::Composed && trainable.values.device() == Device::Cpu {
-            return self.fused_step(trainable, lr);
+        let is_fused = self.options.kernel != Backend::Composed && trainable.values.device() == Device::Cpu;
+        if is_fused || self.kernel.is_some() {
+            return tch::no_grad(|| self.fused_step(trainable, lr));
         }
         let norm = tch::no_grad(|| self.step_without_graph(trainable, lr))?;
         retry_on_oom(Meter::new(trainable.values.device()), || Ok::<_, ModelError>(trainable.zero_gradients()?))?;
@@ -170,17 +176,9 @@ impl Adam {
     }
 
     fn fused_step(&mut self, trainable: &mut Trainable, lr: f64) -> Result<Tensor, ModelError> {
-        let norm = fused_adam::norm(&trainable.gradients)?;
-        let norm_tensor = Tensor::f_from_slice(&[norm as f32])?.f_reshape([] as [i64; 0])?;
-        let clip = match self.options.gradient_clip > 0.0 {
-            // Like PyTorch's clip_grad_norm_; a NaN norm stays NaN.
-            true if self.options.gradient_clip / (norm + 1e-6) >= 1.0 => 1.0,
-            true => self.options.gradient_clip / (norm + 1e-6),
-            false => 1.0,
-        };
         let steps = (self.steps + 1) as i32;
         let update = Update {
-            clip: clip as f32,
+            clip: 1.0,
             weight_decay: self.options.weight_decay as f32,
             share_first: (1.0 - BETA_FIRST) as f32,
             share_second: (1.0 - BETA_SECOND) as f32,
@@ -189,18 +187,39 @@ impl Adam {
             correction: (1.0 - BETA_SECOND.powi(steps)).sqrt() as f32,
             epsilon: EPSILON as f32,
         };
-        let share = self.options.share;
+        let (share, clip) = (self.options.share, self.options.gradient_clip);
+        let share_in_average = self.options.share_in_average(self.steps) as f32;
         let (mut values, mut gradients) = (share.narrow(&trainable.values)?, share.narrow(&trainable.gradients)?);
-        fused_adam::update([&mut values, &mut gradients, &mut self.mean, &mut self.mean_square], update)?;
-        if let Some(average) = &mut self.average {
-            fused_adam::average(average, &values, self.options.share_in_average(self.steps) as f32)?;
-        }
+        let average = self.average.as_mut().map(|average| (average, share_in_average));
+        let tensors = [&mut values, &mut gradients, &mut self.mean, &mut self.mean_square];
+        let norm = match &self.kernel {
+            Some(kernel) => {
+                let norm = trainable.gradients.f_norm()?;
+                kernel.update(update, (clip, &norm), tensors, average)?;
+                norm
+            }
+            None => {
+                let norm = fused_adam::norm(&trainable.gradients)?;
+                let norm_tensor = Tensor::f_from_slice(&[norm as f32])?.f_reshape([] as [i64; 0])?;
+                // Like PyTorch's clip_grad_norm_; a NaN norm stays NaN.
+                let clip = match clip > 0.0 {
+                    true if clip / (norm + 1e-6) >= 1.0 => 1.0,
+                    true => clip / (norm + 1e-6),
+                    false => 1.0,
+                };
+                fused_adam::update(tensors, Update { clip: clip as f32, ..update })?;
+                if let Some((average, share)) = average {
+                    fused_adam::average(average, &values, share)?;
+                }
+                norm_tensor
+            }
+        };
         if share.stride(self.total).is_some() {
             // The update has zeroed its own.
             trainable.zero_gradients()?;
         }
         self.steps += 1;
-        Ok(norm_tensor)
+        Ok(norm)
     }
 
     /// Gets the parameters that the other processes have updated, if each has its share.
@@ -353,6 +372,57 @@ impl Adam {
 mod tests {
     use super::*;
     use kdgat_nn::parameters::{NamedTensor, Role};
+
+    /// A network of some thousand parameters.
+    fn trainable(seed: i64) -> Trainable {
+        tch::manual_seed(seed);
+        let tensor = Tensor::randn([5000], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+        let named = NamedTensor { name: "weight".to_owned(), tensor, role: Role::Parameter };
+        Trainable::new(vec![named], Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn the_kernel_for_gpus_updates_as_the_one_for_cpus() {
+        for (gradient_clip, weight_decay, ema_decay) in [(0.0, 0.0, 0.0), (1.0, 1e-3, 0.9), (1e6, 0.0, 0.9)] {
+            let options = AdamOptions { gradient_clip, weight_decay, ema_decay, ..AdamOptions::PLAIN };
+            let [mut on_cpu, mut emulated] = [trainable(1), trainable(1)];
+            let [mut adam, mut other] = [&on_cpu, &emulated].map(|trainable| Adam::new(trainable, options).unwrap());
+            other.kernel = Some(Arc::new(GpuAdam::compiled(Device::Cpu).unwrap()));
+            for step in 0..5 {
+                let slopes = Tensor::randn([5000], (Kind::Float, Device::Cpu));
+                let norms = [(&mut adam, &mut on_cpu), (&mut other, &mut emulated)].map(|(adam, trainable)| {
+                    trainable.gradients.copy_(&slopes);
+                    adam.step(trainable, 0.01).unwrap().double_value(&[])
+                });
+                assert!((norms[0] - norms[1]).abs() < 1e-5 * norms[0], "{norms:?}");
+                let average = |adam: &Adam| adam.average.as_ref().map(Tensor::shallow_clone);
+                let mut pairs = vec![
+                    (on_cpu.values.detach(), emulated.values.detach()),
+                    (adam.mean.shallow_clone(), other.mean.shallow_clone()),
+                    (adam.mean_square.shallow_clone(), other.mean_square.shallow_clone()),
+                ];
+                pairs.extend(average(&adam).zip(average(&other)));
+                for (expected, found) in pairs {
+                    let distance = (&found - &expected).norm().double_value(&[]);
+                    let size = expected.norm().double_value(&[]);
+                    assert!(distance <= 1e-6 * size, "step {step}: {distance} of {size}");
+                }
+                assert_eq!(emulated.gradients.abs().max().double_value(&[]), 0.0);
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_that_are_not_numbers_are_not_clipped_away() {
+        for kernel in [None, Some(Arc::new(GpuAdam::compiled(Device::Cpu).unwrap()))] {
+            let mut trainable = trainable(2);
+            let mut adam = Adam::new(&trainable, AdamOptions { gradient_clip: 1.0, ..AdamOptions::PLAIN }).unwrap();
+            adam.kernel = kernel;
+            let _ = trainable.gradients.fill_(f64::NAN);
+            assert!(adam.step(&mut trainable, 0.1).unwrap().double_value(&[]).is_nan());
+            assert!(trainable.values.isnan().all().int64_value(&[]) == 1);
+        }
+    }
 
     #[test]
     fn the_average_follows_its_formula_and_changes_places_with_the_weights() {

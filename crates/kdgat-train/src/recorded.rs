@@ -2,9 +2,9 @@
 //!
 //! A step of a small model is hundreds of small kernels, which a GPU runs faster than the host can launch them. So each
 //! batch is [padded](kdgat_graph::padding) to a size that many batches share. When a size occurs for the second time, its
-//! step is computed as usual and then captured: forward, losses and backward. From then on, batches of that size are copied
-//! into the captured tensors, and the whole step is one launch. Clipping and the optimiser stay outside: they are a few
-//! operations, and the learning rate changes.
+//! step is computed as usual and then captured: forward, losses and backward, or the forward and losses of validation. From
+//! then on, batches of that size are copied into the captured tensors, and the whole step is one launch. Clipping and the
+//! optimiser stay outside: they are a few operations, and the learning rate changes.
 //!
 //! A capture is used only if its replay gives the losses and gradients of the step itself. On a CPU, where there are no
 //! launches to save, the step is computed again on the same tensors.
@@ -61,8 +61,7 @@ impl Reclaim for SharedRecordings {
 #[derive(Debug, Default)]
 pub struct RecordedSteps {
     pool: Option<RecordingPool>,
-    /// Captured steps by size and by the bits of the loss factor, which is part of a capture.
-    steps: BTreeMap<(SizeClass, u64), Met>,
+    sizes: BTreeMap<SizeClass, Met>,
     has_stopped: bool,
     /// True once the user has been told that the CUDA graphs were freed.
     is_told: bool,
@@ -72,17 +71,26 @@ pub struct RecordedSteps {
 #[derive(Debug)]
 enum Met {
     Once,
-    Recorded(Box<RecordedStep>),
+    Recorded(Box<RecordedSize>),
 }
 
-/// Tensors of a size, and the CUDA graph that uses them.
+/// What a CUDA graph computes, besides the size: the bits of the loss factor of a step, which is part of a capture, or a validation.
+type Captured = Option<u64>;
+
+/// Tensors of a size, and the CUDA graphs that use them.
 #[derive(Debug)]
-struct RecordedStep {
-    /// `None` on a CPU. Must be dropped first: that waits for the last replay, which uses the tensors below.
-    recording: Option<Recording>,
+struct RecordedSize {
+    /// Must be dropped first: that waits for the last replay, which uses the tensors below.
+    recordings: BTreeMap<Captured, Recorded>,
     batch: Batch,
     /// The teacher's targets, `[max(num_nodes, num_graphs), columns]` of the padded batch.
     targets: Vec<Tensor>,
+}
+
+#[derive(Debug)]
+struct Recorded {
+    /// `None` on a CPU.
+    recording: Option<Recording>,
     /// `[1 + parts]`, f64: output of the CUDA graph.
     losses: Tensor,
 }
@@ -91,52 +99,68 @@ struct RecordedStep {
 pub(super) struct Step<'a> {
     pub runner: &'a StepRunner,
     pub objective: &'a mut dyn Objective,
-    pub trainable: &'a mut Trainable,
     /// The padded form of the batch that the objective received last.
     pub batch: &'a Batch,
-    pub options: StepOptions,
+    pub work: Work<'a>,
+}
+
+/// What a step computes.
+pub(super) enum Work<'a> {
+    Gradients(&'a mut Trainable, StepOptions),
+    Validation,
+}
+
+impl Work<'_> {
+    fn key(&self) -> Captured {
+        match self {
+            Self::Gradients(_, options) => Some(options.scale.to_bits()),
+            Self::Validation => None,
+        }
+    }
 }
 
 impl RecordedSteps {
-    /// Adds the gradients of a batch. Returns `[1 + parts]`, f64: the loss and its parts.
+    /// Adds the gradients of a batch, or computes its losses in validation. Returns `[1 + parts]`, f64: the loss and its parts.
     ///
     /// # Errors
     /// [`FitError::Recording`] if a step cannot be captured, or its replay gives other results.
-    pub(super) fn gradients(&mut self, mut step: Step) -> Result<Tensor, FitError> {
+    pub(super) fn losses(&mut self, mut step: Step) -> Result<Tensor, FitError> {
         let targets = step.objective.source_mut().targets().map_err(FitError::Objective)?;
-        let key = (step.batch.size_class(), step.options.scale.to_bits());
-        let (has_room, is_first) = (self.sizes() < MOST_RECORDINGS, self.sizes() == 0);
-        match self.steps.get_mut(&key) {
-            Some(Met::Recorded(recorded)) => {
-                recorded.fill(step.batch, &targets)?;
-                recorded.run(&mut step)
-            }
-            Some(met @ Met::Once) if has_room => {
-                let mut recorded = RecordedStep::new(step.batch, &targets)?;
-                let mut losses = recorded.compute(&mut step)?;
-                if step.runner.device().is_cuda() {
-                    if is_first {
-                        // libtorch refuses a pool whose CUDA graphs have all been freed, or whose only capture failed.
-                        self.pool = None;
-                    }
-                    losses = recorded.record(&mut self.pool, &mut step, &losses)?;
+        let (class, key) = (step.batch.size_class(), step.work.key());
+        let (recordings, sizes) = (self.recordings(), self.sizes());
+        match self.sizes.get_mut(&class) {
+            Some(Met::Recorded(size)) if size.has_places_for(&targets) => {
+                size.fill(step.batch, &targets)?;
+                match size.recordings.get_mut(&key) {
+                    Some(recorded) if recorded.recording.is_some() => recorded.replay(&step.work),
+                    Some(_) => size.compute(&mut step),
+                    None if recordings < MOST_RECORDINGS => size.record(&mut self.pool, &mut step),
+                    None => size.compute(&mut step),
                 }
-                *met = Met::Recorded(Box::new(recorded));
+            }
+            Some(met @ Met::Once) if recordings < MOST_RECORDINGS => {
+                let mut size = RecordedSize::new(step.batch, &targets)?;
+                if sizes == 0 {
+                    // libtorch refuses a pool whose CUDA graphs have all been freed, or whose only capture failed.
+                    self.pool = None;
+                }
+                let losses = size.record(&mut self.pool, &mut step)?;
+                *met = Met::Recorded(Box::new(size));
                 Ok(losses)
             }
             met => {
                 if met.is_none() {
-                    self.steps.insert(key, Met::Once);
+                    self.sizes.insert(class, Met::Once);
                 }
-                RecordedStep::new(step.batch, &targets)?.compute(&mut step)
+                RecordedSize::new(step.batch, &targets)?.compute(&mut step)
             }
         }
     }
 
     /// Frees all CUDA graphs for good after memory has run out: whole batches are worth more. Returns true if there were any.
     pub(super) fn stop(&mut self) -> bool {
-        let recorded = !self.steps.is_empty();
-        self.steps.clear();
+        let recorded = !self.sizes.is_empty();
+        self.sizes.clear();
         self.has_stopped |= recorded;
         recorded
     }
@@ -155,11 +179,32 @@ impl RecordedSteps {
 
     /// Number of captured sizes.
     pub fn sizes(&self) -> usize {
-        self.steps.values().filter(|met| matches!(met, Met::Recorded(_))).count()
+        self.sizes.values().filter(|met| matches!(met, Met::Recorded(_))).count()
+    }
+
+    fn recordings(&self) -> usize {
+        let of_size = |met: &Met| match met {
+            Met::Once => 0,
+            Met::Recorded(size) => size.recordings.len(),
+        };
+        self.sizes.values().map(of_size).sum()
     }
 }
 
-impl RecordedStep {
+impl Recorded {
+    fn replay(&mut self, work: &Work) -> Result<Tensor, FitError> {
+        if let Work::Gradients(_, options) = work {
+            StepRunner::seed(*options);
+        }
+        if let Some(recording) = &mut self.recording {
+            recording.replay()?;
+        }
+        // Copied, because the next replay overwrites it.
+        Ok(self.losses.f_detach_copy()?)
+    }
+}
+
+impl RecordedSize {
     fn new(batch: &Batch, targets: &[Tensor]) -> Result<Self, TchError> {
         let _phase = allocator::enter_phase(Phase::Activations);
         let rows = batch.num_nodes().max(batch.num_graphs() as i64);
@@ -169,9 +214,16 @@ impl RecordedStep {
             Tensor::f_zeros(&shape, (target.f_kind()?, batch.continuous.device()))
         };
         let room = targets.iter().map(with_room).collect::<Result<_, _>>()?;
-        let mut recorded = Self { recording: None, batch: batch.copied()?, targets: room, losses: Tensor::new() };
-        recorded.fill_targets(targets)?;
-        Ok(recorded)
+        let mut size = Self { recordings: BTreeMap::new(), batch: batch.copied()?, targets: room };
+        size.fill_targets(targets)?;
+        Ok(size)
+    }
+
+    /// True if these targets are of the kinds that the size was made for.
+    fn has_places_for(&self, targets: &[Tensor]) -> bool {
+        let same =
+            |room: &Tensor, target: &Tensor| room.kind() == target.kind() && room.size()[1..] == target.size()[1..];
+        self.targets.len() == targets.len() && self.targets.iter().zip(targets).all(|(room, target)| same(room, target))
     }
 
     fn fill(&mut self, batch: &Batch, targets: &[Tensor]) -> Result<(), TchError> {
@@ -187,16 +239,10 @@ impl RecordedStep {
         Ok(())
     }
 
-    fn run(&mut self, step: &mut Step) -> Result<Tensor, FitError> {
-        let Some(recording) = &mut self.recording else { return self.compute(step) };
-        StepRunner::seed(step.options);
-        recording.replay()?;
-        // Copied, because the next replay overwrites it.
-        Ok(self.losses.f_detach_copy()?)
-    }
-
     fn compute(&self, step: &mut Step) -> Result<Tensor, FitError> {
-        StepRunner::seed(step.options);
+        if let Work::Gradients(_, options) = &step.work {
+            StepRunner::seed(*options);
+        }
         self.unseeded(step)
     }
 
@@ -204,22 +250,27 @@ impl RecordedStep {
         let _phase = allocator::enter_phase(Phase::Activations);
         step.objective.source_mut().replace_targets(&self.targets);
         let whole = Part::whole(&self.batch);
-        step.runner.backward(step.objective, &self.batch, &whole, step.options.scale)
+        match &step.work {
+            Work::Gradients(_, options) => step.runner.backward(step.objective, &self.batch, &whole, options.scale),
+            Work::Validation => step.runner.validation_losses(step.objective, &self.batch, &whole),
+        }
     }
 
-    /// Captures the step that was just computed with these `losses`, restores the state before it, and replays it. An
-    /// out-of-memory error is returned as it is.
-    fn record(
-        &mut self,
-        pool: &mut Option<RecordingPool>,
-        step: &mut Step,
-        losses: &Tensor,
-    ) -> Result<Tensor, FitError> {
+    /// Computes a step and, on a GPU, captures it, restores the state before it, and replays it. An out-of-memory error is returned as it is.
+    fn record(&mut self, pool: &mut Option<RecordingPool>, step: &mut Step) -> Result<Tensor, FitError> {
+        let losses = self.compute(step)?;
+        let device = step.runner.device();
+        if !device.is_cuda() {
+            self.recordings.insert(step.work.key(), Recorded { recording: None, losses: Tensor::new() });
+            return Ok(losses);
+        }
         let failed = |error: DeviceError| FitError::Recording { reason: error.to_string() };
-        let gradients = step.trainable.gradients.f_detach_copy()?;
+        let gradients = match &step.work {
+            Work::Gradients(trainable, _) => Some(trainable.gradients.f_detach_copy()?),
+            Work::Validation => None,
+        };
         // The capture allocates from a pool of its own and cannot use memory cached for the step.
         step.runner.release_kept();
-        let device = step.runner.device();
         let pool = match *pool {
             Some(pool) => pool,
             None => *pool.insert(RecordingPool::new(device).map_err(failed)?),
@@ -230,22 +281,31 @@ impl RecordedStep {
             Err(RecordingError::Work(error)) => return Err(FitError::Recording { reason: error.to_string() }),
             Err(RecordingError::Recording(error)) => return Err(failed(error)),
         };
-        (self.recording, self.losses) = (Some(recording), kept_losses);
-        step.runner.put_back(step.trainable, step.options)?;
-        let replayed = self.run(step)?;
-        for (what, expected, found) in
-            [("losses", losses, &replayed), ("gradients", &gradients, &step.trainable.gradients)]
-        {
-            let distance = relative_distance(expected, found)?;
-            let most = if step.runner.is_mixed() { MIXED_TOLERANCE } else { TOLERANCE };
-            if distance.is_nan() || distance > most {
-                let reason = format!("the replayed {what} differ from the step's by {distance:.2e} of their norm");
-                return Err(FitError::Recording { reason });
-            }
+        let mut recorded = Recorded { recording: Some(recording), losses: kept_losses };
+        if let Work::Gradients(trainable, options) = &mut step.work {
+            step.runner.put_back(trainable, *options)?;
         }
-        tracing::info!("captured a step of {} nodes as a CUDA graph on {device:?}", self.batch.num_nodes());
+        let replayed = recorded.replay(&step.work)?;
+        assert_same(step.runner, "losses", &losses, &replayed)?;
+        if let (Some(expected), Work::Gradients(trainable, _)) = (&gradients, &step.work) {
+            assert_same(step.runner, "gradients", expected, &trainable.gradients)?;
+        }
+        let what = if gradients.is_some() { "step" } else { "validation" };
+        tracing::info!("captured a {what} of {} nodes as a CUDA graph on {device:?}", self.batch.num_nodes());
+        self.recordings.insert(step.work.key(), recorded);
         Ok(replayed)
     }
+}
+
+/// An error if a replay gives other results.
+fn assert_same(runner: &StepRunner, what: &str, expected: &Tensor, found: &Tensor) -> Result<(), FitError> {
+    let distance = relative_distance(expected, found)?;
+    let most = if runner.is_mixed() { MIXED_TOLERANCE } else { TOLERANCE };
+    if distance.is_nan() || distance > most {
+        let reason = format!("the replayed {what} differ from the step's by {distance:.2e} of their norm");
+        return Err(FitError::Recording { reason });
+    }
+    Ok(())
 }
 
 /// Norm of the difference relative to the norm of `expected`. Elements that are NaN in both do not count: parts of the loss
@@ -271,24 +331,24 @@ mod tests {
     #[test]
     fn cuda_graphs_are_freed_unless_a_step_uses_them() {
         let shared = SharedRecordings::new();
-        let key = (SizeClass { nodes: 1, edges: 1, successors: 1, graphs: 1 }, 0);
+        let key = SizeClass { nodes: 1, edges: 1, successors: 1, graphs: 1 };
         assert!(!shared.reclaim(), "there are none");
-        shared.lock().steps.insert(key, Met::Once);
+        shared.lock().sizes.insert(key, Met::Once);
         let used = shared.lock();
         std::thread::scope(|scope| assert!(!scope.spawn(|| shared.reclaim()).join().unwrap(), "a step uses them"));
         drop(used);
         assert!(shared.reclaim());
         let mut recorded = shared.lock();
-        assert!(recorded.steps.is_empty() && recorded.has_stopped());
+        assert!(recorded.sizes.is_empty() && recorded.has_stopped());
         assert!(recorded.is_to_be_told() && !recorded.is_to_be_told(), "the user is told once");
     }
 
     #[test]
     fn cuda_graphs_are_freed_before_other_work_runs_out_of_memory() {
         let shared = SharedRecordings::new();
-        let key = (SizeClass { nodes: 1, edges: 1, successors: 1, graphs: 1 }, 0);
-        shared.lock().steps.insert(key, Met::Once);
-        let outcome = retry_on_oom(Meter::new(Device::Cpu), || match shared.lock().steps.is_empty() {
+        let key = SizeClass { nodes: 1, edges: 1, successors: 1, graphs: 1 };
+        shared.lock().sizes.insert(key, Met::Once);
+        let outcome = retry_on_oom(Meter::new(Device::Cpu), || match shared.lock().sizes.is_empty() {
             true => Ok(()),
             false => Err(TchError::Torch("CUDA out of memory".into())),
         });

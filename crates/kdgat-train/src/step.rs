@@ -20,7 +20,7 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::console::Console;
 use super::fit::FitError;
 use super::objective::{Losses, Objective, Part};
-use super::recorded::{SharedRecordings, Step};
+use super::recorded::{self, SharedRecordings, Step};
 use super::together::{SharedStep, Together};
 use super::trainable::Trainable;
 use crate::memory::{Meter, MicroBatch, Remedy, is_out_of_memory};
@@ -131,7 +131,7 @@ impl StepRunner {
         loop {
             let attempt = match filled_up {
                 Some(filled_up) if self.micro.of(graphs) >= graphs && !self.recorded.lock().has_stopped() => {
-                    self.attempt_recorded(objective, trainable, filled_up, options)
+                    self.attempt_recorded(objective, filled_up, recorded::Work::Gradients(trainable, options))
                 }
                 _ => torch::recover(|| self.attempt(objective, trainable, batch, options)),
             };
@@ -156,14 +156,13 @@ impl StepRunner {
     fn attempt_recorded(
         &mut self,
         objective: &mut dyn Objective,
-        trainable: &mut Trainable,
         batch: &Batch,
-        options: StepOptions,
+        work: recorded::Work,
     ) -> Result<Tensor, FitError> {
         let shared = Arc::clone(&self.recorded);
         let mut recorded = shared.lock();
-        let step = Step { runner: self, objective, trainable, batch, options };
-        torch::recover(|| recorded.gradients(step))
+        let step = Step { runner: self, objective, batch, work };
+        torch::recover(|| recorded.losses(step))
     }
 
     /// Number of sizes whose steps are captured.
@@ -199,16 +198,25 @@ impl StepRunner {
 
     /// Computes the loss of the batch that `objective` received last, in evaluation mode: `[1 + parts]`, f64. Recovers when
     /// memory runs out, like [`Self::gradients`].
-    pub fn validation(
+    pub fn validation<'a>(
         &mut self,
         objective: &mut dyn Objective,
-        batch: &Batch,
+        batch: impl Into<StepBatch<'a>>,
         console: &mut Console,
     ) -> Result<Tensor, FitError> {
-        let at_most = self.micro.of(batch.num_graphs());
+        let StepBatch { batch, filled_up } = batch.into();
+        let graphs = batch.num_graphs();
+        let at_most = self.micro.of(graphs);
         loop {
-            let attempt = torch::recover(|| tch::no_grad(|| self.attempt_validation(objective, batch)));
+            let attempt = match filled_up {
+                Some(filled_up) if self.validating.of(at_most) >= graphs && !self.recorded.lock().has_stopped() => {
+                    self.attempt_recorded(objective, filled_up, recorded::Work::Validation)
+                }
+                _ => torch::recover(|| tch::no_grad(|| self.attempt_validation(objective, batch))),
+            };
             match attempt {
+                // After a failed capture the generator of a GPU is unusable.
+                Err(error @ FitError::Recording { .. }) => return Err(error),
                 Ok(losses) => {
                     self.validating.succeeded(at_most);
                     return Ok(losses);
@@ -229,9 +237,7 @@ impl StepRunner {
     ) -> Result<Tensor, FitError> {
         let attempt = torch::recover(|| {
             let _phase = allocator::enter_phase(Phase::Activations);
-            tch::no_grad(|| {
-                values(&objective.validation_loss(batch, &Part::whole(batch)).map_err(FitError::Objective)?)
-            })
+            self.validation_losses(objective, batch, &Part::whole(batch))
         });
         let Err(error) = attempt else { return attempt };
         // The text of another process's error may speak of memory.
@@ -475,17 +481,27 @@ impl StepRunner {
         values(&losses)
     }
 
+    /// The losses of a batch in evaluation mode.
+    pub(super) fn validation_losses(
+        &self,
+        objective: &mut dyn Objective,
+        batch: &Batch,
+        part: &Part,
+    ) -> Result<Tensor, FitError> {
+        tch::no_grad(|| values(&objective.validation_loss(batch, part).map_err(FitError::Objective)?))
+    }
+
     fn attempt_validation(&self, objective: &mut dyn Objective, batch: &Batch) -> Result<Tensor, FitError> {
         let _phase = allocator::enter_phase(Phase::Activations);
         let whole = Part::whole(batch);
         let parts = parts(batch, self.validating.of(self.micro.of(batch.num_graphs())))?;
         if let [part] = &parts[..] {
-            return values(&objective.validation_loss(batch, part).map_err(FitError::Objective)?);
+            return self.validation_losses(objective, batch, part);
         }
         let mut sums = None;
         for part in &parts {
             let graphs = batch.select_graphs(&part.graphs.clone().collect::<Vec<_>>())?;
-            let losses = values(&objective.validation_loss(&graphs, part).map_err(FitError::Objective)?)?;
+            let losses = self.validation_losses(objective, &graphs, part)?;
             sums = Some(weighted(sums, &losses, objective.share(part, &whole))?);
         }
         sums.ok_or_else(|| TchError::Shape("a batch without graphs has no loss".into()).into())

@@ -4,7 +4,7 @@ use kdgat_nn::shared_statistics;
 use kdgat_torch::device::Uploader;
 use tch::{Kind, Tensor};
 
-use super::burst::next_batch;
+use super::burst::{Burst, next_batch};
 use super::error::FitError;
 use super::fit::{Fit, FitOptions};
 use super::objective::Part;
@@ -33,12 +33,13 @@ pub(super) fn losses(
     let mut sums = retry_on_oom(meter, zeros)?;
     let mut weights = 0.0;
     let mut loaded = fit.validation_loader.epoch(batches, 0);
-    while let Some(batch) = next_batch(&mut loaded, meter)? {
-        let batch = retry_on_oom(meter, || Ok::<_, FitError>(batch.upload(uploader)?))?;
-        fit.objective.source_mut().announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
-        fit.objective.receive(&batch).map_err(FitError::Objective)?;
-        let losses = runner.validation(fit.objective, &batch, fit.console)?;
-        let weight = fit.objective.weight(&batch);
+    loop {
+        let burst = Burst::read(&mut loaded, 1, uploader, options.records_steps && runner.can_record())?;
+        let Some(step) = burst.step(0) else { break };
+        fit.objective.source_mut().announce(&burst.batches).map_err(FitError::Objective)?;
+        fit.objective.receive(step.batch).map_err(FitError::Objective)?;
+        let losses = runner.validation(fit.objective, step, fit.console)?;
+        let weight = fit.objective.weight(step.batch);
         sums = retry_on_oom(meter, || add(&sums, &losses, weight))?;
         weights += weight;
     }

@@ -18,7 +18,9 @@
 // Results are those of the CPU: the CPU's kernels compute on the card's memory, and random numbers come from the CPU's generator,
 // so that losses equal those of a run on the CPU.
 //
-// Not modelled: NVRTC and the program's own kernels (there is no driver), splitting of blocks and
+// Kernels of the program run where it asks for them: compiled for the CPU, as jobs of the card's streams.
+//
+// Not modelled: NVRTC and the driver, splitting of blocks and
 // fragmentation, temporary memory of operators (it is host memory), implicit synchronisation of the legacy default stream
 // (libtorch's side streams do not wait for it either), peer access, speed (event times are made up: 10 GB/s for copies).
 //
@@ -43,7 +45,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 
-#include "fallback.h"
+#include "kernels.h"
 
 namespace card {
 namespace {
@@ -69,6 +71,7 @@ void write_report() {
   field("copied_to_cards_bytes", counts.copied_to_cards);
   field("copied_to_hosts_bytes", counts.copied_to_hosts);
   field("late_operators", counts.late_operators);
+  field("kernels", counts.kernels);
   field("slow_operators", counts.slow_operators);
   field("recordings", counts.recordings);
   field("replays", counts.replays);

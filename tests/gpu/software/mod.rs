@@ -10,11 +10,12 @@ use std::sync::OnceLock;
 
 use kdgat::torch::TEST_CUDA_LIBRARY;
 
-const SOURCES: [(&str, &str); 9] = [
+const SOURCES: [(&str, &str); 10] = [
     ("card.cpp", include_str!("card.cpp")),
     ("fallback.h", include_str!("fallback.h")),
     ("graphs.h", include_str!("graphs.h")),
     ("guard.h", include_str!("guard.h")),
+    ("kernels.h", include_str!("kernels.h")),
     ("memory.h", include_str!("memory.h")),
     ("operators.h", include_str!("operators.h")),
     ("runtime.h", include_str!("runtime.h")),

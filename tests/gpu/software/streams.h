@@ -76,7 +76,7 @@ struct Stream {
 struct Counts {
   std::map<std::string, uint64_t> calls;
   uint64_t injected = 0, blocking_copies = 0, queued_copies = 0, copied_to_cards = 0, copied_to_hosts = 0, late_operators = 0,
-           slow_operators = 0, recordings = 0, replays = 0, refused_uploads = 0, beside_current_card = 0;
+           kernels = 0, slow_operators = 0, recordings = 0, replays = 0, refused_uploads = 0, beside_current_card = 0;
 };
 
 struct State {

@@ -79,7 +79,7 @@ impl Objective for GatObjective {
                 Some(mean) => self.task.of_share(&logits, &batch.labels, mean)?,
                 None => self.task.of_part(&logits, &batch.labels, self.labels.as_ref())?,
             },
-            (Mode::Evaluation, _) => self.task.of_validation(&logits, &batch.labels)?,
+            (Mode::Evaluation, _) => self.task.of_validation(&logits, &batch.labels, real)?,
         };
         let targets = self.teacher.targets_of(part)?;
         let called = logits.f_argmax(-1, false)?;

@@ -1,9 +1,11 @@
 //! Cached targets on the teacher's device: once all are cached, a batch's are gathered there instead of copied from the host.
 
-use kdgat_graph::Axis;
+use std::sync::Arc;
+
+use kdgat_graph::Gatherer;
 use kdgat_torch::device::Uploader;
 use kdgat_train::memory::{Meter, is_out_of_memory, retry_on_oom};
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
 use crate::accelerator::Accelerator;
 use crate::cache::{CacheError, TargetCache};
@@ -25,6 +27,7 @@ pub(super) struct ResidentTargets {
     /// By key of the cache; `None` for a graph that the run does not need.
     places: Vec<Option<Place>>,
     uploader: Uploader,
+    gatherer: Arc<Gatherer>,
 }
 
 /// A graph's rows of the columns.
@@ -76,6 +79,7 @@ impl ResidentTargets {
             }
         }
         let uploader = Uploader::new(device).map_err(TchError::from)?;
+        let gatherer = Gatherer::of(device).map_err(TchError::from)?;
         let mut columns = Vec::with_capacity(specs.len());
         for (spec, parts) in specs.iter().zip(parts) {
             columns.push(match parts.is_empty() {
@@ -83,7 +87,7 @@ impl ResidentTargets {
                 false => Tensor::f_cat(&parts, 0)?,
             });
         }
-        Ok(Some(Self { specs, columns, places, uploader }))
+        Ok(Some(Self { specs, columns, places, uploader, gatherer }))
     }
 
     /// The targets of a batch of these graphs, on the current stream.
@@ -101,27 +105,29 @@ impl ResidentTargets {
     }
 
     fn targets(&mut self, graphs: &[u64]) -> Result<Targets, TeacherError> {
-        let mut table = Vec::with_capacity(3 * graphs.len());
+        let width = graphs.len() + 1;
+        let mut table = vec![0; 3 * width];
         let mut nodes = 0;
-        for &graph in graphs {
+        for (number, &graph) in graphs.iter().enumerate() {
             let place = self.places.get(graph as usize).copied().flatten();
             let place = place.ok_or(CacheError::UnknownGraph { graph, graphs: self.places.len() as u64 })?;
-            table.extend([place.nodes, place.first_node - nodes, place.graph]);
+            for (row, value) in [nodes, place.first_node - nodes, place.graph].into_iter().enumerate() {
+                table[row * width + number] = value;
+            }
             nodes += place.nodes;
         }
+        table[graphs.len()] = nodes;
         // One copy, of 24 bytes a graph, for which the host does not wait.
-        let table = Tensor::f_from_slice(&table)?.f_view([-1, 3])?;
+        let table = Tensor::f_from_slice(&table)?.f_view([3, -1])?;
         let uploaded = self.uploader.upload(&[&table]).map_err(TchError::from)?;
         let table = uploaded.first().ok_or_else(|| TchError::Shape("a table was to be uploaded".into()))?;
-        let column = |place: i64| table.f_select(1, place)?.f_contiguous();
-        let (of_nodes, of_graphs) = (Axis::new(&column(0)?, nodes, &column(1)?)?, column(2)?);
         let mut tensors = Vec::with_capacity(self.specs.len());
         for (spec, column) in self.specs.iter().zip(&self.columns) {
-            let rows = match spec.per {
-                Per::Node => of_nodes.take(column)?,
-                Per::Graph => column.f_index_select(0, &of_graphs)?,
+            let (rows, of_nodes) = match spec.per {
+                Per::Node => (nodes, true),
+                Per::Graph => (graphs.len() as i64, false),
             };
-            tensors.push((spec.name, rows.f_to_kind(Kind::Float)?));
+            tensors.push((spec.name, self.gatherer.rows(table, column, rows, of_nodes)?));
         }
         Ok(Targets { tensors })
     }

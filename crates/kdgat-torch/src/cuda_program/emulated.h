@@ -10,6 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -161,6 +162,31 @@ struct Passed<Array<T>> {
     return Array<T>(argument<RawArray>(place));
   }
 };
+
+template <typename T>
+struct Kind {
+  static constexpr bool is_array = false, is_written = false;
+};
+
+template <typename T>
+struct Kind<Array<T>> {
+  static constexpr bool is_array = true, is_written = !std::is_const<T>::value;
+};
+
+// A bit for each parameter of a kernel, the first one lowest: set for an array, and for an array that it may write.
+struct Parameters {
+  unsigned long long arrays, written;
+};
+
+template <typename... Arguments>
+Parameters parameters(void (*)(Arguments...)) {
+  static_assert(sizeof...(Arguments) <= 64, "a bit for each");
+  Parameters found{0, 0};
+  int place = 0;
+  ((found.arrays |= static_cast<unsigned long long>(Kind<Arguments>::is_array) << place,
+    found.written |= static_cast<unsigned long long>(Kind<Arguments>::is_written) << place, ++place), ...);
+  return found;
+}
 
 template <typename... Arguments, std::size_t... Places>
 void set_body(void (*kernel)(Arguments...), void** places, std::index_sequence<Places...>) {

@@ -1,4 +1,5 @@
-//! A program compiled by the C++ compiler for this CPU, with `emulated.h`: for tests without a GPU.
+//! A program compiled by the C++ compiler for this CPU, with `emulated.h`: for tests without a GPU. Kernels run at once, or, on the GPU that
+//! the tests simulate in software, as jobs of its streams.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -6,19 +7,52 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
 use parking_lot::Mutex;
+use tch::{Device, TchError};
 
 use super::{ProgramError, Source};
+use crate::cuda::cuda_symbol;
 
 type Launch = unsafe extern "C" fn(u32, u32, *mut *mut c_void) -> *const c_char;
+type Describe = unsafe extern "C" fn() -> Parameters;
+
+/// Queues a kernel on the current stream of a card. Arguments: number of the card, name of the kernel, its launcher, blocks and threads,
+/// arguments of sixteen bytes each and their number, and what the parameters are. Returns null, or the reason of a failure, valid until the
+/// next call on the same thread.
+type LaunchOnCard =
+    unsafe extern "C" fn(i32, *const c_char, Launch, u32, u32, *mut *mut c_void, i32, Parameters) -> *const c_char;
+
+/// `Parameters` of `emulated.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Parameters {
+    arrays: u64,
+    written: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Kernel {
+    name: CString,
+    launch: Launch,
+    parameters: Parameters,
+}
 
 #[derive(Debug)]
 pub(super) struct Library {
     /// Under a lock, because the emulation has global state.
-    launchers: Mutex<HashMap<&'static str, Launch>>,
+    kernels: Mutex<HashMap<&'static str, Kernel>>,
+    /// `None` to run kernels at once, on arrays of the host.
+    card: Option<Card>,
+}
+
+/// A simulated GPU.
+#[derive(Debug)]
+struct Card {
+    index: i32,
+    launch: LaunchOnCard,
 }
 
 impl Library {
-    pub(super) fn compile(source: &Source) -> Result<Self, ProgramError> {
+    pub(super) fn compile(source: &Source, device: Device) -> Result<Self, ProgramError> {
         let refused = |what: &str, reason: String| ProgramError::Refused { what: what.to_owned(), reason };
         let failed = |error: std::io::Error| refused("emulating a GPU", error.to_string());
         let folder = tempfile::tempdir().map_err(failed)?;
@@ -39,27 +73,43 @@ impl Library {
         let path = CString::new(library.as_os_str().as_bytes()).unwrap_or_default();
         // SAFETY: loads the library just created; its initialisers only set variables, and it stays loaded.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        let mut launchers = HashMap::new();
-        for &(kernel, _) in source.kernels {
-            let name = CString::new(format!("launch_{kernel}")).unwrap_or_default();
+        let symbol = |name: String| {
+            let found = CString::new(name.as_str()).unwrap_or_default();
             // SAFETY: a handle, or null, for which the lookup fails, and a null-terminated name.
-            let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
-            if handle.is_null() || symbol.is_null() {
-                return Err(refused(
-                    "emulating a GPU",
-                    format!("kernel {kernel} is missing from the compiled library"),
-                ));
-            }
-            // SAFETY: `program` generates each launcher with this type.
-            launchers.insert(kernel, unsafe { std::mem::transmute::<*mut c_void, Launch>(symbol) });
+            let symbol = if handle.is_null() { handle } else { unsafe { libc::dlsym(handle, found.as_ptr()) } };
+            let missing = || refused("emulating a GPU", format!("{name} is missing from the compiled library"));
+            if symbol.is_null() { Err(missing()) } else { Ok(symbol) }
+        };
+        let mut kernels = HashMap::new();
+        for &(kernel, _) in source.kernels {
+            let name = CString::new(kernel).unwrap_or_default();
+            let (launch, describe) = (symbol(format!("launch_{kernel}"))?, symbol(format!("describe_{kernel}"))?);
+            // SAFETY: `program` generates both functions with these types.
+            let (launch, parameters) = unsafe {
+                let describe = std::mem::transmute::<*mut c_void, Describe>(describe);
+                (std::mem::transmute::<*mut c_void, Launch>(launch), describe())
+            };
+            kernels.insert(kernel, Kernel { name, launch, parameters });
         }
-        Ok(Self { launchers: Mutex::new(launchers) })
+        let card = match device {
+            Device::Cuda(index) => {
+                let launch = cuda_symbol(c"software_card_launch");
+                if launch.is_null() {
+                    return Err(refused("emulating a GPU", "the library of the tests runs no kernels".to_owned()));
+                }
+                // SAFETY: the tests' library defines this function with this type, and stays loaded.
+                let launch = unsafe { std::mem::transmute::<*mut c_void, LaunchOnCard>(launch) };
+                Some(Card { index: i32::try_from(index).unwrap_or(i32::MAX), launch })
+            }
+            _ => None,
+        };
+        Ok(Self { kernels: Mutex::new(kernels), card })
     }
 
     /// Runs a kernel on the emulated GPU.
     ///
     /// # Safety
-    /// `arguments` must have a pointer for each of the kernel's parameters; an array's points to its address and length
+    /// `arguments` must have a pointer to sixteen bytes for each of the kernel's parameters; an array's are its address and length
     /// in bytes.
     pub(super) unsafe fn launch(
         &self,
@@ -68,16 +118,37 @@ impl Library {
         threads: u32,
         arguments: &mut [*mut c_void],
     ) -> Result<(), ProgramError> {
-        let launchers = self.launchers.lock();
+        let kernels = self.kernels.lock();
         let problem = |problem: &str| ProgramError::Argument { kernel: kernel.to_owned(), problem: problem.to_owned() };
-        let launcher = launchers.get(kernel).ok_or_else(|| problem("is not in the program"))?;
-        // SAFETY: by this function's contract.
-        let failure = unsafe { launcher(blocks, threads, arguments.as_mut_ptr()) };
-        if failure.is_null() {
-            return Ok(());
+        let Kernel { name, launch, parameters } =
+            kernels.get(kernel).ok_or_else(|| problem("is not in the program"))?;
+        // A null-terminated text, valid until the next launch, which the lock prevents; the card's until the next one on this thread.
+        let text = |failure: *const c_char| {
+            // SAFETY: see above.
+            unsafe { CStr::from_ptr(failure) }.to_string_lossy().into_owned()
+        };
+        if let Some(card) = &self.card {
+            let (name, launch, parameters, count) = (name.clone(), *launch, *parameters, arguments.len() as i32);
+            // The card has a lock of its own, under which kernels run.
+            drop(kernels);
+            // SAFETY: by this function's contract; the card copies the arguments.
+            let failure = unsafe {
+                (card.launch)(
+                    card.index,
+                    name.as_ptr(),
+                    launch,
+                    blocks,
+                    threads,
+                    arguments.as_mut_ptr(),
+                    count,
+                    parameters,
+                )
+            };
+            return if failure.is_null() { Ok(()) } else { Err(TchError::Torch(text(failure)).into()) };
         }
-        // SAFETY: a null-terminated text, valid until the next launch, which the lock prevents.
-        Err(problem(&unsafe { CStr::from_ptr(failure) }.to_string_lossy()))
+        // SAFETY: by this function's contract.
+        let failure = unsafe { launch(blocks, threads, arguments.as_mut_ptr()) };
+        if failure.is_null() { Ok(()) } else { Err(problem(&text(failure))) }
     }
 }
 
@@ -85,7 +156,8 @@ fn program(source: &Source) -> String {
     let launchers = source.kernels.iter().map(|(kernel, _)| {
         format!(
             "extern \"C\" const char* launch_{kernel}(unsigned blocks, unsigned threads, void** arguments) {{\n  \
-             return emulated::launch({kernel}, blocks, threads, arguments);\n}}\n"
+             return emulated::launch({kernel}, blocks, threads, arguments);\n}}\n\
+             extern \"C\" emulated::Parameters describe_{kernel}() {{\n  return emulated::parameters({kernel});\n}}\n"
         )
     });
     let launchers: String = launchers.collect();

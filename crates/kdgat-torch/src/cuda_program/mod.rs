@@ -4,8 +4,8 @@
 //! binary serves machines with and without a GPU. Kernels run in torch's context on the current stream: memory and
 //! ordering need no special care.
 //!
-//! For the crate's own tests, the C++ compiler compiles a program for the CPU, with emulated warps: arguments pass
-//! through the same code as on a GPU, and every array index is checked.
+//! For tests, the C++ compiler compiles a program for the CPU, with emulated warps: arguments pass through the same code as
+//! on a GPU, and every array index is checked. The GPU that tests simulate in software runs it in its streams.
 
 mod bindings;
 mod disk_cache;
@@ -20,6 +20,7 @@ use tch::{Device, TchError, Tensor};
 pub use nvrtc::compiler_version;
 pub use nvrtc::{compile as compile_for, supported_architectures as architectures};
 
+use super::cuda::test_cuda_library;
 use super::device::DeviceError;
 
 /// Threads per block: four warps.
@@ -128,8 +129,10 @@ impl Program {
     /// Compiles `source` for `device`, which takes about a second, or takes it from the cache on disk, and loads it there.
     pub fn compile(source: &Source, device: Device) -> Result<Self, ProgramError> {
         let loaded = match device {
-            Device::Cuda(index) => Loaded::Driver(driver::Module::compile(source, index)?),
-            Device::Cpu => Loaded::Emulated(emulated::Library::compile(source)?),
+            Device::Cuda(index) if test_cuda_library().is_none() => {
+                Loaded::Driver(driver::Module::compile(source, index)?)
+            }
+            Device::Cuda(_) | Device::Cpu => Loaded::Emulated(emulated::Library::compile(source, device)?),
             device => Err(DeviceError::Unsupported { what: "a CUDA program", device })?,
         };
         Ok(Self { device, kernels: source.kernels, loaded })

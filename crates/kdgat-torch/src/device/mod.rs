@@ -5,6 +5,7 @@
 
 mod event;
 mod memory;
+pub mod packing;
 mod pinned;
 mod recording;
 mod stream;

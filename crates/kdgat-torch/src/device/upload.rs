@@ -10,14 +10,13 @@
 //! The device memory comes from the copy stream's pool and is recorded as used by the compute stream, so that a copy
 //! never waits for queued steps.
 
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Device, Kind, Tensor};
 
+use super::packing::Packing;
 use super::{DeviceError, Event, PinnedBlock, Stream, StreamGuard, copy, record_stream};
 
 /// Maximum number of concurrent copies.
 const BLOCKS: usize = 4;
-/// Alignment of each tensor in a block, the same as the CUDA allocator's.
-const ALIGNMENT_BYTES: usize = 256;
 
 /// Copies groups of host tensors to one device.
 #[derive(Debug)]
@@ -41,12 +40,6 @@ struct Block {
     memory: PinnedBlock,
     /// The end of the last copy from this block.
     copied: Event,
-}
-
-/// Location of a tensor in a block, in bytes.
-struct Place {
-    offset: usize,
-    bytes: usize,
 }
 
 impl Uploader {
@@ -85,28 +78,32 @@ impl Uploader {
     /// # Errors
     /// If device or host memory runs out. Nothing is leaked, and the call may be repeated.
     pub fn upload(&mut self, tensors: &[&Tensor]) -> Result<Vec<Tensor>, DeviceError> {
+        Ok(self.upload_packed(tensors)?.0)
+    }
+
+    /// The same, with the allocation that the copies are [packed](Packing) into; `None` on the CPU.
+    ///
+    /// # Errors
+    /// Those of [`Self::upload`].
+    pub fn upload_packed(&mut self, tensors: &[&Tensor]) -> Result<(Vec<Tensor>, Option<Tensor>), DeviceError> {
         let device = self.device;
         match &mut self.copies {
-            None => Ok(tensors.iter().map(|tensor| tensor.shallow_clone()).collect()),
+            None => Ok((tensors.iter().map(|tensor| tensor.shallow_clone()).collect(), None)),
             Some(copies) => copies.upload(device, tensors),
         }
     }
 }
 
 impl CopyStream {
-    fn upload(&mut self, device: Device, tensors: &[&Tensor]) -> Result<Vec<Tensor>, DeviceError> {
-        let mut length = 0;
-        let mut places = Vec::with_capacity(tensors.len());
-        for tensor in tensors {
-            let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
-            places.push(Place { offset: length, bytes });
-            length += bytes.next_multiple_of(ALIGNMENT_BYTES);
-        }
+    fn upload(&mut self, device: Device, tensors: &[&Tensor]) -> Result<(Vec<Tensor>, Option<Tensor>), DeviceError> {
+        let mut packing = Packing::default();
+        tensors.iter().for_each(|tensor| packing.add(&tensor.size(), tensor.kind()));
+        let length = packing.bytes();
         let reader = Stream::current(device)?;
         let stream = self.stream;
         let block = self.block(device, length)?;
-        for (tensor, place) in tensors.iter().zip(&places) {
-            let mut target = block.memory.tensor(place.offset, &tensor.size(), tensor.kind())?;
+        for (tensor, offset) in tensors.iter().zip(packing.offsets_bytes()) {
+            let mut target = block.memory.tensor(offset, &tensor.size(), tensor.kind())?;
             copy(&mut target, tensor, false)?;
         }
         let memory = {
@@ -119,8 +116,7 @@ impl CopyStream {
         };
         block.copied.wait(&reader)?;
         record_stream(&memory, &reader)?;
-        let views = tensors.iter().zip(&places).map(|(tensor, place)| view(&memory, place, tensor));
-        Ok(views.collect::<Result<_, TchError>>()?)
+        Ok((packing.tensors(&memory)?, Some(memory)))
     }
 
     /// A block of at least `length` bytes that no copy is reading.
@@ -158,11 +154,6 @@ impl Drop for CopyStream {
             tracing::error!("cannot wait for the last copies of batches to the device: {error}");
         }
     }
-}
-
-fn view(memory: &Tensor, place: &Place, like: &Tensor) -> Result<Tensor, TchError> {
-    let bytes = memory.f_narrow(0, place.offset as i64, place.bytes as i64)?;
-    bytes.f_view_dtype(like.kind())?.f_view(like.size().as_slice())
 }
 
 #[cfg(test)]

@@ -2,24 +2,32 @@
 //!
 //! ```text
 //! once:   graphs -> assembled on the host, some hundred at a time -> columns on the device, of all graphs one after another
-//! batch:  numbers -> for each graph where its nodes, edges and successors begin, there and in the batch  (88 bytes a graph, copied)
-//!                 -> rows and edges gathered, node numbers moved, random IDs replaced                   (on the device)
+//! batch:  numbers -> for each graph where its nodes, edges and successors begin, there and in the batch  (64 bytes a graph, copied)
+//!                 -> rows and edges gathered, node numbers moved, random IDs replaced, padding           (four kernels on the device)
 //! ```
 //!
 //! Within the columns, nodes and edges are numbered from the first of their graph, so that no number grows with the dataset. Batches are equal, bit by
-//! bit, to those that [`assemble`](super::assemble()) makes on the host. No operation waits for the device: all sizes are known to the host.
+//! bit, to those that [`assemble`](super::assemble()) and [`Batch::padded`] make on the host. Nothing waits for the device: all sizes are known to
+//! the host.
+
+mod gather;
 
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 
 use kdgat_base::random::{self, Purpose};
+use kdgat_torch::cuda_program::Argument;
 use kdgat_torch::device::Uploader;
+use kdgat_torch::device::packing::Packing;
 use parking_lot::Mutex;
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::assemble::{Assembler, ID_BITS, keys_of_views};
-use super::{Adjacency, AssembleOptions, Batch, Store, StoreError, UnknownDrop, Vocabulary};
+pub use gather::Gatherer;
+
+use super::assemble::{Assembler, keys_of_views};
+use super::padding::{Mask, Real, SizeClass};
+use super::{Adjacency, AssembleOptions, Batch, Store, StoreError, UnknownDrop};
 
 /// Bytes of graphs that are assembled on the host at a time, but at least one graph.
 const CHUNK_BYTES: u64 = 16 << 20;
@@ -55,6 +63,7 @@ pub struct ResidentGraphs {
 struct There {
     columns: Columns,
     uploader: Uploader,
+    gatherer: Arc<Gatherer>,
 }
 
 /// Columns of all graphs. Nodes, edges and rows are numbered from their graph's first.
@@ -113,13 +122,14 @@ impl ResidentGraphs {
     /// Copies these graphs, each once, to a device.
     ///
     /// # Errors
-    /// An unreadable store, and no memory for the graphs.
+    /// An unreadable store, no memory for the graphs, and a machine without CUDA's run-time compiler.
     pub fn copy(
         store: Arc<Store>,
         graphs: &[u64],
         options: AssembleOptions,
         device: Device,
     ) -> Result<Self, StoreError> {
+        let gatherer = Gatherer::of(device).map_err(failed)?;
         let mut uploader = Uploader::new(device).map_err(failed)?;
         let options = AssembleOptions { unknown_drop: None, ..options };
         let mut slots = vec![ABSENT; store.num_graphs() as usize];
@@ -146,7 +156,15 @@ impl ResidentGraphs {
         let (columns, bytes) = Columns::joined(parts).map_err(failed)?;
         // Without the page-locked blocks of the copies.
         let uploader = Uploader::new(device).map_err(failed)?;
-        Ok(Self { store, options, device, slots, starts, bytes, there: Mutex::new(There { columns, uploader }) })
+        Ok(Self {
+            store,
+            options,
+            device,
+            slots,
+            starts,
+            bytes,
+            there: Mutex::new(There { columns, uploader, gatherer }),
+        })
     }
 
     /// Bytes on the device.
@@ -159,100 +177,49 @@ impl ResidentGraphs {
         self.store.path()
     }
 
-    /// The batch of these graphs, in this order, on the device.
+    /// The batch of these graphs, in this order, on the device. With `pads`, it has its [padded form](Batch::padded_form), of which it is a part.
     ///
     /// # Errors
     /// A graph that is not on the device, and no memory for the batch.
-    pub fn batch(&self, graphs: &[u64], drop: Option<UnknownDrop>) -> Result<Batch, StoreError> {
+    pub fn batch(&self, graphs: &[u64], drop: Option<UnknownDrop>, pads: bool) -> Result<Batch, StoreError> {
         let places = Places::of(self, graphs, drop)?;
-        self.gather(graphs, &places, drop).map_err(failed)
+        let class = if pads { places.sizes.rounded_up() } else { places.sizes };
+        let made = self.gather(&places, drop, class, pads).map_err(failed)?;
+        let mut batch = match pads {
+            true => made.without_padding(places.sizes).map_err(failed)?,
+            false => made.shallow_clone(),
+        };
+        batch.graph_index = places.keys(graphs, self.store.num_graphs(), drop);
+        batch.can_ids = Arc::clone(&places.can_ids);
+        batch.padded_form = pads.then(|| Box::new(made));
+        Ok(batch)
     }
 
-    fn gather(&self, graphs: &[u64], places: &Places, drop: Option<UnknownDrop>) -> Result<Batch, TchError> {
-        let mut there = self.there.lock();
-        let There { columns, uploader } = &mut *there;
-        let Columns { continuous, sources, targets, transposed, successors, labels, .. } = columns;
-        let table = Tensor::f_from_slice(&places.table)?.f_view([ROWS, -1])?;
-        let pointers = Tensor::f_from_slice(&places.node_pointers)?;
-        let uploaded = uploader.upload(&[&table, &pointers])?;
-        let [table, node_pointers] = &uploaded[..] else {
-            return Err(TchError::Shape("two tensors were to be uploaded".into()));
-        };
-        let row = |row: Row| table.f_select(0, row as i64);
-        let (first_node, first_edge) = (row(Row::FirstNode)?, row(Row::FirstEdge)?);
-        let [num_nodes, num_edges, num_successors] = places.sizes;
-        let vocabulary_size = self.options.vocabulary.len() as i64;
-        // One axis after the other, because its places take more memory than what is gathered.
-        let successors = {
-            let pairs = Axis::new(&row(Row::Successors)?, num_successors, &row(Row::SuccessorShift)?)?;
-            let first_rows = first_node.f_mul_scalar(vocabulary_size)?;
-            pairs.take(successors)?.f_add(&first_rows.f_index_select(0, &pairs.run)?)?
-        };
-        let (sources, targets, transposed, edge_attributes) = {
-            let edges = Axis::new(&row(Row::Edges)?, num_edges, &row(Row::EdgeShift)?)?;
-            let attributes = columns.edge_attributes.as_ref().map(|column| edges.take(column)).transpose()?;
-            let [sources, targets] = [sources, targets].map(|column| edges.moved(column, &first_node));
-            (sources?, targets?, edges.moved(transposed, &first_edge)?, attributes)
-        };
-        let nodes = Axis::new(&row(Row::Nodes)?, num_nodes, &row(Row::NodeShift)?)?;
-        let end = Tensor::f_full([1], num_edges, (Kind::Int, self.device))?;
-        let pointers = |starts: &Tensor| Tensor::f_cat(&[&nodes.moved(starts, &first_edge)?, &end], 0);
-        let id_index = nodes.take(&columns.id_index)?.f_to_kind(Kind::Int64)?;
-        let id_input = match &columns.id_input {
-            Some(input) => nodes.take(input)?,
-            None => id_index.shallow_clone(),
-        };
-        let id_input = match drop.filter(|drop| drop.probability > 0.0 && !self.store.features().needs_history()) {
-            Some(drop) => self.dropped(&id_input, &nodes, (&first_node, &row(Row::DropKey)?), drop)?,
-            None => id_input,
-        };
-        let slots = row(Row::Slot)?;
-        Ok(Batch {
-            graph_index: places.keys(graphs, self.store.num_graphs(), drop),
-            can_ids: Arc::clone(&places.can_ids),
-            id_input,
-            continuous: nodes.take(continuous)?,
-            adjacency: Adjacency {
-                row_pointers: pointers(&columns.row_starts)?,
-                sources,
-                targets,
-                column_pointers: pointers(&columns.column_starts)?,
-                transposed,
-                components: Arc::default(),
-            },
-            edge_attributes,
-            successors,
-            vocabulary_size,
-            node_pointers: node_pointers.shallow_clone(),
-            graph_of_node: nodes.run.shallow_clone(),
-            labels: labels.f_index_select(0, &slots)?,
-            targets: columns.targets_of_graphs.as_ref().map(|all| all.f_index_select(0, &slots)).transpose()?,
-            id_index,
-            node_targets: None,
-            neighbourhood: None,
-            space: None,
-            real: None,
-            padded_form: None,
-        })
-    }
-
-    /// Replaces random IDs: [`Assembler`]'s `drop_ids` in torch's 64-bit operations, whose products wrap as they do there.
-    fn dropped(
+    /// A batch of these sizes, which are those of `places` or, for a padded one, larger; without its graphs' numbers.
+    fn gather(
         &self,
-        input: &Tensor,
-        nodes: &Axis,
-        (first_node, keys): (&Tensor, &Tensor),
-        drop: UnknownDrop,
-    ) -> Result<Tensor, TchError> {
-        let place = nodes.numbers.f_sub(&first_node.f_index_select(0, &nodes.run)?)?;
-        let bits = mix(&keys.f_index_select(0, &nodes.run)?.f_bitwise_xor_tensor(&place)?)?;
-        // A unit is a multiple of 2^-53, so that comparing it is comparing its numerator.
-        let limit = (drop.probability * (1_u64 << 53) as f64).ceil() as i64;
-        let is_dropped = shifted_right(&bits, 11)?.f_lt(limit)?;
-        match self.options.hashed_ids {
-            true => shifted_right(&mix(&bits)?, 64 - ID_BITS)?.f_where_self(&is_dropped, input),
-            false => input.f_masked_fill(&is_dropped, i64::from(Vocabulary::UNKNOWN)),
-        }
+        places: &Places,
+        drop: Option<UnknownDrop>,
+        class: SizeClass,
+        pads: bool,
+    ) -> Result<Batch, TchError> {
+        let mut there = self.there.lock();
+        let There { columns, uploader, gatherer } = &mut *there;
+        let table = Tensor::f_from_slice(&places.table)?;
+        let uploaded = uploader.upload(&[&table])?;
+        let table = uploaded.first().ok_or_else(|| TchError::Shape("a table was to be uploaded".into()))?;
+        let drop = drop.filter(|drop| drop.probability > 0.0 && !self.store.features().needs_history());
+        let vocabulary_size = self.options.vocabulary.len() as i64;
+        let batch = columns.room(class, drop.is_some(), pads, vocabulary_size, self.device)?;
+        let (how, limit) = match drop {
+            None => (0, 0),
+            // A unit is a multiple of 2^-53, so that comparing it is comparing its numerator.
+            Some(drop) => {
+                (1 + i32::from(self.options.hashed_ids), (drop.probability * (1_u64 << 53) as f64).ceil() as u64)
+            }
+        };
+        columns.gather(&batch, gatherer, table, (how, limit))?;
+        Ok(batch)
     }
 }
 
@@ -260,93 +227,65 @@ fn failed(source: impl Into<TchError>) -> StoreError {
     StoreError::Tensor { tensor: "graphs on the device", source: source.into() }
 }
 
-/// [`random::mix`] of each element.
-fn mix(values: &Tensor) -> Result<Tensor, TchError> {
-    let multiplied = |bits: &Tensor, shift: u32, factor: u64| {
-        bits.f_bitwise_xor_tensor(&shifted_right(bits, shift)?)?.f_mul_scalar(factor.cast_signed())
-    };
-    let bits = values.f_add_scalar(random::GOLDEN.cast_signed())?;
-    let bits = multiplied(&bits, 30, random::MULTIPLIERS[0])?;
-    let bits = multiplied(&bits, 27, random::MULTIPLIERS[1])?;
-    bits.f_bitwise_xor_tensor(&shifted_right(&bits, 31)?)
-}
-
-/// Shifts 64 bits right, with zeros from the left.
-fn shifted_right(bits: &Tensor, by: u32) -> Result<Tensor, TchError> {
-    let kept = i64::MAX >> (by - 1);
-    bits.f_bitwise_right_shift_tensor_scalar(i64::from(by))?.f_bitwise_and(kept)
-}
-
-/// Rows of the table of a batch.
+/// Rows of the table of a batch, which `gather.cu` documents.
 #[derive(Clone, Copy)]
 enum Row {
-    /// Numbers of a graph's nodes, edges and successors.
-    Nodes,
-    Edges,
-    Successors,
-    /// Distances from the places in the batch to those in the columns.
-    NodeShift,
-    EdgeShift,
-    SuccessorShift,
-    /// The first ones in the batch.
     FirstNode,
     FirstEdge,
+    FirstPair,
+    NodeShift,
+    EdgeShift,
+    PairShift,
     Slot,
-    /// Seed of the graph's random IDs.
     DropKey,
 }
 
-const ROWS: i64 = Row::DropKey as i64 + 1;
+const ROWS: usize = Row::DropKey as usize + 1;
 
 /// The places of a batch's graphs, in the columns and in the batch.
 struct Places {
-    /// `[ROWS, graphs]`.
+    /// `[ROWS, graphs + 1]`.
     table: Vec<i64>,
-    node_pointers: Vec<i64>,
-    /// Nodes, edges and successors of the batch.
-    sizes: [i64; 3],
+    sizes: SizeClass,
     can_ids: Arc<Vec<u32>>,
 }
 
 impl Places {
     fn of(resident: &ResidentGraphs, graphs: &[u64], drop: Option<UnknownDrop>) -> Result<Self, StoreError> {
         let count = graphs.len();
-        let mut table = vec![0; ROWS as usize * count];
-        let mut node_pointers = vec![0];
+        let mut table = vec![0; ROWS * (count + 1)];
         let mut can_ids = Vec::new();
-        let [mut nodes, mut edges, mut successors] = [0; 3];
+        let mut first = Start::default();
+        let mut set = |row: Row, place: usize, value: i64| table[row as usize * (count + 1) + place] = value;
         for (place, &graph) in graphs.iter().enumerate() {
             let slot = resident.slots.get(graph as usize).copied().filter(|&slot| slot != ABSENT);
             let slot = slot.ok_or_else(|| StoreError::Graph { graph, detail: "it is not on the device".into() })?;
             let [start, end] = [0, 1].map(|next| resident.starts[slot as usize + next]);
             let key = drop.map_or(0, |drop| random::bits(drop.seed, Purpose::UnknownDrop, drop.view(), graph));
-            let values = [
-                (Row::Nodes, end.node - start.node),
-                (Row::Edges, end.edge - start.edge),
-                (Row::Successors, end.successor - start.successor),
-                (Row::NodeShift, start.node - nodes),
-                (Row::EdgeShift, start.edge - edges),
-                (Row::SuccessorShift, start.successor - successors),
-                (Row::FirstNode, nodes),
-                (Row::FirstEdge, edges),
-                (Row::Slot, i64::from(slot)),
-                (Row::DropKey, key.cast_signed()),
-            ];
-            for (row, value) in values {
-                table[row as usize * count + place] = value;
-            }
-            nodes += end.node - start.node;
-            edges += end.edge - start.edge;
-            successors += end.successor - start.successor;
-            node_pointers.push(nodes);
+            set(Row::FirstNode, place, first.node);
+            set(Row::FirstEdge, place, first.edge);
+            set(Row::FirstPair, place, first.successor);
+            set(Row::NodeShift, place, start.node - first.node);
+            set(Row::EdgeShift, place, start.edge - first.edge);
+            set(Row::PairShift, place, start.successor - first.successor);
+            set(Row::Slot, place, i64::from(slot));
+            set(Row::DropKey, place, key.cast_signed());
+            first.node += end.node - start.node;
+            first.edge += end.edge - start.edge;
+            first.successor += end.successor - start.successor;
             can_ids.extend_from_slice(resident.store.try_graph(graph)?.can_ids);
         }
+        set(Row::FirstNode, count, first.node);
+        set(Row::FirstEdge, count, first.edge);
+        set(Row::FirstPair, count, first.successor);
+        let Start { node: nodes, edge: edges, successor: successors } = first;
         // A batch on the host has the same limit.
         if edges > i64::from(i32::MAX) {
             let value = format!("{count} ({edges} edges)");
             return Err(StoreError::Parameter { name: "batch_size", value, expected: "small enough for 2^31 edges" });
         }
-        Ok(Self { table, node_pointers, sizes: [nodes, edges, successors], can_ids: Arc::new(can_ids) })
+        let sizes = SizeClass { nodes, edges, successors, graphs: count as i64 };
+        Ok(Self { table, sizes, can_ids: Arc::new(can_ids) })
     }
 
     fn keys(&self, graphs: &[u64], num_graphs: u64, drop: Option<UnknownDrop>) -> Arc<Vec<u64>> {
@@ -357,44 +296,183 @@ impl Places {
     }
 }
 
-/// Elements of some graphs, such as their nodes, as rows of columns on a device that have them one graph after another.
-#[derive(Debug)]
-pub struct Axis {
-    /// `[elements]`: the graph of each, its number among these, and its row of the columns.
-    run: Tensor,
-    numbers: Tensor,
-    rows: Tensor,
-}
-
-impl Axis {
-    /// `counts` and `shifts` are `[graphs]`, i64: of each graph the number of its elements, whose sum is `elements`, and the distance from the
-    /// place of the first among these elements to its row. Nothing waits for the device.
-    ///
-    /// # Errors
-    /// Want of memory.
-    pub fn new(counts: &Tensor, elements: i64, shifts: &Tensor) -> Result<Self, TchError> {
-        let run = Tensor::f_repeat_interleave(counts, elements)?;
-        let numbers = Tensor::f_arange(elements, (Kind::Int64, counts.device()))?;
-        let rows = numbers.f_add(&shifts.f_index_select(0, &run)?)?;
-        Ok(Self { run, numbers, rows })
-    }
-
-    /// The elements' rows of a column.
-    ///
-    /// # Errors
-    /// Want of memory.
-    pub fn take(&self, column: &Tensor) -> Result<Tensor, TchError> {
-        column.f_index_select(0, &self.rows)
-    }
-
-    /// The same of a column of numbers, each higher by what `by` has for its graph.
-    fn moved(&self, column: &Tensor, by: &Tensor) -> Result<Tensor, TchError> {
-        let by = by.f_to_kind(Kind::Int)?.f_index_select(0, &self.run)?;
-        self.take(column)?.f_add(&by)
-    }
+fn array(tensor: &Option<Tensor>) -> Argument<'_> {
+    tensor.as_ref().map_or(Argument::Absent, Argument::Array)
 }
 
 impl Columns {
+    /// An empty batch of these sizes, in one allocation. `has_input`: its random IDs differ from its IDs.
+    fn room(
+        &self,
+        class: SizeClass,
+        has_input: bool,
+        pads: bool,
+        vocabulary_size: i64,
+        device: Device,
+    ) -> Result<Batch, TchError> {
+        let SizeClass { nodes, edges, successors, graphs } = class;
+        let has_input = has_input || self.id_input.is_some();
+        let mut packing = Packing::default();
+        let mut add = |shape: &[i64], kind| packing.add(shape, kind);
+        add(&[nodes], Kind::Int64);
+        if has_input {
+            add(&[nodes], Kind::Int64);
+        }
+        add(&[nodes, self.continuous.size()[1]], Kind::Float);
+        for shape in [nodes + 1, edges, edges, nodes + 1, edges] {
+            add(&[shape], Kind::Int);
+        }
+        if let Some(attributes) = &self.edge_attributes {
+            add(&[edges, attributes.size()[1]], Kind::Float);
+        }
+        for shape in [successors, graphs + 1, nodes, graphs] {
+            add(&[shape], Kind::Int64);
+        }
+        if let Some(targets) = &self.targets_of_graphs {
+            add(&[graphs, targets.size()[1]], targets.f_kind()?);
+        }
+        if pads {
+            for shape in [&[nodes][..], &[], &[graphs], &[]] {
+                add(shape, Kind::Float);
+            }
+        }
+        let memory = Tensor::f_empty([packing.bytes() as i64], (Kind::Uint8, device))?;
+        let mut tensors = packing.tensors(&memory)?.into_iter();
+        let mut next = || tensors.next().ok_or_else(|| TchError::Shape("a batch has more tensors".into()));
+        let id_index = next()?;
+        Ok(Batch {
+            graph_index: Arc::default(),
+            can_ids: Arc::default(),
+            id_input: if has_input { next()? } else { id_index.shallow_clone() },
+            id_index,
+            continuous: next()?,
+            adjacency: Adjacency {
+                row_pointers: next()?,
+                sources: next()?,
+                targets: next()?,
+                column_pointers: next()?,
+                transposed: next()?,
+                components: Arc::default(),
+            },
+            edge_attributes: self.edge_attributes.is_some().then(&mut next).transpose()?,
+            successors: next()?,
+            vocabulary_size,
+            node_pointers: next()?,
+            graph_of_node: next()?,
+            labels: next()?,
+            targets: self.targets_of_graphs.is_some().then(&mut next).transpose()?,
+            node_targets: None,
+            neighbourhood: None,
+            space: None,
+            real: match pads {
+                true => Some(Real {
+                    nodes: Mask { rows: next()?, count: next()? },
+                    graphs: Mask { rows: next()?, count: next()? },
+                }),
+                false => None,
+            },
+            padded_form: None,
+            memory: Some(memory),
+        })
+    }
+
+    /// Fills an empty batch with the graphs of a table. `drop`: how random IDs are replaced, and the numerator of their share.
+    fn gather(
+        &self,
+        batch: &Batch,
+        gatherer: &Gatherer,
+        table: &Tensor,
+        (how, limit): (i32, u64),
+    ) -> Result<(), TchError> {
+        use Argument::{Absent, Array, Int, UnsignedLong};
+        let SizeClass { nodes, edges, successors, graphs: padded_graphs } = batch.size_class();
+        let [padded_nodes, padded_edges] = [nodes, edges].map(|size| UnsignedLong(size as u64));
+        let graphs = Int((table.numel() / ROWS) as i32 - 1);
+        let Adjacency { row_pointers, sources, targets, column_pointers, transposed, .. } = &batch.adjacency;
+        let mask = |of: fn(&Real) -> &Tensor| batch.real.as_ref().map_or(Absent, |real| Array(of(real)));
+        let has_input = batch.id_input.data_ptr() != batch.id_index.data_ptr();
+        gatherer.launch(
+            "assemble_nodes",
+            nodes + 1,
+            &[
+                graphs,
+                padded_nodes,
+                padded_edges,
+                Int(self.continuous.size()[1] as i32),
+                Int(how),
+                UnsignedLong(limit),
+                Array(table),
+                Array(&self.id_index),
+                array(&self.id_input),
+                Array(&self.continuous),
+                Array(&self.row_starts),
+                Array(&self.column_starts),
+                Array(&batch.id_index),
+                if has_input { Array(&batch.id_input) } else { Absent },
+                Array(&batch.continuous),
+                Array(row_pointers),
+                Array(column_pointers),
+                Array(&batch.graph_of_node),
+                mask(|real| &real.nodes.rows),
+            ],
+        )?;
+        gatherer.launch(
+            "assemble_edges",
+            edges,
+            &[
+                graphs,
+                padded_nodes,
+                padded_edges,
+                Int(self.edge_attributes.as_ref().map_or(0, |attributes| attributes.size()[1] as i32)),
+                Array(table),
+                Array(&self.sources),
+                Array(&self.targets),
+                Array(&self.transposed),
+                array(&self.edge_attributes),
+                Array(sources),
+                Array(targets),
+                Array(transposed),
+                array(&batch.edge_attributes),
+            ],
+        )?;
+        gatherer.launch(
+            "assemble_pairs",
+            successors,
+            &[
+                graphs,
+                padded_nodes,
+                UnsignedLong(successors as u64),
+                UnsignedLong(batch.vocabulary_size as u64),
+                Array(table),
+                Array(&self.successors),
+                Array(&batch.successors),
+            ],
+        )?;
+        let words = |targets: &Tensor| {
+            let bytes = targets.size()[1] as usize * targets.kind().elt_size_in_bytes();
+            (bytes / size_of::<i32>()) as i32
+        };
+        gatherer.launch(
+            "assemble_graphs",
+            padded_graphs + 1,
+            &[
+                graphs,
+                padded_nodes,
+                UnsignedLong(padded_graphs as u64),
+                Int(self.targets_of_graphs.as_ref().map_or(0, words)),
+                Array(table),
+                Array(&self.labels),
+                array(&self.targets_of_graphs),
+                Array(&batch.node_pointers),
+                Array(&batch.labels),
+                array(&batch.targets),
+                mask(|real| &real.graphs.rows),
+                mask(|real| &real.nodes.count),
+                mask(|real| &real.graphs.count),
+            ],
+        )
+    }
+
     /// The columns of a batch on the host; adds the ends of its graphs to `starts`.
     fn of(batch: &Batch, starts: &mut Vec<Start>, has_own_input: bool) -> Result<Self, TchError> {
         let Adjacency { row_pointers, sources, targets, column_pointers, transposed, .. } = &batch.adjacency;
