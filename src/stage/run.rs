@@ -197,6 +197,16 @@ impl<'a> Run<'a> {
         options
     }
 
+    /// Why steps of this student are not captured as CUDA graphs on a GPU; `None` if they can be, or are not asked for.
+    fn capture_obstacle(&self, student: &impl Student) -> Option<String> {
+        if !self.origin.device.is_cuda() || self.config.training.cuda_graphs == Some(false) {
+            return None;
+        }
+        let of_processes = self.processes.as_ref().map(|_| "several processes exchange sums in a step");
+        let obstacle = of_processes.or_else(|| student.capture_obstacle()).map(str::to_owned);
+        obstacle.or_else(|| training::capture_obstacle(self.config))
+    }
+
     /// Trains, saves the results, and registers the model as the dataset's teacher if its size says so.
     pub fn fit(
         mut self,
@@ -215,6 +225,9 @@ impl<'a> Run<'a> {
         self.console.line(&line);
         for decision in student.teacher().decisions().iter().chain(&prepared.notes) {
             self.console.line(decision);
+        }
+        if let Some(obstacle) = self.capture_obstacle(&student).filter(|_| !options.records_steps) {
+            self.console.line(&format!("steps are not captured as CUDA graphs: {obstacle}"));
         }
 
         // Fit.

@@ -78,11 +78,17 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, inputs: &Run
 
 /// True if training steps are captured as CUDA graphs: as configured, otherwise on a GPU wherever it is possible.
 pub fn captures_steps(config: &Config, on_gpu: bool) -> bool {
-    let training = &config.training;
-    training.cuda_graphs.unwrap_or_else(|| {
-        let capturable = config::capture_obstacles(config).next().is_none();
-        let settings = || device::allocator_settings().ok();
-        on_gpu && capturable && settings().is_some_and(|settings| memory::fatal_in_a_capture(&settings).is_none())
+    config.training.cuda_graphs.unwrap_or_else(|| on_gpu && capture_obstacle(config).is_none())
+}
+
+/// The setting of the configuration or of the allocator for which training steps are not captured as CUDA graphs.
+pub fn capture_obstacle(config: &Config) -> Option<String> {
+    let of_config = config::capture_obstacles(config).next().map(|(problem, _)| problem.to_owned());
+    of_config.or_else(|| match device::allocator_settings() {
+        Ok(settings) => memory::fatal_in_a_capture(&settings).map(|setting| {
+            format!("{setting} in the allocator's settings, with which a shortage of memory would end the process")
+        }),
+        Err(error) => Some(error.to_string()),
     })
 }
 

@@ -376,6 +376,44 @@ fn software_card_replays_cuda_graphs() {
     }
 }
 
+/// Whatever trains on a GPU has its steps and validation captured, or says why not.
+#[test]
+fn software_card_captures_what_it_can_and_says_what_it_cannot() {
+    let trained = Trained::get();
+    let workplace = &trained.workplace;
+    let small = ["--hidden", "4", "--batch-size", "64", "--optimize-batch-size", "false", "--max-epochs", "2"];
+    let classifier: &[&str] = &["classifier", "--preset", "gat,student", "--attention", "composed"];
+    let taught = |more: &[&'static str]| [classifier, &["--use-kd", "true"], more].concat();
+    let alone = |more: &[&'static str]| [classifier, &["--use-kd", "false"], more].concat();
+    let profile = ["classifier", "--preset", "gat,student,profile", "--attention", "composed", "--use-kd", "false"];
+    let captured = [
+        taught(&["--kd-hint-weight", "0.1"]),
+        taught(&["--kd-views", "2", "--unknown-drop", "0.1"]),
+        taught(&["--more-teachers", "classifier-teacher"]),
+        alone(&["--task-loss", "weighted"]),
+        profile.to_vec(),
+    ];
+    for (number, arguments) in captured.iter().enumerate() {
+        let run = format!("captured-{number}");
+        let more = ["--cuda-graphs", "none", "--run-dir", &run];
+        let (said, counted) = success_on(&Card::new().late(7), workplace, &[arguments, &small[..], &more].concat());
+        let [recordings, replays] = ["recordings", "replays"].map(|name| counted[name].as_u64().unwrap());
+        assert!(recordings > 1 && replays > recordings, "{arguments:?}: {recordings} recordings, {replays} replays");
+        assert!(!said.contains("not captured"), "{arguments:?}: {said}");
+    }
+    let obstacles = [
+        (alone(&["--conv", "gatv2"]), "edge scaling"),
+        (taught(&["--kd-alpha-end", "0.9"]), "weight of the distillation"),
+    ];
+    for (number, (arguments, why)) in obstacles.iter().enumerate() {
+        let run = format!("not-captured-{number}");
+        let more = ["--cuda-graphs", "none", "--run-dir", &run];
+        let (said, counted) = success_on(&Card::new().late(8), workplace, &[arguments, &small[..], &more].concat());
+        let line = said.lines().find(|line| line.contains("steps are not captured as CUDA graphs")).unwrap_or(&said);
+        assert!(line.contains(why) && counted["recordings"] == 0, "{arguments:?}: {line}");
+    }
+}
+
 /// `none` is the default; given here, because the tests' runs capture nothing otherwise.
 #[test]
 fn software_card_captures_steps_unless_batches_become_smaller() {

@@ -301,7 +301,8 @@ fn array(tensor: &Option<Tensor>) -> Argument<'_> {
 }
 
 impl Columns {
-    /// An empty batch of these sizes, in one allocation. `has_input`: its random IDs differ from its IDs.
+    /// An empty batch of these sizes, in one allocation. `has_input`: its random IDs differ from its IDs. A padded one has a place of its own for
+    /// them in any case, because a captured step's batch is a copy of the first one and takes all others of its sizes.
     fn room(
         &self,
         class: SizeClass,
@@ -311,7 +312,7 @@ impl Columns {
         device: Device,
     ) -> Result<Batch, TchError> {
         let SizeClass { nodes, edges, successors, graphs } = class;
-        let has_input = has_input || self.id_input.is_some();
+        let has_input = has_input || pads || self.id_input.is_some();
         let mut packing = Packing::default();
         let mut add = |shape: &[i64], kind| packing.add(shape, kind);
         add(&[nodes], Kind::Int64);

@@ -3,14 +3,17 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use parking_lot::Mutex;
 use tch::{Device, TchError};
+use tempfile::TempDir;
 
 use super::{ProgramError, Source};
-use crate::cuda::cuda_symbol;
+use crate::cuda::{cuda_symbol, test_cuda_library};
 
 type Launch = unsafe extern "C" fn(u32, u32, *mut *mut c_void) -> *const c_char;
 type Describe = unsafe extern "C" fn() -> Parameters;
@@ -54,23 +57,8 @@ struct Card {
 impl Library {
     pub(super) fn compile(source: &Source, device: Device) -> Result<Self, ProgramError> {
         let refused = |what: &str, reason: String| ProgramError::Refused { what: what.to_owned(), reason };
-        let failed = |error: std::io::Error| refused("emulating a GPU", error.to_string());
-        let folder = tempfile::tempdir().map_err(failed)?;
-        let (file, library) = (folder.path().join("program.cpp"), folder.path().join("program.so"));
-        for (name, text) in [("emulated.h", include_str!("emulated.h")), ("kernels.cu", source.text)] {
-            std::fs::write(folder.path().join(name), text).map_err(failed)?;
-        }
-        std::fs::write(&file, program(source)).map_err(failed)?;
-        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-        let mut command = Command::new(&compiler);
-        command.args(["-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Werror"]);
-        command.args(source.definitions.iter().map(|(name, value)| format!("-D{name}={value}")));
-        let output = command.arg("-o").arg(&library).arg(&file).output().map_err(failed)?;
-        if !output.status.success() {
-            let log = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Err(ProgramError::Compile { name: source.name, architecture: format!("a CPU by {compiler}"), log });
-        }
-        let path = CString::new(library.as_os_str().as_bytes()).unwrap_or_default();
+        let (path, _folder) = compiled(source)?;
+        let path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
         // SAFETY: loads the library just created; its initialisers only set variables, and it stays loaded.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let symbol = |name: String| {
@@ -150,6 +138,43 @@ impl Library {
         let failure = unsafe { launch(blocks, threads, arguments.as_mut_ptr()) };
         if failure.is_null() { Ok(()) } else { Err(problem(&text(failure))) }
     }
+}
+
+/// The compiled program, and the folder that it is in until it is loaded. Beside the library of a simulated GPU it is kept for later processes.
+fn compiled(source: &Source) -> Result<(PathBuf, Option<TempDir>), ProgramError> {
+    let failed =
+        |error: std::io::Error| ProgramError::Refused { what: "emulating a GPU".to_owned(), reason: error.to_string() };
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    let (main, header) = (program(source), include_str!("emulated.h"));
+    let kept = test_cuda_library().map(|card| {
+        let mut hasher = DefaultHasher::new();
+        (&main, header, source.text, &source.definitions, &compiler).hash(&mut hasher);
+        card.with_file_name(format!("emulated-{:016x}.so", hasher.finish()))
+    });
+    if let Some(kept) = kept.as_ref().filter(|kept| kept.exists()) {
+        return Ok((kept.clone(), None));
+    }
+    let folder = match kept.as_ref().and_then(|kept| kept.parent()) {
+        Some(parent) => tempfile::tempdir_in(parent),
+        None => tempfile::tempdir(),
+    };
+    let folder = folder.map_err(failed)?;
+    let (file, library) = (folder.path().join("program.cpp"), folder.path().join("program.so"));
+    for (name, text) in [("emulated.h", header), ("kernels.cu", source.text), ("program.cpp", &main)] {
+        std::fs::write(folder.path().join(name), text).map_err(failed)?;
+    }
+    let mut command = Command::new(&compiler);
+    command.args(["-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Werror"]);
+    command.args(source.definitions.iter().map(|(name, value)| format!("-D{name}={value}")));
+    let output = command.arg("-o").arg(&library).arg(&file).output().map_err(failed)?;
+    if !output.status.success() {
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(ProgramError::Compile { name: source.name, architecture: format!("a CPU by {compiler}"), log });
+    }
+    let Some(kept) = kept else { return Ok((library, Some(folder))) };
+    // Another process may have made the same in the meantime.
+    std::fs::rename(&library, &kept).map_err(failed)?;
+    Ok((kept, None))
 }
 
 fn program(source: &Source) -> String {
