@@ -214,11 +214,11 @@ impl Adam {
                 norm_tensor
             }
         };
-        if share.stride(self.total).is_some() {
-            // The update has zeroed its own.
-            trainable.zero_gradients()?;
-        }
         self.steps += 1;
+        if share.stride(self.total).is_some() {
+            // The update has zeroed its own. It must not be repeated from here on.
+            retry_on_oom(Meter::new(trainable.values.device()), || Ok::<_, ModelError>(trainable.zero_gradients()?))?;
+        }
         Ok(norm)
     }
 

@@ -2,9 +2,9 @@
 //!
 //! A step of a small model is hundreds of small kernels, which a GPU runs faster than the host can launch them. So each
 //! batch is [padded](kdgat_graph::padding) to a size that many batches share. When a size occurs for the second time, its
-//! step is computed as usual and then captured: forward, losses and backward, or the forward and losses of validation. From
-//! then on, batches of that size are copied into the captured tensors, and the whole step is one launch. Clipping and the
-//! optimiser stay outside: they are a few operations, and the learning rate changes.
+//! step is computed as usual and then captured: forward, losses and backward, and for a batch of validation of that size
+//! forward and losses. From then on, batches of that size are copied into the captured tensors, and the whole step is one
+//! launch. Clipping and the optimiser stay outside: they are a few operations, and the learning rate changes.
 //!
 //! A capture is used only if its replay gives the losses and gradients of the step itself. On a CPU, where there are no
 //! launches to save, the step is computed again on the same tensors.
@@ -138,8 +138,8 @@ impl RecordedSteps {
                     None => size.compute(&mut step),
                 }
             }
-            Some(met @ Met::Once) if recordings < MOST_RECORDINGS => {
-                let mut size = RecordedSize::new(step.batch, &targets)?;
+            Some(met @ Met::Once) if recordings < MOST_RECORDINGS && key.is_some() => {
+                let mut size = RecordedSize::new(step.batch.copied()?, &targets)?;
                 if sizes == 0 {
                     // libtorch refuses a pool whose CUDA graphs have all been freed, or whose only capture failed.
                     self.pool = None;
@@ -149,10 +149,11 @@ impl RecordedSteps {
                 Ok(losses)
             }
             met => {
-                if met.is_none() {
+                // A size that only validation has would hold tensors for a replay in each epoch.
+                if met.is_none() && key.is_some() {
                     self.sizes.insert(class, Met::Once);
                 }
-                RecordedSize::new(step.batch, &targets)?.compute(&mut step)
+                RecordedSize::new(step.batch.shallow_clone(), &targets)?.compute(&mut step)
             }
         }
     }
@@ -205,7 +206,7 @@ impl Recorded {
 }
 
 impl RecordedSize {
-    fn new(batch: &Batch, targets: &[Tensor]) -> Result<Self, TchError> {
+    fn new(batch: Batch, targets: &[Tensor]) -> Result<Self, TchError> {
         let _phase = allocator::enter_phase(Phase::Activations);
         let rows = batch.num_nodes().max(batch.num_graphs() as i64);
         let with_room = |target: &Tensor| {
@@ -214,7 +215,7 @@ impl RecordedSize {
             Tensor::f_zeros(&shape, (target.f_kind()?, batch.continuous.device()))
         };
         let room = targets.iter().map(with_room).collect::<Result<_, _>>()?;
-        let mut size = Self { recordings: BTreeMap::new(), batch: batch.copied()?, targets: room };
+        let mut size = Self { recordings: BTreeMap::new(), batch, targets: room };
         size.fill_targets(targets)?;
         Ok(size)
     }

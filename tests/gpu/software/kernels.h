@@ -22,7 +22,7 @@ inline Block& block_at(uint64_t address) {
   auto next = memory().blocks.upper_bound(const_cast<char*>(start));
   TORCH_CHECK(next != memory().blocks.begin(), "software card: a kernel's array is not on a card");
   Block& block = *std::prev(next)->second;
-  TORCH_CHECK(start < block.address + block.size, "software card: a kernel's array is not on a card");
+  TORCH_CHECK(start < block.address + block.size && block.number != 0, "software card: a kernel's array is not on a card");
   return block;
 }
 

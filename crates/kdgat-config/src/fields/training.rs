@@ -116,7 +116,7 @@ training: TrainingConfig {
     #[rules(OF_GRAPH_MODELS)]
     #[readers(Cache, CacheGraphs)]
     precision: Precision = Precision::Single;
-    /// Capture training steps as CUDA graphs and replay them: small models train several times as fast, because a GPU runs their small
+    /// Capture training steps, and validation in their sizes, as CUDA graphs and replay them: small models train several times as fast, because a GPU runs their small
     /// kernels faster than the host can launch them. Batches are padded by up to a sixteenth. `none` captures on a GPU where it is
     /// possible: not with `precision = "16-mixed"`, `features = "rich"`, `conv = "gatv2"`, targets of nodes or embeddings.
     #[same_losses = true]

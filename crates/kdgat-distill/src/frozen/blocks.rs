@@ -135,7 +135,9 @@ impl<B: Block<Config: Send>> FrozenModel for FrozenBlocks<B> {
         state: LayerState,
     ) -> Result<LayerState, ModelError> {
         let with_ids = match &self.indices {
-            Some(indices) if layer == 0 => Some(Batch { id_input: indices.of(batch)?, ..batch.shallow_clone() }),
+            Some(indices) if layer == 0 => {
+                Some(Batch { id_input: indices.of(batch)?, memory: None, ..batch.shallow_clone() })
+            }
             _ => None,
         };
         let run =

@@ -39,13 +39,18 @@ struct Place {
 }
 
 impl ResidentTargets {
-    /// Copies the targets of a complete cache to a device, and says so. `None` if there is no room for them there, or a record is damaged.
+    /// Copies the targets of a complete cache to a device, and says so. `None` if there is no room for them there, a record is
+    /// damaged, or CUDA's run-time compiler is missing.
     ///
     /// # Errors
     /// Those of the cache and the device.
     pub fn of(cache: &mut TargetCache, device: Device) -> Result<(Option<Self>, String), TeacherError> {
         let bytes = format_bytes(cache.summary().bytes);
-        Ok(match Self::copied(cache, device) {
+        let gatherer = match Gatherer::of(device) {
+            Ok(gatherer) => gatherer,
+            Err(error) => return Ok((None, format!("teacher cache: targets stay on the host: {error}"))),
+        };
+        Ok(match Self::copied(cache, gatherer, device) {
             Ok(Some(targets)) => (Some(targets), format!("teacher cache: the targets stay on the device, {bytes}")),
             Ok(None) => (None, "teacher cache: targets stay on the host, because a record is damaged".to_owned()),
             Err(error) if is_out_of_memory(&error) => {
@@ -55,7 +60,7 @@ impl ResidentTargets {
         })
     }
 
-    fn copied(cache: &mut TargetCache, device: Device) -> Result<Option<Self>, TeacherError> {
+    fn copied(cache: &mut TargetCache, gatherer: Arc<Gatherer>, device: Device) -> Result<Option<Self>, TeacherError> {
         let specs = cache.layout().targets.0.clone();
         let kind = cache.layout().precision.kind();
         let used = cache.used();
@@ -79,7 +84,6 @@ impl ResidentTargets {
             }
         }
         let uploader = Uploader::new(device).map_err(TchError::from)?;
-        let gatherer = Gatherer::of(device).map_err(TchError::from)?;
         let mut columns = Vec::with_capacity(specs.len());
         for (spec, parts) in specs.iter().zip(parts) {
             columns.push(match parts.is_empty() {

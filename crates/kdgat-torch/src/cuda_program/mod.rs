@@ -79,11 +79,11 @@ pub enum ProgramError {
     /// NVRTC is not installed.
     #[error(
         "CUDA's run-time compiler not found (libnvrtc.so, searched in nvidia/*/lib beside torch and on the library path); install it (it \
-         comes with CUDA, and as the Python package nvidia-cuda-nvrtc), or use attention = \"composed\""
+         comes with CUDA, and as the Python package nvidia-cuda-nvrtc)"
     )]
     CompilerMissing,
     /// NVRTC rejected the program.
-    #[error("compiling {name} for {architecture} failed; use attention = \"composed\". Compiler output:\n{log}")]
+    #[error("compiling {name} for {architecture} failed. Compiler output:\n{log}")]
     Compile {
         /// Name of the program.
         name: &'static str,

@@ -27,7 +27,7 @@ pub fn compile(source: &Source, capability: i32) -> Result<Vec<u8>, ProgramError
     let newest = known.iter().copied().filter(|&known| known <= capability).max();
     let newest = newest.ok_or_else(|| ProgramError::Refused {
         what: format!("compiling {}", source.name),
-        reason: format!("this NVRTC supports GPUs of {known:?}, not of {capability}; use attention = \"composed\""),
+        reason: format!("this NVRTC supports GPUs of {known:?}, not of {capability}"),
     })?;
     let exact = newest == capability;
     let architecture = format!("{}_{newest}", if exact { "sm" } else { "compute" });
