@@ -341,7 +341,8 @@ def of_fold(study, name, data, place, runs):
         start = trained(f"start {objective}", "pretrain", "--objective", objective, *SGMP, *PRETRAINING)
         following(f"sgmp {objective}", start, "--init-from", *SGMP, *TREE_EPOCHS)
     trained("student alone", "train", *SGMP_STUDENT, *TREE_EPOCHS, "--use-kd", "false")
-    following("student distilled", teacher, "--teacher-path", *SGMP_STUDENT, *TREE_EPOCHS, "--offload-teacher")
+    for arm, taught_by in (("student distilled", teacher), ("student of masked", runs["sgmp masked", seed, fold])):
+        following(arm, taught_by, "--teacher-path", *SGMP_STUDENT, *TREE_EPOCHS, "--offload-teacher")
 
 
 def accuracies(study, name, title, data, runs):
@@ -349,7 +350,8 @@ def accuracies(study, name, title, data, runs):
         return
     by_run = study.evaluated(name, runs, *data[:2])
     arms = list(dict.fromkeys(arm for arm, _, _ in runs))
-    scratch = {"sgmp gt-ssl": "sgmp scratch", "sgmp masked": "sgmp scratch", "gin vgae": "gin scratch", "student distilled": "student alone"}
+    scratch = {"sgmp gt-ssl": "sgmp scratch", "sgmp masked": "sgmp scratch", "gin vgae": "gin scratch"}
+    scratch |= {arm: "student alone" for arm in ("student distilled", "student of masked")}
     rows = []
     first = [result for (arm, _, _), result in by_run.items() if arm == arms[0]]
     for baseline, key in (("most frequent class", "baseline"), ("logistic regression on descriptors", "linear")):
