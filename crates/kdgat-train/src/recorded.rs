@@ -74,7 +74,7 @@ enum Met {
     Recorded(Box<RecordedSize>),
 }
 
-/// What a CUDA graph computes, besides the size: the bits of the loss factor of a step, which is part of a capture, or a validation.
+/// Kind of a size's CUDA graph: a step, by the bits of its loss factor, which is part of a capture, or (`None`) a validation.
 type Captured = Option<u64>;
 
 /// Tensors of a size, and the CUDA graphs that use them.
@@ -104,7 +104,7 @@ pub(super) struct Step<'a> {
     pub work: Work<'a>,
 }
 
-/// What a step computes.
+/// Work of a step.
 pub(super) enum Work<'a> {
     Gradients(&'a mut Trainable, StepOptions),
     Validation,

@@ -38,7 +38,7 @@ impl Packing {
         self.bytes
     }
 
-    /// Where the places begin, in bytes.
+    /// Beginnings of the places, in bytes.
     pub fn offsets_bytes(&self) -> impl Iterator<Item = usize> {
         self.places.iter().map(|place| place.offset_bytes)
     }
@@ -59,7 +59,7 @@ fn view(memory: &Tensor, offset: usize, bytes: usize, shape: &[i64], kind: Kind)
     memory.f_narrow(0, offset as i64, bytes as i64)?.f_view_dtype(kind)?.f_view(shape)
 }
 
-/// Where a packed tensor begins in its allocation, in bytes; 0 for one without elements.
+/// Beginning of a packed tensor in its allocation, in bytes; 0 for one without elements.
 pub fn offset_bytes(tensor: &Tensor, memory: &Tensor) -> usize {
     match tensor.numel() {
         0 => 0,
