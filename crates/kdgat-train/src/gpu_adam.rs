@@ -1,41 +1,38 @@
 //! Adam on a GPU: one kernel where torch's operations would be twenty.
 
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use kdgat_torch::cuda_program::{Argument, Program, ProgramError, Source};
+use kdgat_torch::cuda_program::{Argument, Program, ProgramError, Programs, Source};
 use kdgat_torch::test_cuda_library;
-use parking_lot::Mutex;
 use tch::{Device, TchError, Tensor};
 
 use super::fused_adam::Update;
 
 /// The kernel of `adam.cu` on a device.
 #[derive(Debug)]
-pub(super) struct GpuAdam(Program);
+pub(super) struct GpuAdam(Arc<Program>);
 
 impl GpuAdam {
     /// The kernel for a GPU; `None` where it cannot be compiled, which is logged once.
-    pub(super) fn of(device: Device) -> Option<Arc<Self>> {
-        static COMPILED: OnceLock<Mutex<HashMap<Device, Option<Arc<GpuAdam>>>>> = OnceLock::new();
+    pub(super) fn of(device: Device) -> Option<Self> {
+        static REFUSED: OnceLock<()> = OnceLock::new();
         // The GPU that tests simulate computes as the CPU does, with the same rounding.
-        if !device.is_cuda() || test_cuda_library().is_some() {
+        if !device.is_cuda() || test_cuda_library().is_some() || REFUSED.get().is_some() {
             return None;
         }
-        let mut compiled = COMPILED.get_or_init(Mutex::default).lock();
-        let compile = || match Self::compiled(device) {
-            Ok(kernel) => Some(Arc::new(kernel)),
-            Err(error) => {
-                tracing::warn!("Adam is composed of libtorch's operations on {device:?}, which is slower: {error}");
-                None
-            }
-        };
-        compiled.entry(device).or_insert_with(compile).clone()
+        let compiled = Self::compiled(device);
+        if let Err(error) = &compiled
+            && REFUSED.set(()).is_ok()
+        {
+            tracing::warn!("Adam is composed of libtorch's operations on {device:?}, which is slower: {error}");
+        }
+        compiled.ok()
     }
 
     /// The kernel for a device. On the CPU it is emulated, for tests.
     pub(super) fn compiled(device: Device) -> Result<Self, ProgramError> {
-        Ok(Self(Program::compile(&source(), device)?))
+        static COMPILED: Programs<Device> = Programs::new();
+        Ok(Self(COMPILED.get(device, || Program::compile(&source(), device))?))
     }
 
     /// Updates values, state and average, and zeroes the gradients. `norm` is that of all gradients, a scalar on the device; its factor is in

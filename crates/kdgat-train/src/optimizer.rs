@@ -9,7 +9,6 @@
 //! the model is validated and saved.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use kdgat_nn::ModelError;
 use kdgat_nn::attention::Backend;
@@ -144,7 +143,7 @@ pub struct Adam {
     /// `None` if no average is kept.
     average: Option<Tensor>,
     /// `None` on the CPU, and where the update is composed of torch's operations.
-    kernel: Option<Arc<GpuAdam>>,
+    kernel: Option<GpuAdam>,
 }
 
 impl Adam {
@@ -387,7 +386,7 @@ mod tests {
             let options = AdamOptions { gradient_clip, weight_decay, ema_decay, ..AdamOptions::PLAIN };
             let [mut on_cpu, mut emulated] = [trainable(1), trainable(1)];
             let [mut adam, mut other] = [&on_cpu, &emulated].map(|trainable| Adam::new(trainable, options).unwrap());
-            other.kernel = Some(Arc::new(GpuAdam::compiled(Device::Cpu).unwrap()));
+            other.kernel = Some(GpuAdam::compiled(Device::Cpu).unwrap());
             for step in 0..5 {
                 let slopes = Tensor::randn([5000], (Kind::Float, Device::Cpu));
                 let norms = [(&mut adam, &mut on_cpu), (&mut other, &mut emulated)].map(|(adam, trainable)| {
@@ -414,7 +413,7 @@ mod tests {
 
     #[test]
     fn gradients_that_are_not_numbers_are_not_clipped_away() {
-        for kernel in [None, Some(Arc::new(GpuAdam::compiled(Device::Cpu).unwrap()))] {
+        for kernel in [None, Some(GpuAdam::compiled(Device::Cpu).unwrap())] {
             let mut trainable = trainable(2);
             let mut adam = Adam::new(&trainable, AdamOptions { gradient_clip: 1.0, ..AdamOptions::PLAIN }).unwrap();
             adam.kernel = kernel;

@@ -1,7 +1,5 @@
 //! Cached targets on the teacher's device: once all are cached, a batch's are gathered there instead of copied from the host.
 
-use std::sync::Arc;
-
 use kdgat_graph::Gatherer;
 use kdgat_torch::device::Uploader;
 use kdgat_train::memory::{Meter, is_out_of_memory, retry_on_oom};
@@ -27,7 +25,7 @@ pub(super) struct ResidentTargets {
     /// By key of the cache; `None` for a graph that the run does not need.
     places: Vec<Option<Place>>,
     uploader: Uploader,
-    gatherer: Arc<Gatherer>,
+    gatherer: Gatherer,
 }
 
 /// A graph's rows of the columns.
@@ -60,7 +58,7 @@ impl ResidentTargets {
         })
     }
 
-    fn copied(cache: &mut TargetCache, gatherer: Arc<Gatherer>, device: Device) -> Result<Option<Self>, TeacherError> {
+    fn copied(cache: &mut TargetCache, gatherer: Gatherer, device: Device) -> Result<Option<Self>, TeacherError> {
         let specs = cache.layout().targets.0.clone();
         let kind = cache.layout().precision.kind();
         let used = cache.used();

@@ -1,11 +1,9 @@
 //! The kernels of `gather.cu`, compiled at first use.
 
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use kdgat_base::random;
-use kdgat_torch::cuda_program::{Argument, Program, ProgramError, Source};
-use parking_lot::Mutex;
+use kdgat_torch::cuda_program::{Argument, Program, ProgramError, Programs, Source};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::super::Vocabulary;
@@ -13,23 +11,16 @@ use super::super::assemble::ID_BITS;
 
 /// Kernels that gather graphs and rows on a device.
 #[derive(Debug)]
-pub struct Gatherer(Program);
+pub struct Gatherer(Arc<Program>);
 
 impl Gatherer {
     /// The kernels for a device. On the CPU they are emulated, for tests.
     ///
     /// # Errors
     /// A machine without CUDA's run-time compiler.
-    pub fn of(device: Device) -> Result<Arc<Self>, ProgramError> {
-        static COMPILED: OnceLock<Mutex<HashMap<Device, Arc<Gatherer>>>> = OnceLock::new();
-        // Held during compilation: another thread that needs the same program waits for it.
-        let mut compiled = COMPILED.get_or_init(Mutex::default).lock();
-        if let Some(gatherer) = compiled.get(&device) {
-            return Ok(Arc::clone(gatherer));
-        }
-        let gatherer = Arc::new(Self(Program::compile(&source(), device)?));
-        compiled.insert(device, Arc::clone(&gatherer));
-        Ok(gatherer)
+    pub fn of(device: Device) -> Result<Self, ProgramError> {
+        static COMPILED: Programs<Device> = Programs::new();
+        Ok(Self(COMPILED.get(device, || Program::compile(&source(), device))?))
     }
 
     /// Queues a kernel of `gather.cu`.

@@ -54,7 +54,7 @@ pub struct ResidentGraphs {
 struct There {
     columns: Columns,
     uploader: Uploader,
-    gatherer: Arc<Gatherer>,
+    gatherer: Gatherer,
 }
 
 impl ResidentGraphs {

@@ -13,8 +13,12 @@ mod driver;
 mod emulated;
 mod nvrtc;
 
+use std::collections::HashMap;
 use std::ffi::c_void;
+use std::hash::Hash;
+use std::sync::{Arc, LazyLock};
 
+use parking_lot::Mutex;
 use tch::{Device, TchError, Tensor};
 
 pub use nvrtc::compiler_version;
@@ -45,6 +49,36 @@ pub struct Program {
     device: Device,
     kernels: &'static [(&'static str, usize)],
     loaded: Loaded,
+}
+
+/// Programs of one kind, each compiled at its first use in the process.
+#[derive(Debug)]
+pub struct Programs<K>(LazyLock<Mutex<HashMap<K, Arc<Program>>>>);
+
+impl<K: Eq + Hash> Programs<K> {
+    /// None yet.
+    #[expect(clippy::new_without_default, reason = "a static needs a constant function")]
+    pub const fn new() -> Self {
+        Self(LazyLock::new(Mutex::default))
+    }
+
+    /// The program of a key. Another thread that needs it while it is compiled waits.
+    ///
+    /// # Errors
+    /// Those of `compile`; the next call tries again.
+    pub fn get(
+        &self,
+        key: K,
+        compile: impl FnOnce() -> Result<Program, ProgramError>,
+    ) -> Result<Arc<Program>, ProgramError> {
+        let mut compiled = self.0.lock();
+        if let Some(program) = compiled.get(&key) {
+            return Ok(Arc::clone(program));
+        }
+        let program = Arc::new(compile()?);
+        compiled.insert(key, Arc::clone(&program));
+        Ok(program)
+    }
 }
 
 #[derive(Debug)]

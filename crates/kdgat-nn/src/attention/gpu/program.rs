@@ -1,11 +1,9 @@
 //! The compiled programs, one per layer type, shape and device.
 
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use kdgat_torch::cuda_program::{Program, ProgramError, Source};
+use kdgat_torch::cuda_program::{Program, ProgramError, Programs, Source};
 use kdgat_torch::test_cuda_library;
-use parking_lot::Mutex;
 use tch::{Device, Kind};
 
 use super::super::kernels::Shape;
@@ -30,17 +28,17 @@ pub(super) fn program(
     shape: Shape,
     values: Kind,
 ) -> Result<Arc<Program>, ProgramError> {
-    static COMPILED: OnceLock<Mutex<HashMap<Key, Arc<Program>>>> = OnceLock::new();
-    // Held during compilation: another thread that needs the same program waits for it.
-    let mut compiled = COMPILED.get_or_init(Mutex::default).lock();
+    static COMPILED: Programs<Key> = Programs::new();
     let key = (layer, device, shape.heads, shape.channels, values);
-    if let Some(program) = compiled.get(&key) {
-        return Ok(Arc::clone(program));
-    }
-    let program = Arc::new(Program::compile(&source(layer, shape, values), device)?);
-    tracing::debug!("loaded {layer:?} attention of {} x {} for {values:?} on {device:?}", shape.heads, shape.channels);
-    compiled.insert(key, Arc::clone(&program));
-    Ok(program)
+    COMPILED.get(key, || {
+        let program = Program::compile(&source(layer, shape, values), device)?;
+        tracing::debug!(
+            "loaded {layer:?} attention of {} x {} for {values:?} on {device:?}",
+            shape.heads,
+            shape.channels
+        );
+        Ok(program)
+    })
 }
 
 /// True if the kernels can be compiled and loaded. If not, the reason is logged once, and every later answer is the same: a training
