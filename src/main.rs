@@ -7,5 +7,6 @@ fn main() -> std::process::ExitCode {
         eprintln!("error: cannot install the allocator for host memory: {error}");
         return std::process::ExitCode::FAILURE;
     }
+    kdgat::torch::skip_destructors_at_exit();
     kdgat::cli::main()
 }

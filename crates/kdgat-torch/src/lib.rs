@@ -43,6 +43,6 @@ pub mod view;
 
 pub use bus_error::explain_bus_errors;
 pub use cuda::{CudaLibrary, TEST_CUDA_LIBRARY, load_cuda, number_gpus_by_bus, test_cuda_library};
-pub use exit::exit_now;
+pub use exit::{exit_now, skip_destructors_at_exit};
 pub use recover::recover;
 pub use vector_math::resolve_vector_math;
