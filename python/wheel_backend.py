@@ -1,7 +1,7 @@
 """Make a wheel of the program, for `pip install` beside PyTorch. `scripts/wheel` and pip (PEP 517, pyproject.toml) call this.
 
   scripts/wheel                       build program and module, and write dist/kdgat-VERSION-py3-none-PLATFORM.whl
-  scripts/wheel --program FILE        take a program that is built already; the module is built
+  scripts/wheel --program FILE        take a program that is built already; the module is built, or taken from --module FILE
   scripts/wheel --output FOLDER       another folder than dist
 
 The wheel holds the program with all its optional parts, shell completions and the teacher of the simulated car, and no libtorch: the
@@ -158,9 +158,8 @@ def write(path, files, version, tag):
             raise
 
 
-def make(program, output):
-    """Writes the wheel of a program to a folder, with the module, which it builds. Returns its path."""
-    module = build_module()
+def make(program, module, output):
+    """Writes the wheel of a program and the module to a folder. Returns its path."""
     version = re.search(r'^version = "([^"]*)"', (REPOSITORY / "Cargo.toml").read_text(), re.M).group(1)
     tag = platform_tag(program, module)
     path = output / f"kdgat-{version}-py3-none-{tag}.whl"
@@ -170,7 +169,7 @@ def make(program, output):
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """Builds the program and its wheel: the hook of PEP 517 that pip calls."""
-    return make(build(), pathlib.Path(wheel_directory)).name
+    return make(build(), build_module(), pathlib.Path(wheel_directory)).name
 
 
 def build_sdist(sdist_directory, config_settings=None):
@@ -181,9 +180,10 @@ def build_sdist(sdist_directory, config_settings=None):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=pathlib.Path)
+    parser.add_argument("--module", type=pathlib.Path)
     parser.add_argument("--output", type=pathlib.Path, default=REPOSITORY / "dist")
     arguments = parser.parse_args()
-    print(make(arguments.program or build(), arguments.output))
+    print(make(arguments.program or build(), arguments.module or build_module(), arguments.output))
 
 
 if __name__ == "__main__":

@@ -4,33 +4,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use crate::compiler::{can_compile, compiled};
 use serde_json::Value;
 use support::evaluate::{Bench, KNOWN, UNKNOWN, candump, frames_of, stderr, stdout};
-
-/// True if there is a C compiler; says so if there is none.
-fn can_compile() -> bool {
-    let found = Command::new("cc").arg("--version").output().is_ok_and(|output| output.status.success());
-    if !found {
-        println!("skipped: compiling the export (there is no C compiler `cc`)");
-    }
-    found
-}
 
 fn succeeded(output: &Output) -> String {
     assert!(output.status.success(), "{}{}", stdout(output), stderr(output));
     stdout(output)
-}
-
-/// Compiles the sources of an export together with the program `main`.
-fn compiled(folder: &Path, main: &Path, name: &str) -> PathBuf {
-    let program = folder.join(name);
-    let mut sources: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    sources.retain(|path| path.extension().is_some_and(|extension| extension == "c"));
-    let strict = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror"];
-    let mut command = Command::new("cc");
-    command.args(strict).arg("-I").arg(folder).arg(main).args(sources).arg("-o").arg(&program).arg("-lm");
-    succeeded(&command.output().unwrap());
-    program
 }
 
 /// A window's result as the exported detector prints it.
@@ -103,9 +83,9 @@ fn exported(bench: &Bench, run: &str, folder: &str, more: &[&str]) -> PathBuf {
     assert!(said.contains(&format!("files of C source in {folder}")), "{said}");
     assert!(said.contains(&format!("test it: make -C {folder} test")), "{said}");
     let folder = bench.path().join(folder);
-    let vectors = compiled(&folder, &folder.join("test/kdgat_test.c"), "vectors");
+    let vectors = compiled(&folder, &[folder.join("test/kdgat_test.c")], "vectors", &["-O2"]);
     assert!(succeeded(&Command::new(vectors).output().unwrap()).contains(" 0 wrong"));
-    compiled(&folder, Path::new(REPLAY), "replay")
+    compiled(&folder, &[REPLAY.into()], "replay", &["-O2"])
 }
 
 /// Every window of every test file has the score, verdict and heaviest ID that `kdgat detect` gives it, for f32 and for int8.
@@ -222,9 +202,9 @@ fn exported_pair(bench: &Bench, runs: [&str; 2], folder: &str, more: &[&str]) ->
     let said = succeeded(&bench.kdgat(&[&["export", runs[0], runs[1], "--c", folder], more].concat()));
     assert!(said.contains("attacks: means of both models' standardised scores above "), "{said}");
     let folder = bench.path().join(folder);
-    let vectors = compiled(&folder, &folder.join("test/kdgat_test.c"), "vectors");
+    let vectors = compiled(&folder, &[folder.join("test/kdgat_test.c")], "vectors", &["-O2"]);
     assert!(succeeded(&Command::new(vectors).output().unwrap()).contains(" 0 wrong"));
-    let replay = compiled(&folder, Path::new(REPLAY), "replay");
+    let replay = compiled(&folder, &[REPLAY.into()], "replay", &["-O2"]);
     let made = Command::new("make").arg("-C").arg(folder.join("example")).output().unwrap();
     assert!(made.status.success() && !stderr(&made).contains("warning"), "{}", stderr(&made));
     let config = std::fs::read_to_string(folder.join("kdgat_config.h")).unwrap();

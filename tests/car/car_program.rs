@@ -1,11 +1,11 @@
 //! The example program of an export as C, `kdgat-car`, prints the lines of `kdgat detect` and ends like it.
 
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use crate::compiler;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::evaluate::{Bench, KNOWN, candump, frames_of, profile_of, regular_traffic, stderr, stdout};
@@ -22,12 +22,11 @@ struct Exported {
 
 /// True if the program can be compiled; says so if not.
 fn can_compile() -> bool {
-    let found = Command::new("cc").arg("--version").output().is_ok_and(|output| output.status.success());
-    let found = found && cfg!(target_os = "linux");
-    if !found {
-        println!("skipped: compiling kdgat-car (it needs Linux and a C compiler `cc`)");
+    if !cfg!(target_os = "linux") {
+        println!("skipped: compiling kdgat-car (it needs Linux)");
+        return false;
     }
-    found
+    compiler::can_compile()
 }
 
 fn succeeded(output: &Output) -> String {
@@ -45,16 +44,7 @@ fn compiled(folder: &Path) -> PathBuf {
 }
 
 fn compiled_with(folder: &Path, name: &str, definition: &str) -> PathBuf {
-    let program = folder.join(name);
-    let sources = |folder: &Path| -> Vec<OsString> {
-        let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        paths.filter(|path| path.extension().is_some_and(|extension| extension == "c")).map(Into::into).collect()
-    };
-    let mut command = Command::new("cc");
-    command.args(["-std=c99", "-O2", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror", "-I"]).arg(folder);
-    command.arg(definition).args(sources(folder)).args(sources(&folder.join("example")));
-    succeeded(&command.arg("-o").arg(&program).arg("-lm").output().unwrap());
-    program
+    compiler::compiled(folder, &compiler::sources(&folder.join("example")), name, &["-O2", definition])
 }
 
 impl Exported {

@@ -5,9 +5,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 
-use crate::models::{
-    WINDOW, can_compile, compiled, export, export_with, gat, random_state, rich, traffic, vgae, vocabulary,
-};
+use crate::compiler::can_compile;
+use crate::models::{WINDOW, compiled, export, export_with, gat, random_state, rich, traffic, vgae, vocabulary};
 use kdgat_car::{Precision, as_exported};
 use kdgat_graph::assemble::Assembler;
 use kdgat_graph::{AssembleOptions, Batch, Columns, FeatureSet, GraphStream};

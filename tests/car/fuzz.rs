@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::models::{can_compile, description, random_state, rich, scaling, vocabulary, write_export};
+use crate::compiler::{self, can_compile};
+use crate::models::{description, random_state, rich, scaling, vocabulary, write_export};
 use kdgat_car::Precision;
 use kdgat_graph::ForeignIds;
 use kdgat_graph::profile::{ByteProfile, CarProfile, IdProfile, Partner, Place, Relation, SignalRange};
@@ -173,28 +174,14 @@ fn extreme_inputs(folder: &Path) -> Vec<PathBuf> {
 
 /// Compiles fuzz.c with an export, with the sanitizers if the compiler has them.
 fn compiled(folder: &Path) -> PathBuf {
-    let program = folder.join("fuzz");
-    let compile = |sanitizers: &[&str]| {
-        let sources = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        Command::new("cc")
-            .args(["-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror", "-DKDGAT_FUZZ_MAIN"])
-            .args(["-DKDGAT_HISTORY_IDS=16u", "-DKDGAT_CALIBRATION_WINDOWS=40u", "-DKDGAT_CALIBRATION_IDS=8u", "-I"])
-            .arg(folder)
-            .args(sanitizers)
-            .args(sources.filter(|path| path.extension().is_some_and(|extension| extension == "c")))
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/car/fuzz.c"))
-            .arg("-o")
-            .arg(&program)
-            .arg("-lm")
-            .output()
-            .unwrap()
-    };
-    if !compile(&["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]).status.success() {
+    let main = [Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/car/fuzz.c")];
+    let sizes = ["-DKDGAT_HISTORY_IDS=16u", "-DKDGAT_CALIBRATION_WINDOWS=40u", "-DKDGAT_CALIBRATION_IDS=8u"];
+    let options = [&["-O1", "-DKDGAT_FUZZ_MAIN"], &sizes[..]].concat();
+    let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    compiler::compile(folder, &main, "fuzz", &[&options[..], &sanitizers].concat()).unwrap_or_else(|_| {
         println!("without sanitizers: `cc` does not have them");
-        let output = compile(&[]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-    program
+        compiler::compiled(folder, &main, "fuzz", &options)
+    })
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod car_export;
 mod car_program;
+mod compiler;
 mod forward;
 mod fuzz;
 mod models;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::compiler;
 use kdgat_can::Frame;
 use kdgat_car::{CarFiles, CarModel, CarPartner, Precision, UsualScale, Vectors};
 use kdgat_graph::{EdgeScaling, NodeScaling, Vocabulary};
@@ -96,15 +97,6 @@ pub fn rich() -> InputConfig {
     InputConfig { node_scaling: Some(scaling), ..InputConfig::default() }
 }
 
-/// True if there is a C compiler; says so if there is none.
-pub fn can_compile() -> bool {
-    let found = Command::new("cc").arg("--version").output().is_ok_and(|output| output.status.success());
-    if !found {
-        println!("skipped: there is no C compiler `cc`");
-    }
-    found
-}
-
 /// A description of a model with windows of [`WINDOW`] frames and without a list of known IDs.
 pub fn description(architecture: Architecture) -> ModelDescription {
     ModelDescription {
@@ -189,18 +181,6 @@ pub fn write_export(
 
 /// Compiles the sources of an export with the program `main` of this folder; warnings are errors.
 pub fn compiled(folder: &Path, main: &str) -> Command {
-    let sources = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let program = folder.join("program");
-    let output = Command::new("cc")
-        .args(["-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror", "-I"])
-        .arg(folder)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/car").join(main))
-        .args(sources.filter(|path| path.extension().is_some_and(|extension| extension == "c")))
-        .arg("-o")
-        .arg(&program)
-        .arg("-lm")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Command::new(program)
+    let main = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/car").join(main);
+    Command::new(compiler::compiled(folder, &[main], "program", &["-O1"]))
 }

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use crate::models::{WINDOW, can_compile, compiled, export, gat, random_state, rich, vgae, vocabulary};
+use crate::compiler::can_compile;
+use crate::models::{WINDOW, compiled, export, gat, random_state, rich, vgae, vocabulary};
 use kdgat_can::Frame;
 use kdgat_car::Precision;
 use kdgat_graph::assemble::Assembler;

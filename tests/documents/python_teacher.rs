@@ -24,6 +24,8 @@ fn python() -> Option<Command> {
     let mut command = Command::new(python);
     let path = std::env::join_paths([package(), package().join("tests")]).unwrap();
     command.env("PYTHONPATH", path).env("PYTHONDONTWRITEBYTECODE", "1").env_remove("SOAK_TESTS");
+    // Threads that wait for each other beside another test program cost more than they compute.
+    command.env("OMP_NUM_THREADS", "1");
     if is_soak() {
         command.env("SOAK_TESTS", "yes");
     }

@@ -22,7 +22,12 @@ fn success(command: &mut Command) -> String {
 fn installed(python: &Path, folder: &Path) -> PathBuf {
     let output = folder.join("dist");
     let make = root().join("scripts/wheel");
-    let wheel = success(Command::new(make).args(["--program", PROGRAM, "--output"]).arg(&output));
+    let mut command = Command::new(make);
+    // scripts/test builds it together with the program.
+    if let Some(module) = std::env::var_os("KDGAT_BUILT_MODULE") {
+        command.arg("--module").arg(module);
+    }
+    let wheel = success(command.args(["--program", PROGRAM, "--output"]).arg(&output));
     let name = wheel.lines().find_map(|line| line.strip_prefix(output.to_str()?)?.strip_prefix('/')).unwrap_or(&wheel);
     assert!(name.contains("-py3-none-manylinux_2_") && name.ends_with(".whl"), "{name}");
     let site = folder.join("site");
