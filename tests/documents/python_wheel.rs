@@ -24,7 +24,7 @@ fn installed(python: &Path, folder: &Path) -> PathBuf {
     let make = root().join("scripts/wheel");
     let mut command = Command::new(make);
     // scripts/test builds it together with the program.
-    if let Some(module) = std::env::var_os("KDGAT_BUILT_MODULE") {
+    if let Some(module) = std::env::var_os("BUILT_MODULE") {
         command.arg("--module").arg(module);
     }
     let wheel = success(command.args(["--program", PROGRAM, "--output"]).arg(&output));
