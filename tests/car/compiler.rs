@@ -37,7 +37,7 @@ pub fn compiled(export: &Path, others: &[PathBuf], name: &str, options: &[&str])
     made.unwrap_or_else(|output| panic!("{}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// As [`compiled`], or the output of the compiler that failed.
+/// [`compiled`] for a compiler that may fail: returns its output then.
 pub fn compile(export: &Path, others: &[PathBuf], name: &str, options: &[&str]) -> Result<PathBuf, Output> {
     let mut sources = sources(export);
     sources.extend_from_slice(others);
