@@ -3,6 +3,8 @@
 //! Every command with a configuration parses the flags of all fields, so that it can refuse the flag of a field that it does not
 //! read and give the reason.
 
+use std::collections::HashMap;
+
 use clap::{Command, CommandFactory};
 
 use super::commands::Cli;
@@ -65,9 +67,10 @@ fn at(command: Command, words: &[&str], change: &dyn Fn(Command) -> Command) -> 
 }
 
 fn show(command: Command, listed: &Listed) -> Command {
-    let shows_all = config::fields().filter(|field| listed.includes(field)).count() <= FEW;
-    command.mut_args(|argument| match config::fields().find(|field| field.name == argument.get_id().as_str()) {
-        Some(field) if argument.get_help_heading().is_some() => match listed.includes(field) {
+    let is_read: HashMap<&str, bool> = config::fields().map(|field| (field.name, listed.includes(field))).collect();
+    let shows_all = is_read.values().filter(|is_read| **is_read).count() <= FEW;
+    command.mut_args(|argument| match is_read.get(argument.get_id().as_str()) {
+        Some(is_read) if argument.get_help_heading().is_some() => match is_read {
             true if shows_all => argument.hide_short_help(false),
             true => argument,
             false => argument.hide(true),

@@ -3,13 +3,14 @@
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use anyhow::Result;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Id};
 
-use crate::config::{self, Choice, Config, ConfigError, Field, Loaded, Reader, SECTIONS, Sources, Stage};
+use crate::config::{self, Choice, Config, ConfigError, Field, Loaded, Reader, Sources, Stage};
 use crate::stage::RunData;
 
 /// The sources of a command's configuration.
@@ -126,17 +127,15 @@ const COMMON: &[&str] = &[
 
 impl Args for FieldFlags {
     fn augment_args(command: Command) -> Command {
-        let defaults = Config::default();
-        let mut command = command;
-        for section in SECTIONS {
-            for field in section.fields {
-                // A command that takes runs has `--model RUN` instead of the field, which it does not read.
-                if command.get_arguments().all(|own| own.get_id() != field.name) {
-                    command = command.arg(argument(field, &defaults));
-                }
-            }
-        }
-        command
+        // Some twenty commands have them.
+        static ARGUMENTS: OnceLock<Vec<Arg>> = OnceLock::new();
+        let arguments = ARGUMENTS.get_or_init(|| {
+            let defaults = Config::default();
+            config::fields().map(|field| argument(field, &defaults)).collect()
+        });
+        // A command that takes runs has `--model RUN` instead of the field, which it does not read.
+        let own: Vec<Id> = command.get_arguments().map(|own| own.get_id().clone()).collect();
+        command.args(arguments.iter().filter(|argument| !own.contains(argument.get_id())))
     }
 
     fn augment_args_for_update(command: Command) -> Command {

@@ -181,8 +181,13 @@ pub fn dispatch_at<R>(level: Level, kernel: impl Kernel<R>) -> R {
         Level::Avx512 => unsafe { x86::run_avx512(kernel) },
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => unsafe { x86::run_avx2(kernel) },
-        _ => kernel.run::<Baseline>(),
+        _ => run_baseline(kernel),
     }
+}
+
+/// Runs `kernel` with the instructions of every machine of this architecture, and is compiled for these alone.
+pub fn run_baseline<R>(kernel: impl Kernel<R>) -> R {
+    kernel.run::<Baseline>()
 }
 
 #[derive(Clone, Copy)]

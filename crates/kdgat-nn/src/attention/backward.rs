@@ -1,7 +1,6 @@
 //! The backward kernels of one layer in order, over all blocks and threads; see [`super::passes`] for the forward.
 
 use kdgat_torch::parallel::{Parts, parallel_for};
-use kdgat_torch::simd::dispatch;
 use kdgat_torch::view;
 use tch::{Device, TchError, Tensor};
 
@@ -113,7 +112,7 @@ impl<T: Element> Backward<'_, T> {
     }
 
     fn rows(&self, block: usize, raw: &mut [T::Real], target: &mut [T::Real], bias: &mut [T::Real]) {
-        dispatch(RowGradients {
+        T::dispatch(RowGradients {
             nodes: self.layer.partition.nodes(block),
             shape: self.layer.shape,
             edges: self.layer.edges,
@@ -139,7 +138,7 @@ impl<T: Element> Backward<'_, T> {
         values: &mut [T],
     ) {
         let (source_gradient, target_gradient) = attention_sums.split_at_mut(self.layer.shape.row());
-        dispatch(ColumnGradients {
+        T::dispatch(ColumnGradients {
             nodes: self.layer.partition.sources(block),
             shape: self.layer.shape,
             edges: self.layer.edges,

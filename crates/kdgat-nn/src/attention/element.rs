@@ -3,8 +3,8 @@
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
 use half::bf16;
-use kdgat_torch::simd::Instructions;
 use kdgat_torch::simd::rows::{Heads, Initial, Matrix};
+use kdgat_torch::simd::{self, Instructions, Kernel};
 use kdgat_torch::view::Storable;
 
 use super::tiles::{add_scaled, for_each_tile, store, tile, tile_mut};
@@ -17,6 +17,10 @@ pub(super) trait Element: Storable + Send + Sync + 'static {
     fn widen(self) -> Self::Real;
     /// Converts from the computing type, rounded to nearest.
     fn narrow(value: Self::Real) -> Self;
+    /// Runs a kernel over values of this type with the widest vectors of this machine.
+    fn dispatch<R>(kernel: impl Kernel<R>) -> R {
+        simd::dispatch(kernel)
+    }
     /// Scalar product with a slice of the same type and length.
     #[inline(always)]
     fn dot<I: Instructions>(left: &[Self], right: &[Self]) -> Self::Real {
@@ -200,7 +204,16 @@ element!(
         I::row_products(left, rows, heads, products);
     }
 );
-element!(f64, f64, |value| value, |value| value);
+element!(
+    f64,
+    f64,
+    |value| value,
+    |value| value,
+    // Gradients are checked in this type, and no training computes in it: three versions of each kernel would only take time to compile.
+    fn dispatch<R>(kernel: impl Kernel<R>) -> R {
+        simd::run_baseline(kernel)
+    }
+);
 element!(bf16, f32, |value| f32::from_bits(u32::from(value.to_bits()) << 16), |value| round_to_bf16(value));
 
 /// Rounds to nearest even without a branch on the value, so that loops over it are vectorised.
@@ -277,7 +290,7 @@ fn exp_f32<I: Instructions>(value: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kdgat_torch::simd::{Kernel, Level, dispatch_at};
+    use kdgat_torch::simd::{Level, dispatch_at};
 
     struct Exp<'a>(&'a mut [f32]);
 

@@ -6,7 +6,6 @@ use half::bf16;
 use kdgat_graph::Adjacency;
 use kdgat_torch::autograd::{Forward, Function, Gradients};
 use kdgat_torch::parallel::{Parts, parallel_for};
-use kdgat_torch::simd::dispatch;
 use kdgat_torch::view::{self, Storable};
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -192,7 +191,7 @@ impl<T: Element> Backward<'_, T> {
                 for block in range {
                     let logits = logit_parts.take(block);
                     self.logits(block, logits, &mut unused, bias_parts.take(block));
-                    dispatch(TargetGradients {
+                    T::dispatch(TargetGradients {
                         nodes: partition.nodes(block),
                         edges: *edges,
                         pairs: self.pairs,
@@ -209,7 +208,7 @@ impl<T: Element> Backward<'_, T> {
         let source_parts = Parts::new(gradients.source, self.layer.source_bounds(row));
         parallel_for(partition.num_source_blocks(), partition.grain, |range| {
             for block in range {
-                dispatch(SourceGradients {
+                T::dispatch(SourceGradients {
                     nodes: partition.sources(block),
                     edges: *edges,
                     pairs: self.pairs,
@@ -230,7 +229,7 @@ impl<T: Element> Backward<'_, T> {
     fn logits(&self, block: usize, logits: &mut [T::Real], unused: &mut Vec<T::Real>, bias: &mut [T::Real]) {
         let nodes = self.layer.partition.nodes(block);
         unused.resize(nodes.len() * self.layer.shape.heads, T::Real::ZERO);
-        dispatch(RowGradients {
+        T::dispatch(RowGradients {
             nodes,
             shape: self.layer.shape,
             edges: self.layer.edges,

@@ -6,7 +6,6 @@
 use std::ops::Range;
 
 use kdgat_torch::parallel::{Parts, parallel_for};
-use kdgat_torch::simd::dispatch;
 use kdgat_torch::view;
 use tch::{Device, TchError, Tensor};
 
@@ -110,7 +109,7 @@ impl<T: Element> Layer<'_, T> {
     ) {
         let nodes = self.partition.sources(block);
         let (shape, values) = (self.shape, self.values);
-        dispatch(ProjectScores {
+        T::dispatch(ProjectScores {
             nodes,
             shape,
             values,
@@ -150,7 +149,7 @@ impl<T: Element> Layer<'_, T> {
                         Logits::Scores { first_node: nodes.start, source: &source, target: &target }
                     }
                 };
-                dispatch(Attend {
+                T::dispatch(Attend {
                     nodes,
                     shape: self.shape,
                     edges: self.edges,
