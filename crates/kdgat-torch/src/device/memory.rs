@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_char};
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tch::{Device, TchError};
 
@@ -44,6 +45,30 @@ impl DeviceMemory {
     fn usable_beside(&self, captured_bytes: u64) -> u64 {
         (self.free_bytes + u64::try_from(self.reserved).unwrap_or(0)).saturating_sub(captured_bytes)
     }
+
+    /// Bytes in live tensors and in CUDA graphs, which no other tensor can use.
+    pub fn occupied_bytes(&self) -> u64 {
+        u64::try_from(self.allocated).unwrap_or(0) + super::captured_bytes()
+    }
+
+    /// Maximum of [`Self::occupied_bytes`] since [`reset_device_peak`].
+    pub fn peak_occupied_bytes(&self) -> u64 {
+        let now = u64::try_from(self.peak_allocated).unwrap_or(0) + super::captured_bytes();
+        now.max(PEAK_BEFORE_CHANGE.load(Ordering::Relaxed))
+    }
+}
+
+/// Peak of [`DeviceMemory::occupied_bytes`] before the memory of CUDA graphs last changed. The allocator counts only tensors, so its peaks before and
+/// after a change do not compare.
+static PEAK_BEFORE_CHANGE: AtomicU64 = AtomicU64::new(0);
+
+/// Makes `change` to the memory that CUDA graphs use, and keeps the peak before it.
+pub(super) fn change_captured(device: Device, change: impl FnOnce()) -> Result<(), DeviceError> {
+    let peak = device_memory(device).map(|memory| memory.peak_occupied_bytes());
+    change();
+    reset_device_peak(device)?;
+    PEAK_BEFORE_CHANGE.store(peak?, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Memory statistics of a CUDA device. See [`crate::allocator`] for host memory.
@@ -56,6 +81,7 @@ pub fn device_memory(device: Device) -> Result<DeviceMemory, DeviceError> {
 
 /// Resets the peaks of a CUDA device to the current values.
 pub fn reset_device_peak(device: Device) -> Result<(), DeviceError> {
+    PEAK_BEFORE_CHANGE.store(0, Ordering::Relaxed);
     // SAFETY: one number.
     unsafe { Ok(ffi::check(kdgat_device_reset_peak(cuda_index("reset_device_peak", device)?))?) }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tch::{Device, TchError};
 
+use super::memory::change_captured;
 use super::{DeviceError, Stream, StreamGuard, cuda_index, synchronize};
 use crate::{ffi, recover};
 
@@ -93,7 +94,9 @@ impl Recording {
         // Ended even after an error: until then, the device accepts no other work from this thread.
         recording.end()?;
         recording.captured_bytes = unused_bytes(device)?.saturating_sub(unused_before);
-        CAPTURED_BYTES.fetch_add(recording.captured_bytes, Ordering::Relaxed);
+        change_captured(device, || {
+            CAPTURED_BYTES.fetch_add(recording.captured_bytes, Ordering::Relaxed);
+        })?;
         Ok((recording, result.map_err(RecordingError::Work)?))
     }
 
@@ -133,7 +136,12 @@ impl Drop for Recording {
         if let Err(error) = synchronize(self.device) {
             tracing::error!("cannot wait for a CUDA graph before freeing it: {error}");
         }
-        CAPTURED_BYTES.fetch_sub(self.captured_bytes, Ordering::Relaxed);
+        let less = || {
+            CAPTURED_BYTES.fetch_sub(self.captured_bytes, Ordering::Relaxed);
+        };
+        if let Err(error) = change_captured(self.device, less) {
+            tracing::error!("cannot read the memory of {:?}: {error}", self.device);
+        }
         // SAFETY: the object was created by `kdgat_graph_new`, and nobody else uses it.
         if let Err(error) = unsafe { ffi::check(kdgat_graph_free(self.graph.as_ptr())) } {
             tracing::error!("cannot free a CUDA graph: {error}");

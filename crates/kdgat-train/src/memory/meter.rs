@@ -1,7 +1,7 @@
 //! Present and peak memory of tensors on a device.
 //!
 //! The counting allocator counts host tensors to the byte, by purpose. CUDA's allocator counts a GPU's tensors, each
-//! rounded up to 512 bytes, without purposes.
+//! rounded up to 512 bytes, without purposes; what CUDA graphs use in a replay is added, because no other tensor can.
 
 use tch::Device;
 
@@ -17,7 +17,7 @@ pub struct Meter {
 /// Memory counts at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// In use by tensors now.
+    /// In use by tensors now, and on a GPU by CUDA graphs.
     pub current_bytes: u64,
     /// Peak since the last [`Meter::reset_peak`].
     pub peak_bytes: u64,
@@ -60,8 +60,8 @@ impl Meter {
         let gpu = device::device_memory(self.device).unwrap_or_default();
         let bytes = |count: i64| u64::try_from(count).unwrap_or(0);
         Reading {
-            current_bytes: bytes(gpu.allocated),
-            peak_bytes: bytes(gpu.peak_allocated),
+            current_bytes: gpu.occupied_bytes(),
+            peak_bytes: gpu.peak_occupied_bytes(),
             reserved_bytes: bytes(gpu.reserved),
             host,
         }
