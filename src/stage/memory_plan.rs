@@ -26,7 +26,7 @@ use crate::distill::RegistryError;
 use crate::files;
 use crate::graph::{AssembleOptions, Loader, Shuffle, Store, Task};
 use crate::memory::budget::{
-    LOADER_QUEUE, MemoryBudget, Moment, OPTIMIZER_STATES, RESIDENT_GRAPHS, TEACHER_WEIGHTS, WorstBatches,
+    LOADER_QUEUE, MemoryBudget, Moment, OPTIMIZER_STATES, RESIDENT_GRAPHS, TEACHER_WEIGHTS, USUAL_SIZES, WorstBatches,
 };
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
 use crate::nn::{Architecture, BatchNeeds, PretrainingConfig};
@@ -371,7 +371,7 @@ impl Planned {
         self.add_resident_graphs(&mut budget, &config)?;
         // By default steps are not captured where that would make batches smaller.
         if self.is_on_gpu() && config.training.cuda_graphs == Some(true) {
-            budget.record_steps();
+            budget.record_steps(queues.burst, USUAL_SIZES);
         }
         if self.caches_in_memory() {
             budget.add(CACHED_TARGETS, Moment::Always, self.targets.memory_bytes());

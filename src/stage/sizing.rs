@@ -1,6 +1,8 @@
 //! Fits a training on graphs into the memory limits before its first epoch: how many graphs a batch has and how many of them go through the model at
 //! a time, from measured steps.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use tch::Device;
 
@@ -9,6 +11,7 @@ use super::epochs::{Epochs, Graphs};
 use super::measured::{Measured, Queues};
 use super::training;
 use crate::config::{Config, Residency};
+use crate::graph::padding::SizeClass;
 use crate::memory::budget::{
     BATCH_DATA, Component, LOADER_QUEUE, MemoryBudget, Moment, Shape, TARGETS, WholeBatches, WorstBatches, gibibytes,
 };
@@ -31,6 +34,8 @@ const FEW_GRAPHS: usize = 32;
 const SPARE: f64 = 0.05;
 /// Share by which complete batches may exceed the line through smaller ones.
 const SPARE_OF_BATCHES: f64 = 0.01;
+/// Epochs whose batches show the sizes that batches are padded to.
+const FIRST_EPOCHS: u64 = 4;
 /// Name of the component for targets that are cached in memory.
 pub(super) const CACHED_TARGETS: &str = "cache of targets";
 
@@ -305,7 +310,7 @@ impl Sizing<'_> {
         );
         let mut budget = training.budget(&graphs.training, graphs.batch_graphs, None, queues)?;
         if records_steps {
-            budget.record_steps();
+            budget.record_steps(queues.burst, padded_sizes(training, plan));
         }
         let cache = training.student.teacher().cache();
         if cache.as_ref().is_some_and(|cache| cache.filled_graphs > 0 && cache.filled_graphs < cache.used_graphs) {
@@ -463,6 +468,16 @@ fn show_written(directory: &RunDirectory, limit: &Limit, console: &mut Console) 
     if let Some(read) = written.and_then(|text| serde_json::from_slice::<ReadBudget>(&text).ok()) {
         console.plan_memory(MemoryPlan { limit_bytes: limit.bytes, expected_bytes: read.expected_bytes });
     }
+}
+
+/// Number of sizes that batches are padded to, by their nodes and edges in the first epochs and in validation.
+fn padded_sizes(training: &Measured, plan: &Epochs) -> usize {
+    let class = |batch: &Vec<u64>| {
+        let Shape { graphs, nodes, edges } = training.sizes.shape(batch);
+        SizeClass { graphs: graphs as i64, nodes: nodes as i64, edges: edges as i64, successors: 0 }.rounded_up()
+    };
+    let batches = (0..FIRST_EPOCHS).flat_map(|epoch| plan.training(epoch)).chain(plan.validation());
+    batches.map(|batch| class(&batch)).collect::<BTreeSet<_>>().len()
 }
 
 /// The batches of a burst for a given batch size: the largest burst of the first epoch, or a full burst of graphs of mean size,

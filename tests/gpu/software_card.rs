@@ -418,13 +418,25 @@ fn software_card_captures_what_it_can_and_says_what_it_cannot() {
 #[test]
 fn software_card_captures_steps_unless_batches_become_smaller() {
     let workplace = &Trained::get().workplace;
-    for (run, limit, is_captured) in [("captured", "4GiB", true), ("not-captured", "75MiB", false)] {
-        let more = ["--cuda-graphs", "none", "--batch-size", "256", "--gpu-memory-limit", limit];
-        let arguments = [&student(&AUTOENCODER, run)[..], TWO_EPOCHS, &more].concat();
+    let whole: &[&str] = &["--batch-size", "256"];
+    let bursts: &[&str] = &["--offload-teacher", "--teacher-burst", "4", "--use-teacher-cache", "false"];
+    let cases = [
+        ("captured", "4GiB", whole, true),
+        ("not-captured", "60MiB", whole, false),
+        ("captured-bursts", "4GiB", bursts, true),
+    ];
+    for (run, limit, more, is_captured) in cases {
+        let limited = ["--cuda-graphs", "none", "--gpu-memory-limit", limit];
+        let arguments = [&student(&AUTOENCODER, run)[..], TWO_EPOCHS, &limited, more].concat();
         let (told, counted) = success_on(&Card::new(), workplace, &arguments);
         assert_eq!(counted["recordings"].as_u64().unwrap() > 0, is_captured, "{told}");
         assert_eq!(told.contains("memory: steps are not captured as CUDA graphs"), !is_captured, "{told}");
         assert_eq!(workplace.json(&format!("{run}/config.json"))["inputs"]["captures_steps"], is_captured, "{told}");
+        // The plan has room for everything, also for bursts, and not much more.
+        let planned = workplace.json(&format!("{run}/memory_budget.json"))["expected_bytes"].as_u64().unwrap();
+        let peak = workplace.json(&format!("{run}/summary.json"))["peak_memory_bytes"].as_u64().unwrap();
+        println!("{run}: planned {planned}, peak {peak}");
+        assert!(peak <= planned && 2 * planned < 3 * peak, "{run}: planned {planned}, peak {peak}");
     }
 }
 

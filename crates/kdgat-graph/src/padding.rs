@@ -76,7 +76,7 @@ impl SizeClass {
     }
 
     /// The size class of batches of these sizes.
-    pub(super) fn rounded_up(self) -> Self {
+    pub fn rounded_up(self) -> Self {
         let Self { nodes, edges, successors, graphs } = self;
         Self {
             nodes: rounded_up(nodes + 1),

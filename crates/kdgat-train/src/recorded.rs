@@ -26,7 +26,7 @@ use super::trainable::Trainable;
 use crate::memory::{Reclaim, is_out_of_memory, register_reclaim};
 
 /// Maximum number of captured sizes. A run of shuffled batches has a handful.
-const MOST_RECORDINGS: usize = 32;
+pub(crate) const MOST_RECORDINGS: usize = 32;
 /// Largest accepted distance between the gradients and losses of a replay and those of the step, relative to their norm. They
 /// differ in the order in which the threads of a GPU add.
 const TOLERANCE: f64 = 1e-3;

@@ -6,6 +6,7 @@ use kdgat_graph::padding::LARGEST_FILLING;
 use serde::Serialize;
 
 use super::limits::Limit;
+use crate::recorded::MOST_RECORDINGS;
 
 /// Size of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -153,6 +154,8 @@ pub const TEACHER_ACTIVATIONS: &str = "teacher's activations";
 pub const TEACHER_WEIGHTS: &str = "teacher's weights";
 /// Name of the component for measured memory of no other component.
 pub const OTHER: &str = "other";
+/// Name of the component for captured steps and their inputs.
+pub const CUDA_GRAPHS: &str = "CUDA graphs";
 /// Name of the component for graphs that stay on the device.
 pub const RESIDENT_GRAPHS: &str = "graphs on the device";
 /// Graphs per teacher forward to plan for when the teacher halves its batches; it could halve them down to a single graph.
@@ -160,8 +163,8 @@ const TEACHER_GRAPHS: f64 = 8.0;
 /// Name of the component for loaded batches that wait for the training loop.
 pub const LOADER_QUEUE: &str = "loader queue";
 
-/// Number of frequent batch sizes in a run of shuffled batches, each with its own captured input.
-const RECORDED_SIZES: f64 = 4.0;
+/// Number of sizes that batches are padded to in a run of shuffled batches, each with its own captured input, if it is not known.
+pub const USUAL_SIZES: usize = 4;
 
 /// Memory of a run, by component.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -286,17 +289,23 @@ impl MemoryBudget {
         self.components.push(Component { name, moment, bytes: Linear::fixed(bytes) });
     }
 
-    /// Adds the memory of CUDA graphs: a captured step holds the memory of a padded step permanently, while validation and
-    /// the first step of a new size need theirs in addition.
-    pub fn record_steps(&mut self) {
+    /// Adds the memory of CUDA graphs to the budget of bursts of `burst` batches that are padded to so many `sizes`: a captured step holds the memory
+    /// of a padded step permanently, while validation and the first step of a new size need theirs in addition.
+    pub fn record_steps(&mut self, burst: usize, sizes: usize) {
+        let inputs = sizes.min(MOST_RECORDINGS) as f64 / burst.max(1) as f64;
+        // A burst is on the device without padding, too; batches of graphs that are there are parts of the padded ones.
+        let is_resident = self.components.iter().any(|component| component.name == RESIDENT_GRAPHS);
+        let without_padding = if is_resident { 1.0 } else { 0.0 };
+        let padded = 1.0 + LARGEST_FILLING;
         let of_recordings = self.components.iter().map(|component| match component {
-            // Captured steps share the memory of one step, and each has its own input.
-            Component { moment: Moment::Step, bytes, .. } => *bytes,
-            Component { name: BATCH_DATA | TARGETS, bytes, .. } => bytes.times(RECORDED_SIZES),
+            // Captured steps share the memory of one step, and each size has its own input.
+            Component { moment: Moment::Step, bytes, .. } => bytes.times(padded),
+            Component { name: BATCH_DATA, bytes, .. } => bytes.times(padded * (inputs + 1.0) - without_padding),
+            Component { name: TARGETS, bytes, .. } => bytes.times(padded * inputs),
             _ => Linear::default(),
         });
-        let bytes = of_recordings.fold(Linear::default(), |sum, bytes| sum.plus(&bytes)).times(1.0 + LARGEST_FILLING);
-        self.components.push(Component { name: "recorded steps", moment: Moment::Always, bytes });
+        let bytes = of_recordings.fold(Linear::default(), |sum, bytes| sum.plus(&bytes));
+        self.components.push(Component { name: CUDA_GRAPHS, moment: Moment::Always, bytes });
     }
 
     /// Peak in bytes of a run with batches of this size.
@@ -525,12 +534,19 @@ mod tests {
             component("activations", Moment::Step),
             component("optimiser's update", Moment::Update),
         ];
-        let mut budget = MemoryBudget { components };
         let shape = Shape { graphs: 1.0, nodes: 20.0, edges: 60.0 };
-        let before = budget.peak_bytes(shape);
-        budget.record_steps();
-        let step = bytes.at(shape);
-        assert!((budget.peak_bytes(shape) - before - (1.0 + 2.0 * RECORDED_SIZES) * step * 17.0 / 16.0).abs() < 1e-9);
+        let added = |burst, components: Vec<Component>| {
+            let mut budget = MemoryBudget { components };
+            let before = budget.peak_bytes(shape);
+            budget.record_steps(burst, 4);
+            (budget.peak_bytes(shape) - before) / bytes.at(shape)
+        };
+        // A step, and for each size and for the burst itself a padded batch; targets for each size.
+        assert!((added(1, components.clone()) - (1.0 + 2.0 * 4.0 + 1.0) * 17.0 / 16.0).abs() < 1e-9);
+        // Data and targets are those of a whole burst.
+        assert!((added(8, components.clone()) - (1.0 + 2.0 * 4.0 / 8.0 + 1.0) * 17.0 / 16.0).abs() < 1e-9);
+        let resident = [components, vec![component(RESIDENT_GRAPHS, Moment::Always)]].concat();
+        assert!((added(1, resident) - (1.0 + 2.0 * 4.0 + 1.0) * 17.0 / 16.0 + 1.0).abs() < 1e-9);
     }
 
     #[test]
