@@ -143,9 +143,9 @@ fn measure(options: &Options, device: Device) -> Result<Value, Error> {
     };
     let seconds = median(times.clone());
     let memory = if device == Device::Cpu {
-        allocator::stats().peak as i64
+        allocator::stats().peak
     } else {
-        device::device_memory(device)?.peak_allocated
+        device::device_memory(device)?.peak_occupied_bytes()
     };
     Ok(json!({
         "what": format!("{:?}", options.what).to_lowercase(),

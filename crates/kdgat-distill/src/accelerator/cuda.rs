@@ -123,14 +123,14 @@ impl Accelerator for Cuda {
 
     fn memory(&self) -> MemoryState {
         let Ok(memory) = device::device_memory(self.device) else { return MemoryState::default() };
-        let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
+        let (occupied, peak) = (memory.occupied_bytes(), memory.peak_occupied_bytes());
         // Memory cached by torch's allocator is free for the teacher, too.
-        let free_without_tensors = memory.usable_bytes();
+        let free_if_empty = memory.usable_bytes() + device::captured_bytes();
         MemoryState {
-            free_bytes: Some(free_without_tensors.saturating_sub(bytes(memory.allocated))),
-            free_at_peak_bytes: Some(free_without_tensors.saturating_sub(bytes(memory.peak_allocated))),
-            allocated_bytes: Some(bytes(memory.allocated)),
-            peak_bytes: Some(bytes(memory.peak_allocated)),
+            free_bytes: Some(free_if_empty.saturating_sub(occupied)),
+            free_at_peak_bytes: Some(free_if_empty.saturating_sub(peak)),
+            allocated_bytes: Some(occupied),
+            peak_bytes: Some(peak),
         }
     }
 }

@@ -70,11 +70,11 @@ pub trait Accelerator: Send + 'static {
 pub struct MemoryState {
     /// Bytes that can be allocated now.
     pub free_bytes: Option<u64>,
-    /// Bytes that were free at the peak of tensor memory.
+    /// Bytes that were free at the peak.
     pub free_at_peak_bytes: Option<u64>,
-    /// Bytes of tensors now.
+    /// Bytes of tensors now, and on a GPU of CUDA graphs.
     pub allocated_bytes: Option<u64>,
-    /// Peak bytes of tensors.
+    /// Their peak.
     pub peak_bytes: Option<u64>,
 }
 

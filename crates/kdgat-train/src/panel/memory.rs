@@ -59,9 +59,9 @@ pub struct Component {
 /// A GPU's memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gpu {
-    /// In use by tensors now.
+    /// In use by tensors and CUDA graphs now.
     pub now_bytes: u64,
-    /// Peak of tensors since the panel opened.
+    /// Their peak since the panel opened.
     pub peak_bytes: u64,
     /// Reserved from the driver: tensors and cached memory.
     pub reserved_bytes: u64,
@@ -78,12 +78,11 @@ impl Memory {
         if of.is_cuda()
             && let Ok(memory) = device::device_memory(of)
         {
-            let bytes = |count: i64| u64::try_from(count).unwrap_or(0);
-            let peak_bytes = self.gpu.as_ref().map_or(0, |gpu| gpu.peak_bytes).max(bytes(memory.peak_allocated));
+            let peak_bytes = self.gpu.as_ref().map_or(0, |gpu| gpu.peak_bytes).max(memory.peak_occupied_bytes());
             self.gpu = Some(Gpu {
-                now_bytes: bytes(memory.allocated),
+                now_bytes: memory.occupied_bytes(),
                 peak_bytes,
-                reserved_bytes: bytes(memory.reserved),
+                reserved_bytes: u64::try_from(memory.reserved).unwrap_or(0),
                 used_bytes: gpu_used_bytes(of).unwrap_or(memory.total_bytes.saturating_sub(memory.free_bytes)),
                 total_bytes: memory.total_bytes,
             });
