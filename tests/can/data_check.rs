@@ -9,6 +9,7 @@ use kdgat::graph::{BuildOptions, Split, Store, open_or_build};
 use support::cli::{Workplace, said};
 use support::graph::{traffic, write_log};
 use support::real_data::candata;
+use support::starter;
 
 fn report_of(root: &Path) -> CheckReport {
     let options =
@@ -263,7 +264,7 @@ fn known_datasets_are_listed_and_found_by_name() {
     let workplace = Workplace::new();
     write_log(&workplace.path().join("all/set_04"), "train_01_attack_free", "a.csv", &traffic(300, 12, 1, 0..0));
     let run = |arguments: &[&str]| {
-        let output = workplace.command(arguments).env("KDGAT_DATA", workplace.path().join("all")).output().unwrap();
+        let output = starter::output(workplace.command(arguments).env("KDGAT_DATA", workplace.path().join("all")));
         (output.status.code(), said(&output))
     };
     let (code, text) = run(&["data", "list"]);

@@ -4,12 +4,14 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use support::starter;
+
 fn kdgat(folder: &Path, arguments: &[&str]) -> Output {
-    command(folder, arguments).output().unwrap()
+    starter::output(&mut command(folder, arguments))
 }
 
 fn command(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kdgat"));
+    let mut command = Command::new(support::program::kdgat());
     command.current_dir(folder).args(arguments);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("KDGAT_")) {
         command.env_remove(name);

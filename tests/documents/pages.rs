@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 use support::stage::Workplace;
+use support::starter;
 
 /// Folder of the runs of [`trained`].
 pub const RUNS: &str = "runs/tiny";
@@ -37,7 +38,8 @@ pub fn trained() -> &'static Workplace {
         place.run(&["evaluate", "--resamples", "20"]);
         let models = ["--fusion-vgae", AUTOENCODER, "--fusion-gat", NORMAL];
         let agent = ["--preset", "dqn,student", "--use-kd", "false", "--hidden", "16", "--resamples", "20"];
-        let fusion = place.plain_command(&[&["fusion"], &agent[..], &models, &quick[..2]].concat()).output().unwrap();
+        let fusion =
+            starter::output(&mut place.plain_command(&[&["fusion"], &agent[..], &models, &quick[..2]].concat()));
         assert!(fusion.status.success(), "{}", String::from_utf8_lossy(&fusion.stderr));
         place
     })

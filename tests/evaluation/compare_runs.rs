@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use support::starter;
+
 const HEADER: &str = "epoch,train_loss,val_loss,kd_loss,lr,graphs_per_second,seconds\n";
 
 fn write(folder: &Path, run: &str, rows: &[&str]) {
@@ -11,7 +13,7 @@ fn write(folder: &Path, run: &str, rows: &[&str]) {
 }
 
 fn compare(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kdgat")).current_dir(folder).arg("compare").args(arguments).output().unwrap()
+    starter::output(Command::new(support::program::kdgat()).current_dir(folder).arg("compare").args(arguments))
 }
 
 #[test]

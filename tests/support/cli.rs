@@ -10,6 +10,7 @@ use kdgat::can::{SimulationOptions, simulate};
 use kdgat::exit;
 
 use crate::fixture::fixture;
+use crate::starter;
 
 /// Settings of a small teacher.
 pub const SMALL_TEACHER: &[&str] =
@@ -64,7 +65,7 @@ impl Workplace {
     }
 
     pub fn run<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Output {
-        self.command(arguments).output().unwrap()
+        starter::output(&mut self.command(arguments))
     }
 
     /// Runs a command and panics if it fails; returns its output.

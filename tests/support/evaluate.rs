@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::graph::{traffic, write_log};
+use crate::starter;
 use kdgat::can::{Dataset, Frame};
 use kdgat::graph::{
     BuildOptions, CarProfile, Columns, FeatureSet, ForeignIds, GraphStream, ProfileLearner, Split, Store, open_or_build,
@@ -141,7 +142,7 @@ impl Bench {
     }
 
     pub fn kdgat(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
+        starter::output(&mut self.command(arguments))
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {

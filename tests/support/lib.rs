@@ -14,4 +14,5 @@ pub mod program;
 pub mod python;
 pub mod real_data;
 pub mod stage;
+pub mod starter;
 pub mod stops;

@@ -10,6 +10,7 @@ use kdgat::nn::weights::StateDict;
 use kdgat::train::checkpoint;
 
 use crate::fixture::fixture;
+use crate::starter;
 
 /// Temporary folder of a test for data, stores, runs and teachers.
 pub struct Workplace(tempfile::TempDir);
@@ -44,14 +45,14 @@ impl Workplace {
 
     /// Runs a command and expects success; returns its standard output.
     pub fn run(&self, arguments: &[&str]) -> String {
-        let output = self.command(arguments).output().unwrap();
+        let output = starter::output(&mut self.command(arguments));
         assert!(output.status.success(), "kdgat {arguments:?} failed:\n{}", text(&output.stderr));
         text(&output.stdout)
     }
 
     /// Runs a command and expects that it refuses its input; returns its message.
     pub fn refused(&self, arguments: &[&str]) -> String {
-        let output: Output = self.command(arguments).output().unwrap();
+        let output: Output = starter::output(&mut self.command(arguments));
         assert_eq!(output.status.code(), Some(2), "kdgat {arguments:?}:\n{}", text(&output.stderr));
         text(&output.stderr)
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use kdgat::config::Config;
 use kdgat::sweep::plan::{Plan, SHIPPED, Surroundings, SweepFile, TaskKind, expand, find, override_field};
 use support::cli::Workplace;
+use support::starter;
 
 fn plan_of(text: &str, changes: &[&str]) -> Result<Plan, String> {
     let mut file = SweepFile::parse("test.toml", text).map_err(|error| error.to_string())?;
@@ -42,7 +43,7 @@ fn the_program_carries_every_sweep_of_the_folder() {
 fn every_shipped_sweep_passes_a_dry_run() {
     let workplace = Workplace::new();
     for (name, _) in SHIPPED {
-        let output = workplace.command(&["sweep", name, "--dry-run"]).env_remove("KDGAT_DATA").output().unwrap();
+        let output = starter::output(workplace.command(&["sweep", name, "--dry-run"]).env_remove("KDGAT_DATA"));
         let said = support::cli::said(&output);
         assert!(output.status.success(), "kdgat sweep {name} --dry-run:\n{said}");
         // `kdgat train` builds the store of its dataset itself.

@@ -10,6 +10,7 @@ use kdgat::can::{SimulationOptions, simulate};
 use kdgat::exit;
 use rustix::process::Signal;
 use support::cli::{SMALL_TEACHER, Workplace, said};
+use support::starter;
 use support::stops::{KillLoop, children, end_of, ended_by, kill_process_if_there, wait_for};
 
 /// 12 short trials: 3 values, 2 values, 2 seeds.
@@ -378,7 +379,7 @@ fn results_belong_to_the_content_of_the_data() {
     write_file(&workplace, 2, "seeds = [1]");
     let run = || {
         let arguments = sweep(&["--output", "kept", "--set", "use_kd=false"]);
-        let output = workplace.command(&arguments).env("KDGAT_DATA", &data).output().unwrap();
+        let output = starter::output(workplace.command(&arguments).env("KDGAT_DATA", &data));
         assert!(output.status.success(), "{}", said(&output));
         (only_row(&workplace, "kept"), tasks(&workplace, "kept", "student").len())
     };

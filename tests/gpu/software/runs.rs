@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::Card;
 use support::stage::Workplace;
+use support::starter;
 
 /// Stage with the settings of its teacher and its student.
 pub struct Stage {
@@ -72,7 +73,7 @@ pub fn said(output: &Output) -> String {
 pub fn on_cpu(workplace: &Workplace, arguments: &[&str]) {
     let mut command = workplace.command(arguments);
     Card::new().apply(&mut command);
-    let output = command.args(["--device", "cpu"]).output().unwrap();
+    let output = starter::output(command.args(["--device", "cpu"]));
     assert!(output.status.success(), "kdgat {arguments:?} failed:\n{}", said(&output));
 }
 
@@ -91,7 +92,7 @@ pub fn run_on(card: &Card, workplace: &Workplace, arguments: &[&str]) -> (Output
     } else {
         &[]
     });
-    let output = command.output().unwrap();
+    let output = starter::output(&mut command);
     let counted = std::fs::read(&report).unwrap_or_else(|error| panic!("{error}:\n{}", said(&output)));
     (output, serde_json::from_slice(&counted).unwrap())
 }
