@@ -42,13 +42,16 @@ pub struct CalibrationBytes {
 pub fn measure(folder: &Path) -> Result<Measured, CarError> {
     let build = tempfile::tempdir()
         .map_err(|error| CarError::Tool { command: "temporary folder".to_owned(), problem: error.to_string() })?;
+    // The compiler runs in the folder of the objects.
+    let folder = &std::path::absolute(folder).map_err(|error| of_folder(folder, &error))?;
     let sources = sources(folder)?;
-    let flash_small = flash(folder, &sources, "-Os", build.path())?;
-    let flash_fast = flash(folder, &sources, "-O2", build.path())?;
+    let flash_small = flash(&objects(folder, &sources, "-Os", build.path())?)?;
+    let fast = objects(folder, &sources, "-O2", build.path())?;
+    let flash_fast = flash(&fast)?;
     let program = build.path().join("measure");
     let mut compile = Command::new("cc");
     compile.args(["-std=c99", "-O2", "-I"]).arg(folder).arg(folder.join("test/kdgat_measure.c"));
-    run(compile.args(&sources).arg("-o").arg(&program).arg("-lm"))?;
+    run(compile.args(&fast).arg("-o").arg(&program).arg("-lm"))?;
     let figures = run(&mut Command::new(&program))?;
     let number = |name: &str| -> Result<f64, CarError> {
         let value = figures.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -74,8 +77,7 @@ pub fn measure(folder: &Path) -> Result<Measured, CarError> {
 
 /// C files of the detector itself.
 fn sources(folder: &Path) -> Result<Vec<PathBuf>, CarError> {
-    let problem =
-        |error: std::io::Error| CarError::Tool { command: folder.display().to_string(), problem: error.to_string() };
+    let problem = |error: std::io::Error| of_folder(folder, &error);
     let mut sources = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(problem)? {
         let path = entry.map_err(problem)?.path();
@@ -87,21 +89,21 @@ fn sources(folder: &Path) -> Result<Vec<PathBuf>, CarError> {
     Ok(sources)
 }
 
+fn of_folder(folder: &Path, error: &std::io::Error) -> CarError {
+    CarError::Tool { command: folder.display().to_string(), problem: error.to_string() }
+}
+
+/// Compiles each source into an object of the folder `build`.
+fn objects(folder: &Path, sources: &[PathBuf], level: &str, build: &Path) -> Result<Vec<PathBuf>, CarError> {
+    let mut compile = Command::new("cc");
+    run(compile.current_dir(build).args(["-std=c99", level, "-I"]).arg(folder).arg("-c").args(sources))?;
+    let object = |source: &PathBuf| build.join(source.file_stem().unwrap_or_default()).with_extension("o");
+    Ok(sources.iter().map(object).collect())
+}
+
 /// Bytes of code and constants.
-fn flash(folder: &Path, sources: &[PathBuf], level: &str, build: &Path) -> Result<u64, CarError> {
-    let mut objects = Vec::new();
-    for source in sources {
-        let object = build.join(source.file_stem().unwrap_or_default()).with_extension("o");
-        run(Command::new("cc")
-            .args(["-std=c99", level, "-I"])
-            .arg(folder)
-            .arg("-c")
-            .arg(source)
-            .arg("-o")
-            .arg(&object))?;
-        objects.push(object);
-    }
-    let table = run(Command::new("size").args(&objects))?;
+fn flash(objects: &[PathBuf]) -> Result<u64, CarError> {
+    let table = run(Command::new("size").args(objects))?;
     // Lines after the first: text, data, bss, their sum twice, and the file.
     let bytes = |line: &str| -> Option<u64> {
         let mut fields = line.split_whitespace();
