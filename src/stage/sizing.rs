@@ -470,17 +470,14 @@ fn show_written(directory: &RunDirectory, limit: &Limit, console: &mut Console) 
     }
 }
 
-/// Sizes that batches are padded to in the first epochs, together, relative to the largest. Sizes that only validation has are not captured.
-fn padded_sizes(training: &Measured, plan: &Epochs) -> f64 {
+/// Number of sizes that batches are padded to, by their nodes and edges in the first epochs and in validation.
+fn padded_sizes(training: &Measured, plan: &Epochs) -> usize {
     let class = |batch: &Vec<u64>| {
         let Shape { graphs, nodes, edges } = training.sizes.shape(batch);
         SizeClass { graphs: graphs as i64, nodes: nodes as i64, edges: edges as i64, successors: 0 }.rounded_up()
     };
-    let batches = (0..FIRST_EPOCHS).flat_map(|epoch| plan.training(epoch));
-    let nodes: Vec<i64> =
-        batches.map(|batch| class(&batch)).collect::<BTreeSet<_>>().iter().map(|class| class.nodes).collect();
-    let largest = nodes.iter().copied().max().unwrap_or(1);
-    nodes.iter().sum::<i64>() as f64 / largest as f64
+    let batches = (0..FIRST_EPOCHS).flat_map(|epoch| plan.training(epoch)).chain(plan.validation());
+    batches.map(|batch| class(&batch)).collect::<BTreeSet<_>>().len()
 }
 
 /// The batches of a burst for a given batch size: the largest burst of the first epoch, or a full burst of graphs of mean size,

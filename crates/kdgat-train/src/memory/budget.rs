@@ -163,8 +163,8 @@ const TEACHER_GRAPHS: f64 = 8.0;
 /// Name of the component for loaded batches that wait for the training loop.
 pub const LOADER_QUEUE: &str = "loader queue";
 
-/// Sizes that batches are padded to in a run of shuffled batches, each with its own captured input, if they are not known.
-pub const USUAL_SIZES: f64 = 4.0;
+/// Number of sizes that batches are padded to in a run of shuffled batches, each with its own captured input, if it is not known.
+pub const USUAL_SIZES: usize = 4;
 
 /// Memory of a run, by component.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -289,11 +289,10 @@ impl MemoryBudget {
         self.components.push(Component { name, moment, bytes: Linear::fixed(bytes) });
     }
 
-    /// Adds the memory of CUDA graphs to the budget of bursts of `burst` batches: a captured step holds the memory of a padded step permanently, while
-    /// validation and the first step of a new size need theirs in addition. `sizes`: those that batches are padded to, together, relative to the
-    /// largest.
-    pub fn record_steps(&mut self, burst: usize, sizes: f64) {
-        let inputs = sizes.min(MOST_RECORDINGS as f64) / burst.max(1) as f64;
+    /// Adds the memory of CUDA graphs to the budget of bursts of `burst` batches that are padded to so many `sizes`: a captured step holds the memory
+    /// of a padded step permanently, while validation and the first step of a new size need theirs in addition.
+    pub fn record_steps(&mut self, burst: usize, sizes: usize) {
+        let inputs = sizes.min(MOST_RECORDINGS) as f64 / burst.max(1) as f64;
         // A burst is on the device without padding, too; batches of graphs that are there are parts of the padded ones.
         let is_resident = self.components.iter().any(|component| component.name == RESIDENT_GRAPHS);
         let without_padding = if is_resident { 1.0 } else { 0.0 };
@@ -539,7 +538,7 @@ mod tests {
         let added = |burst, components: Vec<Component>| {
             let mut budget = MemoryBudget { components };
             let before = budget.peak_bytes(shape);
-            budget.record_steps(burst, 4.0);
+            budget.record_steps(burst, 4);
             (budget.peak_bytes(shape) - before) / bytes.at(shape)
         };
         // A step, and for each size and for the burst itself a padded batch; targets for each size.
