@@ -44,7 +44,7 @@ fn compiled(folder: &Path) -> PathBuf {
 }
 
 fn compiled_with(folder: &Path, name: &str, definition: &str) -> PathBuf {
-    compiler::compiled(folder, &compiler::sources(&folder.join("example")), name, &["-O0", definition])
+    compiler::compiled(folder, &compiler::sources(&folder.join("example")), name, &["-O2", definition])
 }
 
 impl Exported {

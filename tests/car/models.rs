@@ -179,9 +179,8 @@ pub fn write_export(
     written
 }
 
-/// Compiles the sources of an export with the program `main` of this folder; warnings are errors. Not optimised: each of many models has its own
-/// sources. `car_export.rs` compares what is optimised.
+/// Compiles the sources of an export with the program `main` of this folder; warnings are errors.
 pub fn compiled(folder: &Path, main: &str) -> Command {
     let main = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/car").join(main);
-    Command::new(compiler::compiled(folder, &[main], "program", &["-O0"]))
+    Command::new(compiler::compiled(folder, &[main], "program", &["-O1"]))
 }

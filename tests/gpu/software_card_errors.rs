@@ -225,13 +225,13 @@ fn software_card_may_be_full_when_graphs_are_scored_or_measured() {
 /// Errors injected into calls of every kind give the same losses, or an error that names the cause.
 #[test]
 fn software_card_errors_end_in_the_same_losses_or_a_clear_error() {
-    assert_errors_end_well(rounds(20, 200), "batches", &["--use-teacher-cache", "false", "--max-epochs", "1"]);
+    assert_errors_end_well(rounds(40, 200), "batches", &["--use-teacher-cache", "false", "--max-epochs", "1"]);
 }
 
 /// The same if graphs and cached targets stay on the card.
 #[test]
 fn software_card_errors_beside_graphs_that_stay_end_in_the_same_losses_or_a_clear_error() {
-    assert_errors_end_well(rounds(15, 150), "graphs", &["--graphs-on-device", "true", "--max-epochs", "2"]);
+    assert_errors_end_well(rounds(30, 150), "graphs", &["--graphs-on-device", "true", "--max-epochs", "2"]);
 }
 
 fn assert_errors_end_well(errors: u64, name: &str, more: &[&str]) {

@@ -25,9 +25,9 @@ pub fn output(command: &mut Command) -> Output {
     let is_ours =
         |name: &OsStr| ["KDGAT_", "SOFTWARE_CARD_"].iter().any(|ours| name.as_bytes().starts_with(ours.as_bytes()));
     let can_share = command.get_program() == kdgat().as_os_str() && command.get_envs().all(|(name, _)| is_ours(name));
-    match Starter::shared() {
-        Some(starter) if can_share => starter.output(command),
-        _ => command.stdin(Stdio::null()).output().unwrap(),
+    match can_share.then(Starter::shared).flatten() {
+        Some(starter) => starter.output(command),
+        None => command.stdin(Stdio::null()).output().unwrap(),
     }
 }
 
@@ -96,7 +96,7 @@ fn library() -> Result<PathBuf, String> {
     if library.is_file() { Ok(library) } else { Err(fs::read_to_string(folder.join("compiler.log")).unwrap()) }
 }
 
-/// What the starter reads: strings that end with 0.
+/// A request to the starter: strings that end with 0.
 fn request(command: &Command, stdout: &Path, stderr: &Path) -> Vec<u8> {
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
     for (name, value) in command.get_envs() {
