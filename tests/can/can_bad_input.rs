@@ -5,6 +5,8 @@ use std::io::{Read, Write};
 use std::path::Path;
 use support::process::{assert_passed, test_name};
 
+#[cfg(feature = "compressed")]
+use crate::reading::xz;
 use crate::reading::{read_all, read_log};
 use kdgat::can::{CanError, Dataset, Format, RejectReason, open_log};
 
@@ -126,14 +128,14 @@ fn truncated_and_damaged_compression_is_an_error_wherever_it_is_cut() {
         (0..50_000).map(|index| format!("{index}.25,{:X},{:016X},0\n", index % 2048, index * 77)).collect();
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(text.as_bytes()).unwrap();
-    let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 0);
-    xz.write_all(text.as_bytes()).unwrap();
-    let zstd = zstd::encode_all(text.as_bytes(), 1).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    for (name, whole) in [("gzip", gzip.finish().unwrap()), ("zstd", zstd), ("xz", xz.finish().unwrap())] {
-        if name != "gzip" && cfg!(not(feature = "compressed")) {
-            continue;
-        }
+    for (name, whole) in [
+        ("gzip", gzip.finish().unwrap()),
+        #[cfg(feature = "compressed")]
+        ("zstd", zstd::encode_all(text.as_bytes(), 1).unwrap()),
+        #[cfg(feature = "compressed")]
+        ("xz", xz(text.as_bytes(), 0)),
+    ] {
         let path = folder.path().join("log.csv");
         for cut in [whole.len() - 1, whole.len() - 7, whole.len() / 2, 20, 7] {
             fs::write(&path, &whole[..cut]).unwrap();
@@ -155,12 +157,13 @@ fn frames_before_the_damage_are_given_out() {
         (0..1900).map(|index| format!("{index}.25,{:X},{:016X},0\n", index % 2048, index * 7777)).collect();
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(text.as_bytes()).unwrap();
-    let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 0);
-    xz.write_all(text.as_bytes()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log.csv");
-    let is_read = |bytes: &Vec<u8>| cfg!(feature = "compressed") || bytes.starts_with(&[0x1F, 0x8B]);
-    for whole in [gzip.finish().unwrap(), xz.finish().unwrap()].into_iter().filter(is_read) {
+    for whole in [
+        gzip.finish().unwrap(),
+        #[cfg(feature = "compressed")]
+        xz(text.as_bytes(), 0),
+    ] {
         let cut = &whole[..whole.len() - 200];
         fs::write(&path, cut).unwrap();
         let mut decompressed = Vec::new();
@@ -336,8 +339,13 @@ fn a_hundred_thousand_files_are_listed_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let train = folder.path().join("train_01_attack_free");
     fs::create_dir(&train).unwrap();
+    // Links: file systems take long to find room for as many new files, and for a while after these are gone, too.
+    let path = |number: u32| train.join(format!("{number:06}.csv"));
     for number in 0..100_000 {
-        fs::File::create(train.join(format!("{number:06}.csv"))).unwrap();
+        match number % 1000 {
+            0 => drop(fs::File::create(path(number)).unwrap()),
+            later => fs::hard_link(path(number - later), path(number)).unwrap(),
+        }
     }
     let dataset = Dataset::open(folder.path()).unwrap();
     assert_eq!(dataset.files.len(), 100_000);

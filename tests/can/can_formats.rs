@@ -4,6 +4,8 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "compressed")]
+use crate::reading::xz;
 use crate::reading::{read_all, read_log};
 use kdgat::can::formats::{Compression, can_train_and_test};
 use kdgat::can::{Format, Frame, open_log};
@@ -132,15 +134,13 @@ fn compression_is_seen_whatever_the_name_says() {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(&text[100..]).unwrap();
     two_members.extend(gzip.finish().unwrap());
-    let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 1);
-    xz.write_all(&text).unwrap();
     let folder = tempfile::tempdir().unwrap();
     for (bytes, compression) in [
         (two_members, Compression::Gzip),
         #[cfg(feature = "compressed")]
         (zstd::encode_all(&text[..], 1).unwrap(), Compression::Zstd),
         #[cfg(feature = "compressed")]
-        (xz.finish().unwrap(), Compression::Xz),
+        (xz(&text, 1), Compression::Xz),
         ([b"\xEF\xBB\xBF", &text[..]].concat(), Compression::None),
     ] {
         let path = folder.path().join("log.csv");

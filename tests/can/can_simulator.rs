@@ -10,6 +10,7 @@ use kdgat::can::simulator::{
     SimulationOptions, SimulationRecord, ensure_simulated, simulate, simulate_drive, simulate_route,
 };
 use kdgat::can::{CanError, Dataset, Frame, Role, open_log};
+use support::starter;
 
 fn small() -> SimulationOptions {
     SimulationOptions {
@@ -312,12 +313,12 @@ fn a_route_follows_its_states_and_labels_its_attacks() {
 fn a_drive_is_written_as_a_log_of_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| {
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_kdgat"))
-            .args(["data", "simulate", "--kind", "drive"])
-            .args(arguments)
-            .current_dir(folder.path())
-            .output()
-            .unwrap();
+        let output = starter::output(
+            std::process::Command::new(env!("CARGO_BIN_EXE_kdgat"))
+                .args(["data", "simulate", "--kind", "drive"])
+                .args(arguments)
+                .current_dir(folder.path()),
+        );
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };

@@ -18,3 +18,11 @@ pub fn read_all(mut log: LogReader, limit: usize) -> (Vec<Frame>, ReadReport) {
 pub fn read_log(path: &Path) -> (Vec<Frame>, ReadReport) {
     read_all(open_log(path, None).unwrap(), 4096)
 }
+
+/// The text, compressed.
+#[cfg(feature = "compressed")]
+pub fn xz(text: &[u8], level: u32) -> Vec<u8> {
+    let mut xz = liblzma::write::XzEncoder::new(Vec::new(), level);
+    std::io::Write::write_all(&mut xz, text).unwrap();
+    xz.finish().unwrap()
+}

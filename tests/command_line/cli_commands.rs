@@ -293,7 +293,7 @@ fn flags_that_a_command_does_not_read_are_refused() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "something was written all the same");
     // Presets and variables may set fields of other commands.
     let list = ["teachers", "list", "--preset", "vgae,student", "--teachers-dir", "teachers"];
-    let output = command(folder.path(), &list).env("KDGAT_LR", "0.5").output().unwrap();
+    let output = starter::output(command(folder.path(), &list).env("KDGAT_LR", "0.5"));
     assert!(output.status.success(), "{}", stderr(&output));
 }
 

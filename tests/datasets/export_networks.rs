@@ -7,6 +7,7 @@ use std::process::Command;
 use kdgat::random;
 use support::cli::Workplace;
 use support::python::python_with;
+use support::starter;
 
 /// Runs `model.onnx` on the examples of a folder; prints each output with its rows and the largest difference, relative to 1 + its size.
 const COMPARE: &str = r#"
@@ -78,7 +79,7 @@ fn expect_equal(place: &Workplace, run: &str, unit: &str, outputs: &[(&str, usiz
     let out = format!("{run}/out");
     let command = ["export", run, "--output", &out, "--onnx", "--examples", "9"];
     // The dataset is that of the run.
-    let output = place.command(&command).env_remove("KDGAT_DATA").output().unwrap();
+    let output = starter::output(place.command(&command).env_remove("KDGAT_DATA"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("model.safetensors, config.json, model.onnx, examples.safetensors in"), "{said}");

@@ -119,8 +119,8 @@ fn a_killed_student_with_an_offloaded_teacher_goes_on_to_the_same_losses() {
         let command = arguments("vgae,student", "40", &more("killed"));
         let path = place.path().join("killed/metrics.csv");
         let done = || fs::read_to_string(&path).map_or(0, |text| text.lines().count());
-        let mut command = place.command(&[&command[..], &["--resume"]].concat());
-        kill_when(&mut command, &format!("the end of epoch {epochs}"), || done() > epochs);
+        let command = place.command(&[&command[..], &["--resume"]].concat());
+        kill_when(command, &format!("the end of epoch {epochs}"), || done() > epochs);
     }
     train(&place, "vgae,student", "40", &[&more("killed")[..], &["--resume"]].concat());
     let [whole, killed] = ["whole", "killed"].map(|run| loss_columns(&place.path().join(run)));

@@ -307,8 +307,8 @@ fn a_killed_run_with_the_students_own_difficulty_goes_on_to_the_same_losses() {
         for epochs in [1, 3, 4, 8] {
             let command = arguments("gin,teacher", "40", &more("killed"));
             let done = || fs::read_to_string(place_of("metrics.csv")).map_or(0, |text| text.lines().count());
-            let mut command = place.command(&[&command[..], &["--resume"]].concat());
-            kill_when(&mut command, &format!("the end of epoch {epochs}"), || done() > epochs);
+            let command = place.command(&[&command[..], &["--resume"]].concat());
+            kill_when(command, &format!("the end of epoch {epochs}"), || done() > epochs);
         }
         train(&place, "gin,teacher", "40", &[&more("killed")[..], &["--resume"]].concat());
         let [whole, killed] = ["whole", "killed"].map(|run| loss_columns(&place.path().join(run)));

@@ -220,7 +220,7 @@ fn a_virtual_node_is_trained_distilled_and_resumed() {
     // The run is killed after its second epoch, if it is not faster than that is noticed.
     let student = [&arguments("gcn,student", "12")[..], &taught, &["killed", "--resume"]].concat();
     let epochs = || fs::read_to_string(place.path().join("killed/metrics.csv")).map_or(0, |text| text.lines().count());
-    kill_when(&mut place.command(&student), "a second epoch", || epochs() >= 3);
+    kill_when(place.command(&student), "a second epoch", || epochs() >= 3);
     place.success(&student);
     assert_eq!(losses("whole"), losses("killed"));
     train(

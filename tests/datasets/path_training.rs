@@ -186,7 +186,7 @@ fn parameters_of_paths_are_learned() {
     place.success(&into("whole"));
     let metrics = place.path().join("killed/metrics.csv");
     let is_begun = || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() > 3);
-    kill_when(&mut place.command(&into("killed")), "the end of epoch 3", is_begun);
+    kill_when(place.command(&into("killed")), "the end of epoch 3", is_begun);
     place.success(&[&into("killed")[..], &["--resume"]].concat());
     assert_eq!(loss_columns(&place.path().join("whole")), loss_columns(&place.path().join("killed")));
     place.success(&["evaluate", "of-listed", "whole", "--data", "listed", "--resamples", "20"]);

@@ -168,7 +168,7 @@ fn representations_are_learned_taught_and_resumed() {
     with(&place, &into("whole"));
     let metrics = place.path().join("killed/metrics.csv");
     let is_begun = || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() > 3);
-    kill_when(&mut place.command(&[&into("killed")[..], &DATA].concat()), "the end of epoch 3", is_begun);
+    kill_when(place.command(&[&into("killed")[..], &DATA].concat()), "the end of epoch 3", is_begun);
     with(&place, &[&into("killed")[..], &["--resume"]].concat());
     let losses = |run: &str| loss_columns(&place.path().join(run));
     assert_eq!(losses("whole"), losses("killed"));
@@ -195,7 +195,7 @@ fn displaced_graphs_have_the_teachers_answers() {
     assert!(text.contains("140 of 140 graphs already cached"), "{text}");
     let metrics = place.path().join("killed/metrics.csv");
     let is_begun = || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() > 3);
-    kill_when(&mut place.command(&[&views("killed", &[])[..], &DATA].concat()), "the end of epoch 3", is_begun);
+    kill_when(place.command(&[&views("killed", &[])[..], &DATA].concat()), "the end of epoch 3", is_begun);
     with(&place, &[&views("killed", &[])[..], &["--resume"]].concat());
     let losses = |run: &str| loss_columns(&place.path().join(run));
     for run in ["uncached", "ahead", "killed"] {
@@ -302,7 +302,7 @@ fn bonds_angles_and_dihedrals_are_learned() {
     place.success(&into("whole"));
     let metrics = place.path().join("killed/metrics.csv");
     let is_begun = || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() > 3);
-    kill_when(&mut place.command(&into("killed")), "the end of epoch 3", is_begun);
+    kill_when(place.command(&into("killed")), "the end of epoch 3", is_begun);
     place.success(&[&into("killed")[..], &["--resume"]].concat());
     assert_eq!(loss_columns(&place.path().join("whole")), loss_columns(&place.path().join("killed")));
 
@@ -384,7 +384,7 @@ fn embeddings_of_a_teacher_from_elsewhere_are_learned_in_space() {
     let killed = [&train[..], &losses, &["--max-epochs", "15", "--run-dir", "killed"], &DATA].concat();
     let metrics = place.path().join("killed/metrics.csv");
     let is_begun = || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() > 3);
-    kill_when(&mut place.command(&killed), "the end of epoch 3", is_begun);
+    kill_when(place.command(&killed), "the end of epoch 3", is_begun);
     place.success(&[&killed[..], &["--resume"]].concat());
     assert_eq!(loss_columns(&place.path().join("whole")), loss_columns(&place.path().join("killed")));
 }

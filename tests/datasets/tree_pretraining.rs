@@ -110,7 +110,7 @@ fn a_killed_pre_training_is_resumed_exactly() {
         let metrics = place.path().join(&killed).join("metrics.csv");
         let done = || fs::read_to_string(&metrics).map_or(0, |text| text.lines().count());
         let resumed = [&pretraining(objective, "60", &killed)[..], &["--resume"]].concat();
-        kill_when(&mut place.command(&resumed), "the end of epoch 3", || done() > 3);
+        kill_when(place.command(&resumed), "the end of epoch 3", || done() > 3);
         place.success(&resumed);
         let [one, other] = [&whole, &killed].map(|run| loss_columns(&place.path().join(run)));
         assert_eq!(one, other, "{objective}");

@@ -2,6 +2,7 @@
 //! targets for each view are cached.
 
 use support::stage::Workplace;
+use support::starter;
 use support::stops::kill_when;
 
 const SMALL: [&str; 6] = ["--hidden", "8", "--layers", "2", "--heads", "2"];
@@ -91,7 +92,7 @@ fn targets_of_views_are_computed_before_the_training() {
     teacher(&place);
     place.run(&student("alone", &["--use-teacher-cache", "false"]));
     let cache = ["teachers", "cache", "--preset", "gat,student", "--teacher-path", "teacher"];
-    let output = place.command(&cache).output().unwrap();
+    let output = starter::output(&mut place.command(&cache));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
     assert!(said.contains(" training graphs in 4 views and ") && said.contains(" validation graphs take "), "{said}");
@@ -158,7 +159,7 @@ fn a_resumed_training_has_the_losses_of_an_uninterrupted_one() {
     place.run(&student("whole", &[&VIEWS[..], &["--min-steps-per-epoch", "40"]].concat()));
     let arguments = student("stopped", &["--kd-views", "2", "--min-steps-per-epoch", "40", "--resume"]);
     let written = place.path("stopped/metrics.csv");
-    kill_when(&mut place.command(&arguments), "a first epoch", || written.exists());
+    kill_when(place.command(&arguments), "a first epoch", || written.exists());
     place.run(&arguments);
     assert_eq!(losses(&place, "stopped"), losses(&place, "whole"));
     let said = place.refused(&student("stopped", &["--kd-views", "3", "--min-steps-per-epoch", "40", "--resume"]));

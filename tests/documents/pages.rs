@@ -48,13 +48,13 @@ pub fn trained() -> &'static Workplace {
 /// Writes the report of these paths and returns its text.
 pub fn report(place: &Workplace, paths: &[&str], page: &str) -> String {
     // A report takes no configuration, so no flags of the dataset.
-    let output = Command::new(env!("CARGO_BIN_EXE_kdgat"))
-        .current_dir(place.path(""))
-        .arg("report")
-        .args(paths)
-        .args(["--output", page])
-        .output()
-        .unwrap();
+    let output = starter::output(
+        Command::new(env!("CARGO_BIN_EXE_kdgat"))
+            .current_dir(place.path(""))
+            .arg("report")
+            .args(paths)
+            .args(["--output", page]),
+    );
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "kdgat report {paths:?}: {said}");
     fs::read_to_string(place.path(page)).unwrap()

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::pages::{AUTOENCODER, CURRICULUM, EVALUATION, FUSION, NORMAL, RUNS, TEACHER, look, report, trained};
 use support::stage::Workplace;
+use support::starter;
 
 /// Names of all charts of a page.
 fn charts(html: &str) -> Vec<String> {
@@ -111,11 +112,12 @@ fn a_browser_sees_every_chart_and_says_nothing() {
 #[test]
 fn figures_are_written_as_files() {
     let place = trained();
-    let output = Command::new(env!("CARGO_BIN_EXE_kdgat"))
-        .current_dir(place.path(""))
-        .args(["report", NORMAL, "--figures", "figures"])
-        .output()
-        .unwrap();
+    let output = starter::output(Command::new(env!("CARGO_BIN_EXE_kdgat")).current_dir(place.path("")).args([
+        "report",
+        NORMAL,
+        "--figures",
+        "figures",
+    ]));
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}");
     assert!(place.path(NORMAL).join("report.html").exists(), "a run's report lies in its folder");
@@ -150,11 +152,14 @@ fn runs_of_one_name_on_two_datasets_are_told_apart() {
         let config = fs::read_to_string(trained().path(NORMAL).join("config.json")).unwrap();
         fs::write(run.join("config.json"), config.replace("\"tiny\"", &format!("\"{dataset}\""))).unwrap();
     }
-    let output = Command::new(env!("CARGO_BIN_EXE_kdgat"))
-        .current_dir(place.path(""))
-        .args(["report", "runs", "--output", "report.html", "--figures", "figures"])
-        .output()
-        .unwrap();
+    let output = starter::output(Command::new(env!("CARGO_BIN_EXE_kdgat")).current_dir(place.path("")).args([
+        "report",
+        "runs",
+        "--output",
+        "report.html",
+        "--figures",
+        "figures",
+    ]));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let html = fs::read_to_string(place.path("report.html")).unwrap();
     let mut names = charts(&html);
@@ -196,11 +201,9 @@ fn what_cannot_be_shown_is_said_with_the_way_to_get_it() {
     assert!(!html.contains("<img") && html.contains("&lt;img"));
 
     let refused = |path: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_kdgat"))
-            .current_dir(place.path(""))
-            .args(["report", path])
-            .output()
-            .unwrap();
+        let output = starter::output(
+            Command::new(env!("CARGO_BIN_EXE_kdgat")).current_dir(place.path("")).args(["report", path]),
+        );
         assert_eq!(output.status.code(), Some(2));
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
@@ -223,12 +226,12 @@ fn a_sweep_has_its_axes_drawn_and_its_tables() {
                 set = { hidden = [8, 4], latent = 4, max_epochs = 2, threads = 1, use_kd = false }\n";
     fs::write(place.path("small.toml"), text).unwrap();
     let kdgat = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_kdgat"))
-            .current_dir(place.path(""))
-            .args(arguments)
-            .env("KDGAT_DATA", support::stage::dataset())
-            .output()
-            .unwrap();
+        let output = starter::output(
+            Command::new(env!("CARGO_BIN_EXE_kdgat"))
+                .current_dir(place.path(""))
+                .args(arguments)
+                .env("KDGAT_DATA", support::stage::dataset()),
+        );
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     };
     kdgat(&["sweep", "small.toml"]);
@@ -308,11 +311,8 @@ fn runs_of_other_settings_are_lines_of_their_own() {
 
     // Damaged files are reported, not left out.
     fs::write(place.path("runs/b/config.json"), "{\"format\": \"kdgat").unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_kdgat"))
-        .current_dir(place.path(""))
-        .args(["report", "runs"])
-        .output()
-        .unwrap();
+    let output =
+        starter::output(Command::new(env!("CARGO_BIN_EXE_kdgat")).current_dir(place.path("")).args(["report", "runs"]));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("runs/b/config.json: is damaged"), "{said}");

@@ -16,6 +16,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use support::starter;
+
 /// Command of a page and its output.
 struct Example {
     /// Line of the command in the page, from 1.
@@ -137,7 +139,9 @@ fn run(page: &str, examples: &[Example], place: &Path, variables: &[(&str, PathB
     let (scripts, outputs) = (place.join("kdgat/scripts"), place.join("outputs"));
     fs::create_dir_all(&scripts).unwrap();
     fs::create_dir(&outputs).unwrap();
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_kdgat"), scripts.join("kdgat")).unwrap();
+    let (program, variable) = starter::proxy().unzip();
+    let program = program.unwrap_or_else(support::program::kdgat);
+    std::os::unix::fs::symlink(program, scripts.join("kdgat")).unwrap();
 
     let mut script = "set -o pipefail\n".to_owned();
     for (number, example) in examples.iter().enumerate() {
@@ -153,7 +157,8 @@ fn run(page: &str, examples: &[Example], place: &Path, variables: &[(&str, PathB
     shell
         .env("KDGAT_DEVICE", "cpu")
         .env("KDGAT_THREADS", "1")
-        .envs(variables.iter().map(|(name, value)| (name, value)));
+        .envs(variables.iter().map(|(name, value)| (name, value)))
+        .envs(variable);
     let status = shell.status().unwrap();
 
     let read = |number: usize| fs::read_to_string(outputs.join(number.to_string())).ok();

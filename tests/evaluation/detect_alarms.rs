@@ -7,6 +7,7 @@ use std::process::{Output, Stdio};
 
 use serde_json::Value;
 use support::evaluate::{Bench, KNOWN, candump, frames_of, stderr, stdout};
+use support::starter;
 
 /// An untrained classifier, its log, and a threshold that some windows exceed.
 struct Watched {
@@ -130,7 +131,7 @@ fn a_stream_has_the_alarms_of_its_log() {
     let flags = ["--alarms", "--alarm-after", "2/4", "--alarm-clear", "2", "--cooldown", "300ms"];
     let file = watched.detect(&flags);
     let text = candump(&frames_of(Path::new(&watched.log)));
-    let mut child = watched.bench.command(&watched.arguments(&[&["-"], &flags[..]].concat()));
+    let mut child = starter::shared(watched.bench.command(&watched.arguments(&[&["-"], &flags[..]].concat())));
     let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let writer = std::thread::spawn(move || input.write_all(text.as_bytes()).unwrap());
@@ -191,7 +192,7 @@ fn gaps_and_heartbeats_of_a_log_follow_its_times() {
 fn a_dead_bus_is_noticed_and_a_signal_ends_an_open_alarm() {
     let watched = Watched::new();
     let arguments = ["--threshold", "0", "-", "--alarms", "--silence", "200ms", "--heartbeat", "50ms"];
-    let mut command = watched.bench.command(&watched.arguments(&arguments));
+    let mut command = starter::shared(watched.bench.command(&watched.arguments(&arguments)));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use support::evaluate::{Bench, UNKNOWN, candump, detections, frames_of, model, stderr, stdout};
+use support::starter;
 use support::stops::{ended_by, wait_for};
 
 /// Both models calibrated together on another car have the deviations of the evaluation that calibrates on the same seconds.
@@ -143,7 +144,8 @@ fn a_calibration_on_a_bus_ends_with_what_has_come() {
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let arguments =
         ["calibrate", "--model", &model(&run), "--benign", "can0", "--threshold", "fpr:0.1", "--least-seconds", "0.5"];
-    let child = bench.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child =
+        starter::shared(bench.command(&arguments)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut bus = std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
     bus.write_all(candump(&frames_of(&bench.log(UNKNOWN, "other.csv"))[..2001]).as_bytes()).unwrap();
     wait_for("a reader of the frames", || rustix::io::ioctl_fionread(&bus).unwrap() == 0);

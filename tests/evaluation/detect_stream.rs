@@ -7,9 +7,11 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use support::evaluate::{Bench, KNOWN, candump, detections, frames_of, model, stderr, stdout};
+use support::starter;
 use support::stops::ended_by;
 
-fn fed(mut command: Command, text: &[u8]) -> Output {
+fn fed(command: Command, text: &[u8]) -> Output {
+    let mut command = starter::shared(command);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let text = text.to_vec();
@@ -214,7 +216,7 @@ fn a_live_stream_is_answered_at_once() {
     let run = bench.vgae("vgae_student_autoencoder", 1, 1);
     let text = candump(&frames_of(&bench.log(KNOWN, "spoofing.csv")));
     let lines: Vec<&str> = text.lines().collect();
-    let mut command = bench.command(&["detect", "--model", &model(&run), "--threshold", "1", "-"]);
+    let mut command = starter::shared(bench.command(&["detect", "--model", &model(&run), "--threshold", "1", "-"]));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
@@ -239,7 +241,8 @@ fn one_signal_ends_a_silent_stream_in_order() {
     let run = bench.gat("gat_student_normal", 1, 1);
     let text = candump(&frames_of(&bench.log(KNOWN, "spoofing.csv"))[..250]);
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
-        let mut command = bench.command(&["detect", "--model", &model(&run), "--threshold", "0.5", "-"]);
+        let arguments = ["detect", "--model", &model(&run), "--threshold", "0.5", "-"];
+        let mut command = starter::shared(bench.command(&arguments));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut input = child.stdin.take().unwrap();
         input.write_all(text.as_bytes()).unwrap();
@@ -263,7 +266,8 @@ fn one_signal_ends_a_pipe_that_nobody_writes_into() {
     let pipe = bench.path().join("can0");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let arguments = ["detect", "--model", &model(&run), "--threshold", "0.5", "can0"];
-    let child = bench.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child =
+        starter::shared(bench.command(&arguments)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // Opening the pipe waits for the reader, which handles signals by then.
     let writer = std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
     let ended = ended_by(child, rustix::process::Signal::TERM);
@@ -272,7 +276,8 @@ fn one_signal_ends_a_pipe_that_nobody_writes_into() {
 
     // Frames written to the pipe give the same output as a file.
     let text = candump(&frames_of(&bench.log(KNOWN, "spoofing.csv"))[..301]);
-    let child = bench.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child =
+        starter::shared(bench.command(&arguments)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     std::fs::write(&pipe, &text).unwrap();
     let live = child.wait_with_output().unwrap();
     assert!(live.status.success(), "{}", stderr(&live));
@@ -409,7 +414,7 @@ fn a_live_stream_of_garbage_is_told_and_goes_on() {
     let text = candump(&frames_of(&bench.log(KNOWN, "fuzzing.csv"))[..1500]);
     let lines: Vec<&str> = text.lines().collect();
     let arguments = ["detect", "--model", &run, "--threshold", "2", "-", "--alarms", "--heartbeat", "20ms"];
-    let mut command = bench.command(&arguments);
+    let mut command = starter::shared(bench.command(&arguments));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
@@ -481,7 +486,12 @@ fn one_interface_is_read_where_there_are_several() {
         .enumerate()
         .map(|(row, (one, other))| if row < 1200 { format!("{one}\n") } else { format!("{one}\n{other}\n") })
         .collect();
-    let mut child = detect(&["-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = starter::shared(detect(&["-"]))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut input = child.stdin.take().unwrap();
     let begin = later.match_indices('\n').nth(1199).unwrap().0 + 1;
     input.write_all(&later.as_bytes()[..begin]).unwrap();

@@ -148,7 +148,7 @@ fn a_bandit_learns_too_and_goes_on_where_it_was_killed() {
         workplace.success(&command("whole"));
         let log = workplace.path().join("killed/metrics.csv");
         let epochs = || std::fs::read_to_string(&log).unwrap_or_default().lines().count();
-        kill_when(&mut workplace.command(&command("killed")), "a third epoch", || epochs() >= 4);
+        kill_when(workplace.command(&command("killed")), "a third epoch", || epochs() >= 4);
         assert!(!workplace.path().join("killed/summary.json").exists(), "{kind} had ended before it was killed");
         workplace.success(&[&command("killed")[..], &["--resume"]].concat());
         let [whole, killed] = ["whole", "killed"].map(|folder| workplace.path().join(folder));

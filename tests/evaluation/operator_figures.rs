@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::process::Output;
 
 use support::stage::{Workplace, dataset};
+use support::starter;
 
 type Row = HashMap<String, String>;
 
@@ -22,11 +23,11 @@ fn summary(place: &Workplace, row: &Row, stride: &str) -> String {
     let log = dataset().join(&row["folder"]).join(&row["file"]);
     let run = place.path("runs/tiny").join(&row["model"]);
     // A command without the variables of a configuration, which `detect` does not read.
-    let output: Output = std::process::Command::new(env!("CARGO_BIN_EXE_kdgat"))
-        .args(["detect", "--stride", stride, "--threshold", &row["threshold"], "--model"])
-        .args([run.as_os_str(), log.as_os_str()])
-        .output()
-        .unwrap();
+    let output: Output = starter::output(
+        std::process::Command::new(env!("CARGO_BIN_EXE_kdgat"))
+            .args(["detect", "--stride", stride, "--threshold", &row["threshold"], "--model"])
+            .args([run.as_os_str(), log.as_os_str()]),
+    );
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{text}");
     text

@@ -101,7 +101,7 @@ fn options_that_do_not_fit_a_generated_graph_are_refused() {
 fn compare_with_kills(place: &Workplace, whole: &[&str], killed: &[&str]) -> u32 {
     let start = Instant::now();
     place.success(whole);
-    let kills = KillLoop { whole: start.elapsed(), first_share: 0.1, growth: 0.1, takes_children: |_| false };
+    let kills = KillLoop { whole: start.elapsed(), first_share: 0.1, growth: 0.1, takes_children: None };
     let kills = kills.run(|| place.command(killed));
     assert!(kills > 0, "never killed");
     kills

@@ -421,7 +421,7 @@ fn a_killed_run_resumes_to_the_same_losses() {
     let start = Instant::now();
     place.success(&student("whole"));
     let whole_time = start.elapsed();
-    let kills = KillLoop { whole: whole_time, first_share: 0.3, growth: 0.07, takes_children: |_| false };
+    let kills = KillLoop { whole: whole_time, first_share: 0.3, growth: 0.07, takes_children: None };
     let kills = kills.run(|| place.command(&student("killed")));
     assert!(kills >= 1, "the run was never killed");
     assert_eq!(loss_columns(&place.path().join("killed")), loss_columns(&place.path().join("whole")));

@@ -9,6 +9,7 @@ use kdgat::graph::{BuildOptions, FeatureSet, Share, StoreError, build_part, merg
 use proptest::prelude::*;
 use support::cli::{Workplace, contents, said};
 use support::graph::{Draw, traffic, write_dataset, write_log};
+use support::starter;
 use support::stops::kill_when;
 
 fn small() -> BuildOptions {
@@ -227,13 +228,13 @@ fn a_killed_build_goes_on_and_gives_the_same_bytes() {
         let arguments = [&["data", "build", "--data", "car", "--stores-dir", stores], parts].concat();
         workplace.command(&arguments)
     };
-    assert!(build("whole", &[]).output().unwrap().status.success());
+    assert!(starter::output(&mut build("whole", &[])).status.success());
     let whole = only_folder(&workplace.path().join("whole"));
     let folder = workplace.path().join("killed");
     let mut went_on = 0;
     for lines in [2, 4, 6, 9, 12] {
         // Killed as soon as the journal has this many lines.
-        kill_when(&mut build("killed", &[]), "the next line of the journal", || journal_lines(&folder) >= lines);
+        kill_when(build("killed", &[]), "the next line of the journal", || journal_lines(&folder) >= lines);
         if lines == 6 {
             // The result of a kill during a write: an incomplete line, and a file that the journal does not list.
             let unfinished = only_folder(&folder);
@@ -244,7 +245,7 @@ fn a_killed_build_goes_on_and_gives_the_same_bytes() {
                 fs::write(unfinished.join("unit-000099-000000.safetensors"), b"torn").unwrap();
             }
         }
-        let output = build("killed", &[]).output().unwrap();
+        let output = starter::output(&mut build("killed", &[]));
         assert!(output.status.success(), "{}", said(&output));
         went_on += usize::from(said(&output).contains("resuming an interrupted build"));
         let built = only_folder(&folder);

@@ -15,6 +15,7 @@ use kdgat::graph::{CarProfile, FeatureSet, GraphStream, Split, Store};
 use kdgat::nn::attention::Backend;
 use proptest::prelude::*;
 use support::stage::{Workplace, dataset};
+use support::starter;
 use tch::Device;
 
 const WINDOW: usize = 20;
@@ -345,13 +346,13 @@ fn a_classifier_of_the_profile_set_runs_through_all_commands() {
         .collect();
     let run = place.path("runs/tiny").join(&first["model"]);
     let detect = |more: &[&str], log: &std::path::Path| {
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_kdgat"))
-            .args(["detect", "--model"])
-            .arg(&run)
-            .args(more)
-            .arg(log)
-            .output()
-            .unwrap();
+        let output = starter::output(
+            std::process::Command::new(env!("CARGO_BIN_EXE_kdgat"))
+                .args(["detect", "--model"])
+                .arg(&run)
+                .args(more)
+                .arg(log),
+        );
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
@@ -382,13 +383,13 @@ fn a_classifier_of_the_profile_set_runs_through_all_commands() {
     assert!(!all_normal.contains("culprits"), "windows that are no alarms have none");
     // A calibration has a profile of its own, from which the deviations are taken.
     let benign = std::fs::read_dir(dataset().join("train_01_attack_free")).unwrap().next().unwrap().unwrap().path();
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_kdgat"))
-        .args(["calibrate", "--name", "own", "--least-seconds", "1", "--model"])
-        .arg(&run)
-        .arg("--benign")
-        .arg(&benign)
-        .output()
-        .unwrap();
+    let output = starter::output(
+        std::process::Command::new(env!("CARGO_BIN_EXE_kdgat"))
+            .args(["calibrate", "--name", "own", "--least-seconds", "1", "--model"])
+            .arg(&run)
+            .arg("--benign")
+            .arg(&benign),
+    );
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let calibration = std::fs::read_to_string(run.join("calibrations/own.json")).unwrap();
     assert!(calibration.contains("\"car_profile\""));

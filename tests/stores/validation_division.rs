@@ -8,6 +8,7 @@ use kdgat::graph::store::manifest::FileEntry;
 use kdgat::graph::{BuildOptions, Split, Store, StoreError, Validation, open_or_build};
 use support::graph::{traffic, write_log};
 use support::stage::Workplace;
+use support::starter;
 
 const FREE: &str = "train_01_attack_free";
 const ATTACKS: &str = "train_02_with_attacks";
@@ -144,7 +145,7 @@ fn a_run_keeps_its_division() {
     assert_eq!(place.json("runs/tiny/gat_student_normal_kd/1/config.json")["config"]["data"]["validation"], "logs");
     // An evaluation of the run divides the data in the same way.
     let evaluate = ["evaluate", "runs/tiny/gat_student_normal_kd/1", "--resamples", "0", "--rules", "false"];
-    let output = place.command(&evaluate).env_remove("KDGAT_DATA").output().unwrap();
+    let output = starter::output(place.command(&evaluate).env_remove("KDGAT_DATA"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     only_store(&place);
 
@@ -167,7 +168,7 @@ fn windows_of_another_division_are_known() {
             .concat(),
     );
     let run = "runs/tiny/gat_student_normal/1";
-    let output = place.command(&["evaluate", run, "--validation", "logs", "--resamples", "0"]).output().unwrap();
+    let output = starter::output(&mut place.command(&["evaluate", run, "--validation", "logs", "--resamples", "0"]));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
     let own = "was trained (--stride 100 --validation-fraction 0.2 --validation attacks) on frames of";

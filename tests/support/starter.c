@@ -4,16 +4,18 @@
    Loaded before the program's libraries (LD_PRELOAD), it takes the place of the program's `main`: by then all libraries are loaded and
    no thread runs. It listens at the Unix socket that STARTER_SOCKET names. Each connection asks for one run; a fork of this process
    calls the real `main` with the arguments, environment and folder that were sent, so that the run has a process of its own, which is
-   as it would be at the beginning of `main`. When it ends, its wait status is written to the connection. The starter ends when its
-   standard input does: whoever started it holds the other end.
+   as it would be at the beginning of `main`. Its process ID is written to the connection, and its wait status when it has ended. It is
+   killed if the connection is closed before. The starter ends when its standard input does: whoever started it holds the other end.
 
    A request has strings that end with 0: folder, file for standard output, file for standard error, number of arguments, arguments
-   (with the program's name), and the environment. Its end is the end of what is sent. tests/support/starter.rs sends it. */
+   (with the program's name), and the environment. Its end is the end of what is sent. With three descriptors that are sent beside the first
+   bytes, these are standard input, output and error instead of the files. tests/support/starter.rs and proxy.c send it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,35 +25,46 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_RUNS = 256, FIRST_RUN = 2 };
+enum { MAX_RUNS = 120, FIRST_RUN = 2, STREAMS = 3 };
 
 typedef int (*main_function)(int, char **, char **);
 
 static main_function program;
-/* Standard input, the listening socket, and a descriptor for each process that runs. */
-static struct pollfd watched[FIRST_RUN + MAX_RUNS];
-static struct { pid_t process; int connection; } runs[FIRST_RUN + MAX_RUNS];
-static nfds_t count = FIRST_RUN;
+/* Standard input and the listening socket, and for each run a descriptor of its process and its connection. */
+static struct pollfd watched[FIRST_RUN + 2 * MAX_RUNS];
+static pid_t processes[MAX_RUNS];
+static size_t count;
 
 static void fail(const char *what) {
     fprintf(stderr, "starter: %s: %s\n", what, strerror(errno));
     _exit(1);
 }
 
-/* Everything that a connection sends, and its length. */
-static char *received(int connection, size_t *length) {
+/* Everything that a connection sends, and its length. `streams` are -1 unless they are sent, too. */
+static char *received(int connection, size_t *length, int streams[STREAMS]) {
     size_t room = 1 << 16;
     char *text = malloc(room);
+    for (int stream = 0; stream < STREAMS; stream++) streams[stream] = -1;
     for (*length = 0; text != NULL;) {
-        ssize_t got = read(connection, text + *length, room - *length);
+        _Alignas(struct cmsghdr) char beside[CMSG_SPACE(STREAMS * sizeof *streams)];
+        struct iovec part = {.iov_base = text + *length, .iov_len = room - *length};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = beside, .msg_controllen = sizeof beside};
+        ssize_t got = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) fail("read");
+        if (got < 0) fail("recvmsg");
         if (got == 0) return text;
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        if (header != NULL && header->cmsg_type == SCM_RIGHTS) memcpy(streams, CMSG_DATA(header), STREAMS * sizeof *streams);
         *length += (size_t)got;
         if (*length == room) text = realloc(text, room *= 2);
     }
     fail("malloc");
     return NULL;
+}
+
+/* The connection of a run. */
+static int connection_of(const struct pollfd *run) {
+    return run[1].fd < 0 ? ~run[1].fd : run[1].fd;
 }
 
 static void redirect(int descriptor, const char *path, int flags) {
@@ -61,7 +74,7 @@ static void redirect(int descriptor, const char *path, int flags) {
 }
 
 /* In the new process: what `exec` would have done, and then `main`. */
-static int run(char *text, size_t length) {
+static int run(char *text, size_t length, const int streams[STREAMS]) {
     const char *end = text + length, *folder = text;
     const char *output = folder + strlen(folder) + 1;
     const char *errors = output + strlen(output) + 1;
@@ -76,27 +89,60 @@ static int run(char *text, size_t length) {
         if (index < argc) list[index] = next;
         else environment[index - argc] = next;
     }
-    for (nfds_t index = 1; index < count; index++) close(watched[index].fd);
-    for (nfds_t index = FIRST_RUN; index < count; index++) close(runs[index].connection);
+    close(watched[1].fd);
+    for (const struct pollfd *run = watched + FIRST_RUN; run < watched + FIRST_RUN + 2 * count; run += 2) {
+        close(run[0].fd);
+        close(connection_of(run));
+    }
     if (chdir(folder) != 0) fail(folder);
-    redirect(0, "/dev/null", O_RDONLY);
-    redirect(1, output, O_WRONLY | O_CREAT | O_TRUNC);
-    redirect(2, errors, O_WRONLY | O_CREAT | O_TRUNC);
+    if (streams[0] < 0) {
+        redirect(0, "/dev/null", O_RDONLY);
+        redirect(1, output, O_WRONLY | O_CREAT | O_TRUNC);
+        redirect(2, errors, O_WRONLY | O_CREAT | O_TRUNC);
+    }
+    for (int stream = 0; stream < STREAMS && streams[stream] >= 0; stream++) {
+        if (dup2(streams[stream], stream) < 0) fail("dup2");
+        close(streams[stream]);
+    }
     environ = environment;
     return program(argc, list, environment);
 }
 
+/* Starts the run that a connection asks for. */
+static int begin(int connection) {
+    size_t length;
+    int streams[STREAMS];
+    char *text = received(connection, &length, streams);
+    pid_t process = fork();
+    if (process < 0) fail("fork");
+    if (process == 0) {
+        close(connection);
+        return run(text, length, streams);
+    }
+    free(text);
+    for (int stream = 0; stream < STREAMS && streams[stream] >= 0; stream++) close(streams[stream]);
+    (void)!send(connection, &process, sizeof process, MSG_NOSIGNAL);
+    int descriptor = (int)syscall(SYS_pidfd_open, process, 0);
+    if (descriptor < 0) fail("pidfd_open");
+    struct pollfd *run = watched + FIRST_RUN + 2 * count;
+    run[0] = (struct pollfd){.fd = descriptor, .events = POLLIN};
+    /* Without events, only its end is reported. */
+    run[1] = (struct pollfd){.fd = connection};
+    processes[count++] = process;
+    return -1;
+}
+
 /* Tells the other end of the connection that the process has ended. */
-static void report(nfds_t index) {
+static void end(size_t index) {
+    struct pollfd *run = watched + FIRST_RUN + 2 * index, *last = watched + FIRST_RUN + 2 * --count;
     int status;
-    if (waitpid(runs[index].process, &status, 0) != runs[index].process) fail("waitpid");
-    /* Whoever asked may have ended, too. */
-    (void)!send(runs[index].connection, &status, sizeof status, MSG_NOSIGNAL);
-    close(runs[index].connection);
-    close(watched[index].fd);
-    count--;
-    watched[index] = watched[count];
-    runs[index] = runs[count];
+    if (waitpid(processes[index], &status, 0) != processes[index]) fail("waitpid");
+    (void)!send(connection_of(run), &status, sizeof status, MSG_NOSIGNAL);
+    close(run[0].fd);
+    close(connection_of(run));
+    run[0] = last[0];
+    run[1] = last[1];
+    processes[index] = processes[count];
 }
 
 static int starter(int argc, char **argv, char **environment) {
@@ -115,32 +161,27 @@ static int starter(int argc, char **argv, char **environment) {
     /* Readable now: whoever started this process connects from here on. */
     (void)!write(1, "\n", 1);
     for (;;) {
-        watched[1].events = count < FIRST_RUN + MAX_RUNS ? POLLIN : 0;
-        if (poll(watched, count, -1) < 0) {
+        watched[1].events = count < MAX_RUNS ? POLLIN : 0;
+        if (poll(watched, FIRST_RUN + 2 * count, -1) < 0) {
             if (errno == EINTR) continue;
             fail("poll");
         }
         if (watched[0].revents != 0) _exit(0);
-        for (nfds_t index = count; index-- > FIRST_RUN;)
-            if (watched[index].revents != 0) report(index);
+        for (size_t index = count; index-- > 0;) {
+            struct pollfd *run = watched + FIRST_RUN + 2 * index;
+            if (run[0].revents != 0) {
+                end(index);
+            } else if (run[1].revents != 0) {
+                kill(processes[index], SIGKILL);
+                /* `poll` leaves it out from now on. */
+                run[1].fd = ~run[1].fd;
+            }
+        }
         if (watched[1].revents == 0) continue;
         int connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         if (connection < 0) fail("accept");
-        size_t length;
-        char *text = received(connection, &length);
-        pid_t process = fork();
-        if (process < 0) fail("fork");
-        if (process == 0) {
-            close(connection);
-            return run(text, length);
-        }
-        free(text);
-        int descriptor = (int)syscall(SYS_pidfd_open, process, 0);
-        if (descriptor < 0) fail("pidfd_open");
-        watched[count] = (struct pollfd){.fd = descriptor, .events = POLLIN};
-        runs[count].process = process;
-        runs[count].connection = connection;
-        count++;
+        int result = begin(connection);
+        if (result >= 0) return result;
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::is_soak;
+use crate::starter;
 
 /// Time after which something that a test waits for will not happen any more, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -65,10 +66,11 @@ pub fn ended_by(child: Child, signal: Signal) -> Output {
 
 /// Starts a command and kills it when a condition holds. Returns false if it ended before.
 #[track_caller]
-pub fn kill_when(command: &mut Command, what: &str, is_so: impl FnMut() -> bool) -> bool {
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+pub fn kill_when(command: Command, what: &str, is_so: impl FnMut() -> bool) -> bool {
+    let mut command = starter::shared(command);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_for_in(&mut child, what, is_so);
-    child.kill().unwrap();
+    starter::kill(&mut child);
     child.wait().unwrap().code().is_none()
 }
 
@@ -98,8 +100,8 @@ pub struct KillLoop {
     pub first_share: f64,
     /// Later kills come this much later each, so that the command ends at last. It is doubled unless the tests run with `--soak`.
     pub growth: f64,
-    /// Attempts whose child processes are killed, too; those of others continue alone.
-    pub takes_children: fn(u32) -> bool,
+    /// For a command that starts others: the attempts in which these are killed, too. Those of other attempts continue alone.
+    pub takes_children: Option<fn(u32) -> bool>,
 }
 
 impl KillLoop {
@@ -111,7 +113,9 @@ impl KillLoop {
             // A file, because children that continue alone would hold a pipe open.
             let mut said = tempfile::tempfile().unwrap();
             let errors = said.try_clone().unwrap();
-            let mut child = command().stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors).spawn().unwrap();
+            // A proxy has no children.
+            let mut command = if self.takes_children.is_some() { command() } else { starter::shared(command()) };
+            let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors).spawn().unwrap();
             // No fixed distance, so that kills fall into all parts of an epoch.
             let jitter = 0.01 * f64::from(attempt * 37 % 50) / 50.0;
             let delay = self.whole.mul_f64(self.first_share + growth * f64::from(attempt) + jitter);
@@ -119,8 +123,9 @@ impl KillLoop {
             while start.elapsed() < delay && child.try_wait().unwrap().is_none() {
                 std::thread::sleep(PAUSE);
             }
-            let tasks = if (self.takes_children)(attempt) { children(child.id()) } else { Vec::new() };
-            child.kill().unwrap();
+            let takes_children = self.takes_children.is_some_and(|takes| takes(attempt));
+            let tasks = if takes_children { children(child.id()) } else { Vec::new() };
+            starter::kill(&mut child);
             let status = child.wait().unwrap();
             tasks.into_iter().for_each(kill_process_if_there);
             if let Some(code) = status.code() {

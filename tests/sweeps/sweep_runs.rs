@@ -74,7 +74,7 @@ fn killed_and_continued_it_has_the_metrics_of_one_that_was_not() {
 
     // Every second time together with its child processes; otherwise these continue alone.
     let takes_children = |attempt| attempt % 2 == 0;
-    let kills = KillLoop { whole: whole_time, first_share: 0.02, growth: 0.03, takes_children };
+    let kills = KillLoop { whole: whole_time, first_share: 0.02, growth: 0.03, takes_children: Some(takes_children) };
     let kills = kills.run(|| workplace.command(&sweep(&["--output", "killed"])));
     assert!(kills >= 3, "killed {kills} times only");
     assert_eq!(metrics(&workplace, "killed"), whole, "after {kills} kills");

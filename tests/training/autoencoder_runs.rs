@@ -8,6 +8,7 @@ use std::time::Instant;
 use kdgat::exit;
 use rustix::process::Signal;
 use support::cli::{COMPARED_LATENTS, SMALL_STUDENT, SMALL_TEACHER, Workplace, loss_columns, said};
+use support::starter;
 use support::stops::{KillLoop, ended_by, wait_for};
 
 const STUDENT_RUNS: &str = "vgae_student_autoencoder_kd";
@@ -178,7 +179,7 @@ fn a_killed_run_goes_on_to_the_same_losses() {
     let whole_time = start.elapsed();
 
     let interrupted = ["--max-epochs", "25", "--run-dir", "killed", "--resume"];
-    let kills = KillLoop { whole: whole_time, first_share: 0.02, growth: 0.03, takes_children: |_| false };
+    let kills = KillLoop { whole: whole_time, first_share: 0.02, growth: 0.03, takes_children: None };
     let kills = kills.run(|| workplace.command(&student(&interrupted)));
     assert!(kills >= 2, "the run was killed {kills} times only");
     let killed = workplace.path().join("killed");
@@ -193,7 +194,7 @@ fn ctrl_c_saves_and_the_run_goes_on_in_the_middle_of_an_epoch() {
     let workplace = Workplace::with_teacher();
     workplace.success(&student(&["--max-epochs", "40", "--run-dir", "whole"]));
     let arguments = student(&["--max-epochs", "40", "--run-dir", "stopped", "--resume"]);
-    let child = workplace.command(&arguments).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let child = starter::shared(workplace.command(&arguments)).stderr(std::process::Stdio::piped()).spawn().unwrap();
     let last = workplace.path().join("stopped/last/state.safetensors");
     wait_for("a checkpoint", || last.exists());
     let output = ended_by(child, Signal::INT);

@@ -95,7 +95,7 @@ fn a_pipeline_is_planned_killed_continued_and_skipped() {
     assert_eq!(whole.keys().filter(|name| !name.contains(' ')).count(), 6, "{whole:?}");
 
     // Killed repeatedly, together with its child processes.
-    let kills = KillLoop { whole: whole_time, first_share: 0.02, growth: 0.03, takes_children: |_| true };
+    let kills = KillLoop { whole: whole_time, first_share: 0.02, growth: 0.03, takes_children: Some(|_| true) };
     let kills = kills.run(|| workplace.command(&pipeline(&["--output", "killed"])));
     assert!(kills >= 3, "killed {kills} times only");
     assert_eq!(results(&only_folder(&workplace.path().join("killed"))), whole, "after {kills} kills");

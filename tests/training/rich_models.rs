@@ -6,6 +6,7 @@ use kdgat::nn::node_input::InputConfig;
 use kdgat::nn::parameters::Role;
 use kdgat::nn::{FreshParameters, IdHash, Scope, Vgae, VgaeConfig};
 use support::stage::{Workplace, dataset};
+use support::starter;
 use tch::Device;
 
 const QUICK: [&str; 4] = ["--max-epochs", "2", "--lr", "0.003"];
@@ -52,7 +53,7 @@ fn evaluated_together(place: &Workplace, of_rich: &str) {
     place.run(&all(&[&student, &QUICK, &["--window", "50", "--run-dir", "runs/tiny/short/1"]]));
     let evaluate = ["evaluate", "--resamples", "0", "--rules", "false", "--predictions", "judged.csv"];
     let judged = |more: &[&str]| {
-        let output = place.command(&all(&[&evaluate, more])).output().unwrap();
+        let output = starter::output(&mut place.command(&all(&[&evaluate, more])));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (text, said) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{said}");
@@ -89,7 +90,7 @@ fn scores_agree(place: &Workplace, run: &str, kind: &str) {
     let log = dataset().join(folder).join(file);
     let mut detect = std::process::Command::new(env!("CARGO_BIN_EXE_kdgat"));
     detect.current_dir(place.path("")).args(["detect", "--model", run]).arg(&log);
-    let output = detect.output().unwrap();
+    let output = starter::output(&mut detect);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let lines = String::from_utf8(output.stdout).unwrap();
     let of_log: Vec<_> = rows.iter().filter(|row| &row["file"] == file && &row["folder"] == folder).collect();
@@ -106,7 +107,7 @@ fn scores_agree(place: &Workplace, run: &str, kind: &str) {
         .current_dir(place.path(""))
         .args(["calibrate", "--model", run, "--least-seconds", "1", "--benign"])
         .arg(&benign);
-    let output = calibrate.output().unwrap();
+    let output = starter::output(&mut calibrate);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

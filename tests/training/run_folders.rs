@@ -10,6 +10,7 @@ use kdgat::nn::weights::StateDict;
 use kdgat::train::checkpoint;
 use kdgat::train::state::Position;
 use support::cli::{SMALL_STUDENT, SMALL_TEACHER, Workplace, contents, loss_columns, said};
+use support::starter;
 use support::stops::{send, wait_for};
 use tch::Kind;
 
@@ -83,7 +84,8 @@ fn beginning_anew_where_a_continuation_was_asked_for_is_said() {
 fn a_training_outlives_those_who_read_its_lines() {
     let workplace = Workplace::with_teacher();
     let arguments = student(&["--max-epochs", "3", "--run-dir", "unread"]);
-    let mut child = workplace.command(&arguments).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        starter::shared(workplace.command(&arguments)).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     drop((child.stderr.take(), child.stdout.take()));
     assert_eq!(child.wait().unwrap().code(), Some(0), "a closed standard error ended the training");
     assert_eq!(loss_columns(&workplace.path().join("unread")).len(), 3);
@@ -100,7 +102,7 @@ fn a_stop_in_the_middle_of_an_accumulation_loses_no_gradients() {
     let (run, mut stops) = (workplace.path().join("stopped"), 0);
     while stops < 4 {
         let before = last_written(&run);
-        let child = workplace.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let child = starter::shared(workplace.command(&arguments)).stderr(Stdio::piped()).spawn().unwrap();
         interrupt(&child, &run, before);
         let output = child.wait_with_output().unwrap();
         if output.status.success() {
@@ -176,7 +178,7 @@ fn the_best_epoch_is_told_by_whoever_goes_on_behind_it() {
     let expected = (best_and_last(&whole), registered());
     let best = expected.0[0]["epoch"].as_u64().unwrap();
     let arguments = teacher(&["--run-dir", "stopped", "--resume"]);
-    let child = workplace.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
+    let child = starter::shared(workplace.command(&arguments)).stderr(Stdio::piped()).spawn().unwrap();
     let epochs = || if stopped.join("metrics.csv").exists() { loss_columns(&stopped).len() as u64 } else { 0 };
     wait_for("an epoch after the best one", || epochs() > best + 1);
     interrupt(&child, &stopped, None);
@@ -203,7 +205,7 @@ fn a_run_in_parts_of_batches_goes_on_in_the_same_parts() {
     let whole = workplace.success(&student(&[&common[..], &["whole"]].concat()));
     assert!(whole.contains("graphs at a time"), "the limit lets whole batches in:\n{whole}");
     let arguments = student(&[&common[..], &["stopped", "--resume"]].concat());
-    let child = workplace.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
+    let child = starter::shared(workplace.command(&arguments)).stderr(Stdio::piped()).spawn().unwrap();
     interrupt(&child, &workplace.path().join("stopped"), None);
     child.wait_with_output().unwrap();
     workplace.success(&arguments);
@@ -327,7 +329,7 @@ fn a_log_that_does_not_get_to_the_disk_leaves_the_state_as_it_was() {
         let workplace = Workplace::with_teacher();
         let run = workplace.path().join("run");
         let arguments = student(&["--max-epochs", "2000", "--patience", "2000", "--run-dir", "run", "--resume"]);
-        let child = workplace.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let child = starter::shared(workplace.command(&arguments)).stderr(Stdio::piped()).spawn().unwrap();
         interrupt(&child, &run, None);
         assert_eq!(child.wait_with_output().unwrap().status.code(), Some(exit::INTERRUPTED.into()));
         let state = std::fs::read(run.join("last/state.safetensors")).unwrap();

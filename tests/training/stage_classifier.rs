@@ -4,6 +4,7 @@ use std::process::Stdio;
 
 use kdgat::exit;
 use support::stage::Workplace;
+use support::starter;
 use support::stops::{ended_by, wait_for};
 
 const QUICK: [&str; 4] = ["--max-epochs", "2", "--lr", "0.003"];
@@ -110,7 +111,8 @@ fn scores_are_the_same_twice_and_a_run_can_name_its_model() {
     let first = place.run(&["curriculum", "--score-only", "--difficulty-chunk", "64"]);
     assert_eq!(first, place.run(&["curriculum", "--score-only", "--difficulty-chunk", "64"]));
     // The reader of the table may exit early, as with `| head -2`.
-    let mut child = place.command(&["curriculum", "--score-only"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        starter::shared(place.command(&["curriculum", "--score-only"])).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success());
     // The model is named by its folder or its file.
@@ -165,7 +167,7 @@ fn an_interrupted_curriculum_goes_on_with_its_scores_until_new_ones_are_due() {
     place.run(&with(&curriculum, &["--run-dir", "whole"]));
 
     let interrupted = with(&curriculum, &["--run-dir", "parts"]);
-    let child = place.command(&interrupted).stderr(Stdio::null()).spawn().unwrap();
+    let child = starter::shared(place.command(&interrupted)).stderr(Stdio::null()).spawn().unwrap();
     let epochs = || std::fs::read_to_string(place.path("parts/metrics.csv")).map_or(0, |text| text.lines().count());
     wait_for("a third epoch", || epochs() >= 4);
     let output = ended_by(child, rustix::process::Signal::INT);
