@@ -11,6 +11,8 @@
    (with the program's name), and the environment. Its end is the end of what is sent. With three descriptors that are sent beside the first
    bytes, these are standard input, output and error instead of the files. tests/support/starter.rs and proxy.c send it. */
 #define _GNU_SOURCE
+#include "children.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -26,8 +28,6 @@
 #include <unistd.h>
 
 enum { MAX_RUNS = 120, FIRST_RUN = 2, STREAMS = 3 };
-
-typedef int (*main_function)(int, char **, char **);
 
 static main_function program;
 /* Standard input and the listening socket, and for each run a descriptor of its process and its connection. */
@@ -105,7 +105,7 @@ static int run(char *text, size_t length, const int streams[STREAMS]) {
         close(streams[stream]);
     }
     environ = environment;
-    return program(argc, list, environment);
+    return with_children(program, argc, list, environment);
 }
 
 /* Starts the run that a connection asks for. */
@@ -185,6 +185,13 @@ static int starter(int argc, char **argv, char **environment) {
     }
 }
 
+/* Without a socket, only the children of this process are started in another way (children.c). */
+static int alone(int argc, char **argv, char **environment) {
+    (void)environment;
+    unsetenv("LD_PRELOAD");
+    return with_children(program, argc, argv, environ);
+}
+
 int __libc_start_main(main_function real_main, int argc, char **argv, void (*init)(void), void (*fini)(void), void (*rtld_fini)(void),
                       void *stack_end) {
     int (*start)(main_function, int, char **, void (*)(void), void (*)(void), void (*)(void), void *) =
@@ -194,5 +201,5 @@ int __libc_start_main(main_function real_main, int argc, char **argv, void (*ini
         fail("__libc_start_main");
     }
     program = real_main;
-    return start(starter, argc, argv, init, fini, rtld_fini, stack_end);
+    return start(getenv("STARTER_SOCKET") == NULL ? alone : starter, argc, argv, init, fini, rtld_fini, stack_end);
 }

@@ -21,6 +21,7 @@ use crate::fixture::fixture;
 use crate::program::kdgat;
 
 const STARTER: &str = include_str!("starter.c");
+const CHILDREN: [&str; 2] = [include_str!("children.c"), include_str!("children.h")];
 const PROXY: &str = include_str!("proxy.c");
 /// Variable with the path of the starter's socket.
 const SOCKET: &str = "STARTER_SOCKET";
@@ -48,6 +49,15 @@ pub fn shared(command: Command) -> Command {
     }
     command.get_current_dir().map(|folder| shared.current_dir(folder));
     shared
+}
+
+/// The command with the children of kdgat, unless they would load other libraries, as forks of a process that has loaded libtorch. Kdgat itself
+/// has a process as ever.
+pub fn with_shared_children(mut command: Command) -> Command {
+    if let Some(starter) = Starter::for_run(&command) {
+        command.env("LD_PRELOAD", starter.folder_of_programs.join("starter.so"));
+    }
+    command
 }
 
 /// A program that stands for kdgat, and the variable that it needs. `None` if each run has to load libtorch.
@@ -139,19 +149,24 @@ impl Starter {
 
 /// Folder with the starter's library and the proxy, compiled once for these sources.
 fn programs() -> Result<PathBuf, String> {
-    let folder = fixture("starter", [STARTER, PROXY], |folder| {
-        let said = compiled(folder, "starter.c", STARTER, &["-shared", "-fPIC", "-o", "starter.so", "-ldl"])
-            + &compiled(folder, "proxy.c", PROXY, &["-o", "proxy"]);
+    let folder = fixture("starter", (STARTER, CHILDREN, PROXY), |folder| {
+        let [children, header] = CHILDREN;
+        for (name, text) in
+            [("starter.c", STARTER), ("children.c", children), ("children.h", header), ("proxy.c", PROXY)]
+        {
+            fs::write(folder.join(name), text).unwrap();
+        }
+        let library = ["-shared", "-fPIC", "-o", "starter.so", "starter.c", "children.c", "-ldl"];
+        let said = compiled(folder, &library) + &compiled(folder, &["-o", "proxy", "proxy.c"]);
         fs::write(folder.join("compiler.log"), said).unwrap();
     });
     let are_there = ["starter.so", "proxy"].into_iter().all(|name| folder.join(name).is_file());
     if are_there { Ok(folder) } else { Err(fs::read_to_string(folder.join("compiler.log")).unwrap()) }
 }
 
-/// Compiles a source in the folder and returns what the compiler says.
-fn compiled(folder: &Path, name: &str, source: &str, flags: &[&str]) -> String {
-    fs::write(folder.join(name), source).unwrap();
-    let said = Command::new("cc").current_dir(folder).args(["-O1", name]).args(flags).output();
+/// Runs the compiler in the folder and returns what it says.
+fn compiled(folder: &Path, arguments: &[&str]) -> String {
+    let said = Command::new("cc").current_dir(folder).arg("-O1").args(arguments).output();
     said.map_or_else(|error| format!("cc: {error}"), |output| String::from_utf8_lossy(&output.stderr).into_owned())
 }
 

@@ -74,12 +74,15 @@ pub fn kill_when(command: Command, what: &str, is_so: impl FnMut() -> bool) -> b
     child.wait().unwrap().code().is_none()
 }
 
-/// Process IDs of the child processes of `parent`.
+/// Process IDs of the child processes of `parent`, but for the one that starts the others (`children.c`).
 pub fn children(parent: u32) -> Vec<u32> {
     let processes =
         std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let parent_of = |process: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        if stat.contains(" (starter) ") {
+            return None;
+        }
         stat.rsplit(") ").next()?.split(' ').nth(1)?.parse::<u32>().ok()
     };
     processes.filter(|process| parent_of(process) == Some(parent)).collect()
@@ -114,7 +117,10 @@ impl KillLoop {
             let mut said = tempfile::tempfile().unwrap();
             let errors = said.try_clone().unwrap();
             // A proxy has no children.
-            let mut command = if self.takes_children.is_some() { command() } else { starter::shared(command()) };
+            let mut command = match self.takes_children {
+                Some(_) => starter::with_shared_children(command()),
+                None => starter::shared(command()),
+            };
             let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors).spawn().unwrap();
             // No fixed distance, so that kills fall into all parts of an epoch.
             let jitter = 0.01 * f64::from(attempt * 37 % 50) / 50.0;

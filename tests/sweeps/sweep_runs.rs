@@ -31,7 +31,8 @@ fn sweep<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 fn spawn(workplace: &Workplace, arguments: &[&str]) -> Child {
-    workplace.command(arguments).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+    let mut command = starter::with_shared_children(workplace.command(arguments));
+    command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
 }
 
 type Row = BTreeMap<String, String>;
@@ -141,7 +142,9 @@ fn trials_at_once_stay_below_the_memory_limit() {
     const LIMIT: u64 = 1300 << 20;
     let workplace = Workplace::with_teacher();
     write_file(&workplace, 10, &format!("{TWELVE}[resources]\nmemory_per_trial = \"600MiB\"\nthreads = 1\n"));
-    let mut child = spawn(&workplace, &sweep(&["--output", "limited", "--memory", "1300MiB", "--jobs", "2"]));
+    let limited = sweep(&["--output", "limited", "--memory", "1300MiB", "--jobs", "2"]);
+    // Its tasks have all of their memory for themselves.
+    let mut child = workplace.command(&limited).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let (mut most_bytes, mut most_at_once) = (0, 0);
     while child.try_wait().unwrap().is_none() {
         let resident = |process: u32| {

@@ -11,6 +11,7 @@ use kdgat::train::checkpoint;
 use kdgat::train::state::Position;
 use rustix::process::{Pid, Signal, kill_process};
 use support::cli::{SMALL_STUDENT, SMALL_TEACHER, Workplace, loss_columns, said};
+use support::starter;
 use support::stops::{children, end_of, send, wait_for};
 
 /// A classifier whose batches have an odd number of graphs, the last few: with four processes, some have none of the last batch.
@@ -316,7 +317,7 @@ fn a_stopped_process_is_named_after_the_time_out() {
 fn ctrl_c_saves_once_and_any_number_of_processes_resumes() {
     let workplace = Workplace::new();
     let command = [&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "300", "--run-dir", "run"]].concat();
-    let launcher = workplace.command(&launched("2", &command)).stderr(Stdio::piped()).spawn().unwrap();
+    let launcher = starter::shared(workplace.command(&launched("2", &command))).stderr(Stdio::piped()).spawn().unwrap();
     wait_for("a checkpoint", || workplace.path().join("run/last/state.safetensors").exists());
     send(&launcher, Signal::INT);
     let output = end_of(launcher);
@@ -325,7 +326,7 @@ fn ctrl_c_saves_once_and_any_number_of_processes_resumes() {
     assert_eq!(said.matches("interrupted (continue with --resume)").count(), 1, "{said}");
     let done = loss_columns(&workplace.path().join("run")).len();
     let resumed = [&["autoencoder"], SMALL_TEACHER, &["--run-dir", "run", "--resume", "--max-epochs", "300"]].concat();
-    let launcher = workplace.command(&resumed).stderr(Stdio::piped()).spawn().unwrap();
+    let launcher = starter::shared(workplace.command(&resumed)).stderr(Stdio::piped()).spawn().unwrap();
     wait_for("another epoch", || loss_columns(&workplace.path().join("run")).len() > done);
     send(&launcher, Signal::INT);
     assert_eq!(end_of(launcher).status.code(), Some(exit::INTERRUPTED.into()));
