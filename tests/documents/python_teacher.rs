@@ -13,6 +13,7 @@ use kdgat::distill::losses::{LogitLoss, relational};
 use support::process::is_soak;
 use support::python::python_with;
 use support::stage::dataset;
+use support::starter;
 
 fn package() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("python")
@@ -129,14 +130,21 @@ fn tables_of_networks_in_space_are_made_from_their_runs() {
 #[test]
 fn the_program_answers_in_python() {
     let place = trained();
-    let program = Path::new(env!("CARGO_BIN_EXE_kdgat")).parent().unwrap();
+    let programs = tempfile::tempdir().unwrap();
+    let (program, variable) = starter::proxy().unzip();
+    let program = program.unwrap_or_else(support::program::kdgat);
+    std::os::unix::fs::symlink(program, programs.path().join("kdgat")).unwrap();
     let others = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths([program.to_owned()].into_iter().chain(std::env::split_paths(&others))).unwrap();
-    run("test_program_data", &[("PATH", Path::new(&path))]);
+    let folders = [programs.path().to_owned()].into_iter().chain(std::env::split_paths(&others));
+    let path = PathBuf::from(std::env::join_paths(folders).unwrap());
+    let mut variables: Vec<(&str, &Path)> = vec![("PATH", &path)];
+    variables.extend(variable.as_ref().map(|(name, socket)| (*name, socket.as_path())));
+    run("test_program_data", &variables);
     let attacked = std::fs::read_dir(dataset().join("test_01_known_attack")).unwrap();
     let log = attacked.map(|log| log.unwrap().path()).min().unwrap();
     let folder = place.path("");
-    run("test_program", &[("FOLDER", &folder), ("RUN", Path::new(NORMAL)), ("LOG", &log), ("PATH", Path::new(&path))]);
+    variables.extend([("FOLDER", folder.as_path()), ("RUN", Path::new(NORMAL)), ("LOG", log.as_path())]);
+    run("test_program", &variables);
 }
 
 /// The package starts the program in environments whose PyTorch is slow to import, or missing.
