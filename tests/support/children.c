@@ -61,7 +61,8 @@ int posix_spawn_file_actions_addchdir_np(posix_spawn_file_actions_t *actions, co
 
 /* True for variables that libraries may read when they are loaded. */
 static int is_read_by_libraries(const char *variable) {
-    static const char *const beginnings[] = {"LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "GLIBC_", "CUDA_", "TORCH_", "PYTORCH_", "ATEN_", "DNNL_", "ONEDNN_"};
+    static const char *const beginnings[] = {"LD_",   "OMP_",   "GOMP_",    "KMP_",  "MKL_",  "MALLOC_", "GLIBC_",
+                                             "CUDA_", "TORCH_", "PYTORCH_", "ATEN_", "DNNL_", "ONEDNN_"};
     for (size_t index = 0; index < sizeof beginnings / sizeof *beginnings; index++)
         if (strncmp(variable, beginnings[index], strlen(beginnings[index])) == 0) return 1;
     return 0;
@@ -141,7 +142,8 @@ int posix_spawnp(pid_t *process, const char *file, const posix_spawn_file_action
             }
         }
     }
-    int (*spawn)(pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *, char *const *, char *const *) = next("posix_spawnp");
+    int (*spawn)(pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *, char *const *, char *const *) =
+        next("posix_spawnp");
     return spawn(process, file, actions, attributes, arguments, environment);
 }
 
@@ -167,6 +169,13 @@ static long sibling(pid_t *thread_id) {
 #endif
 }
 
+/* In the new process: ends it, so that whoever asked starts one otherwise and gets the error of that. */
+static void refuse(int socket) {
+    pid_t none = -1;
+    (void)!send(socket, &none, sizeof none, MSG_NOSIGNAL);
+    _exit(1);
+}
+
 /* In the new process: what `posix_spawnp` would have done, and then `main`. */
 static int run(main_function program, int socket, char *text, const char *end, const int sources[STREAMS]) {
     int has_own_group = atoi(text);
@@ -175,16 +184,16 @@ static int run(main_function program, int socket, char *text, const char *end, c
     char *first = number + strlen(number) + 1;
     for (const char *at = first; at < end; at += strlen(at) + 1) strings++;
     char **list = calloc((size_t)strings + 2, sizeof *list);
-    if (list == NULL) abort();
+    if (list == NULL) refuse(socket);
     for (int index = 0; index < strings; index++, first += strlen(first) + 1) list[index < argc ? index : index + 1] = first;
     if (has_own_group) setpgid(0, 0);
     for (int stream = 0; stream < STREAMS; stream++)
-        if (dup2(sources[stream], stream) < 0) abort();
+        if (dup2(sources[stream], stream) < 0) refuse(socket);
     for (int stream = 0; stream < STREAMS; stream++) close(sources[stream]);
-    if (chdir(folder) != 0) abort();
+    if (chdir(folder) != 0) refuse(socket);
     pid_t own = getpid();
     prctl(PR_SET_NAME, "kdgat");
-    if (send(socket, &own, sizeof own, MSG_NOSIGNAL) != sizeof own) abort();
+    if (send(socket, &own, sizeof own, MSG_NOSIGNAL) != sizeof own) _exit(1);
     close(socket);
     environ = list + argc + 1;
     return with_children(program, argc, list, environ);

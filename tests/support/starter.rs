@@ -34,13 +34,13 @@ pub fn output(command: &mut Command) -> Output {
     }
 }
 
-/// The command as one whose process has the starter run kdgat, with the standard streams that are given to it afterwards. It is its
-/// [`proxy`], so that memory and children of that process are not those of kdgat, and [`kill`] kills both.
+/// The command as one whose process has the starter run kdgat, with the standard streams that are given to it afterwards and nothing on standard
+/// input otherwise. It is its [`proxy`], so that memory and children of that process are not those of kdgat, and [`kill`] kills both.
 pub fn shared(command: Command) -> Command {
     let Some(starter) = Starter::for_run(&command) else { return command };
     let (program, socket) = starter.proxy();
     let mut shared = Command::new(program);
-    shared.args(command.get_args()).env(SOCKET, socket);
+    shared.args(command.get_args()).env(SOCKET, socket).stdin(Stdio::null());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => shared.env(name, value),
