@@ -131,9 +131,7 @@ fn tables_of_networks_in_space_are_made_from_their_runs() {
 fn the_program_answers_in_python() {
     let place = trained();
     let programs = tempfile::tempdir().unwrap();
-    let (program, variable) = starter::proxy().unzip();
-    let program = program.unwrap_or_else(support::program::kdgat);
-    std::os::unix::fs::symlink(program, programs.path().join("kdgat")).unwrap();
+    let variable = starter::put_into(programs.path());
     let others = std::env::var_os("PATH").unwrap_or_default();
     let folders = [programs.path().to_owned()].into_iter().chain(std::env::split_paths(&others));
     let path = PathBuf::from(std::env::join_paths(folders).unwrap());

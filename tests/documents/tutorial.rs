@@ -139,9 +139,7 @@ fn run(page: &str, examples: &[Example], place: &Path, variables: &[(&str, PathB
     let (scripts, outputs) = (place.join("kdgat/scripts"), place.join("outputs"));
     fs::create_dir_all(&scripts).unwrap();
     fs::create_dir(&outputs).unwrap();
-    let (program, variable) = starter::proxy().unzip();
-    let program = program.unwrap_or_else(support::program::kdgat);
-    std::os::unix::fs::symlink(program, scripts.join("kdgat")).unwrap();
+    let variable = starter::put_into(&scripts);
 
     let mut script = "set -o pipefail\n".to_owned();
     for (number, example) in examples.iter().enumerate() {

@@ -160,41 +160,31 @@ static pid_t *kept_thread_id(void) {
 }
 
 /* Forks into a child of this process's parent. */
-static long sibling(pid_t *thread_id) {
+static pid_t sibling(pid_t *thread_id) {
     const unsigned long flags = CLONE_PARENT | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD;
 #ifdef __x86_64__
-    return syscall(SYS_clone, flags, NULL, NULL, thread_id, NULL);
+    return (pid_t)syscall(SYS_clone, flags, NULL, NULL, thread_id, NULL);
 #else
-    return syscall(SYS_clone, flags, NULL, NULL, NULL, thread_id);
+    return (pid_t)syscall(SYS_clone, flags, NULL, NULL, NULL, thread_id);
 #endif
 }
 
-/* In the new process: ends it, so that whoever asked starts one otherwise and gets the error of that. */
-static void refuse(int socket) {
-    pid_t none = -1;
-    (void)!send(socket, &none, sizeof none, MSG_NOSIGNAL);
-    _exit(1);
-}
-
 /* In the new process: what `posix_spawnp` would have done, and then `main`. */
-static int run(main_function program, int socket, char *text, const char *end, const int sources[STREAMS]) {
+static int run(main_function program, char *text, const char *end, const int sources[STREAMS]) {
     int has_own_group = atoi(text);
     char *folder = text + strlen(text) + 1, *number = folder + strlen(folder) + 1;
     int argc = atoi(number), strings = 0;
     char *first = number + strlen(number) + 1;
     for (const char *at = first; at < end; at += strlen(at) + 1) strings++;
     char **list = calloc((size_t)strings + 2, sizeof *list);
-    if (list == NULL) refuse(socket);
+    if (list == NULL) abort();
     for (int index = 0; index < strings; index++, first += strlen(first) + 1) list[index < argc ? index : index + 1] = first;
     if (has_own_group) setpgid(0, 0);
     for (int stream = 0; stream < STREAMS; stream++)
-        if (dup2(sources[stream], stream) < 0) refuse(socket);
+        if (dup2(sources[stream], stream) < 0) abort();
     for (int stream = 0; stream < STREAMS; stream++) close(sources[stream]);
-    if (chdir(folder) != 0) refuse(socket);
-    pid_t own = getpid();
+    if (chdir(folder) != 0) abort();
     prctl(PR_SET_NAME, "kdgat");
-    if (send(socket, &own, sizeof own, MSG_NOSIGNAL) != sizeof own) _exit(1);
-    close(socket);
     environ = list + argc + 1;
     return with_children(program, argc, list, environ);
 }
@@ -215,13 +205,14 @@ static int serve(main_function program, int socket) {
         struct cmsghdr *header = CMSG_FIRSTHDR(&message);
         if (header == NULL || header->cmsg_type != SCM_RIGHTS) _exit(1);
         memcpy(sources, CMSG_DATA(header), sizeof sources);
-        long process = sibling(thread_id);
-        if (process == 0) return run(program, socket, text, text + got, sources);
-        for (int stream = 0; stream < STREAMS; stream++) close(sources[stream]);
-        if (process < 0) {
-            pid_t none = -1;
-            (void)!send(socket, &none, sizeof none, MSG_NOSIGNAL);
+        pid_t process = sibling(thread_id);
+        if (process == 0) {
+            close(socket);
+            return run(program, text, text + got, sources);
         }
+        for (int stream = 0; stream < STREAMS; stream++) close(sources[stream]);
+        /* -1 if there is none. */
+        (void)!send(socket, &process, sizeof process, MSG_NOSIGNAL);
     }
 }
 

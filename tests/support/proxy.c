@@ -1,5 +1,5 @@
-/* Takes the place of kdgat where something other than starter.rs starts it, like the shell of a tutorial: it has the starter at the socket
-   STARTER_SOCKET (see starter.c) run kdgat with its own arguments, environment, folder and standard streams, and ends as that run does.
+/* Takes the place of kdgat in a test: it has the starter at the socket STARTER_SOCKET (see starter.c) run kdgat with its own arguments,
+   environment, folder and standard streams, and ends as that run does.
 
    Signals are passed on. SIGKILL cannot be, and ends this process before the run; SIGALRM kills the run first. */
 #define _GNU_SOURCE
@@ -67,9 +67,6 @@ static void send_request(int connection, int argc, char **argv, char **environme
     char *folder = getcwd(NULL, 0), number[16];
     if (folder == NULL) fail("getcwd");
     send_folder(connection, folder);
-    /* No files for output and errors. */
-    send_string(connection, "");
-    send_string(connection, "");
     snprintf(number, sizeof number, "%d", argc);
     send_string(connection, number);
     for (int index = 0; index < argc; index++) send_string(connection, argv[index]);

@@ -3,19 +3,18 @@
 
    Loaded before the program's libraries (LD_PRELOAD), it takes the place of the program's `main`: by then all libraries are loaded and
    no thread runs. It listens at the Unix socket that STARTER_SOCKET names. Each connection asks for one run; a fork of this process
-   calls the real `main` with the arguments, environment and folder that were sent, so that the run has a process of its own, which is
-   as it would be at the beginning of `main`. Its process ID is written to the connection, and its wait status when it has ended. It is
-   killed if the connection is closed before. The starter ends when its standard input does: whoever started it holds the other end.
+   calls the real `main` with the arguments, environment, folder and standard streams that were sent, so that the run has a process of its
+   own, which is as it would be at the beginning of `main`. Its process ID is written to the connection, and its wait status when it has
+   ended. It is killed if the connection is closed before. The starter ends when its standard input does: whoever started it holds the
+   other end.
 
-   A request has strings that end with 0: folder, file for standard output, file for standard error, number of arguments, arguments
-   (with the program's name), and the environment. Its end is the end of what is sent. With three descriptors that are sent beside the first
-   bytes, these are standard input, output and error instead of the files. tests/support/starter.rs and proxy.c send it. */
+   A request has strings that end with 0: folder, number of arguments, arguments (with the program's name), and the environment. Its end
+   is the end of what is sent. The streams are sent beside the first bytes. proxy.c sends it. */
 #define _GNU_SOURCE
 #include "children.h"
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -40,11 +39,11 @@ static void fail(const char *what) {
     _exit(1);
 }
 
-/* Everything that a connection sends, and its length. `streams` are -1 unless they are sent, too. */
+/* Everything that a connection sends, and its length. */
 static char *received(int connection, size_t *length, int streams[STREAMS]) {
     size_t room = 1 << 16;
     char *text = malloc(room);
-    for (int stream = 0; stream < STREAMS; stream++) streams[stream] = -1;
+    int has_streams = 0;
     for (*length = 0; text != NULL;) {
         _Alignas(struct cmsghdr) char beside[CMSG_SPACE(STREAMS * sizeof *streams)];
         struct iovec part = {.iov_base = text + *length, .iov_len = room - *length};
@@ -52,9 +51,13 @@ static char *received(int connection, size_t *length, int streams[STREAMS]) {
         ssize_t got = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) fail("recvmsg");
+        if (got == 0 && !has_streams) fail("request");
         if (got == 0) return text;
         struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        if (header != NULL && header->cmsg_type == SCM_RIGHTS) memcpy(streams, CMSG_DATA(header), STREAMS * sizeof *streams);
+        if (header != NULL && header->cmsg_type == SCM_RIGHTS) {
+            memcpy(streams, CMSG_DATA(header), STREAMS * sizeof *streams);
+            has_streams = 1;
+        }
         *length += (size_t)got;
         if (*length == room) text = realloc(text, room *= 2);
     }
@@ -67,18 +70,10 @@ static int connection_of(const struct pollfd *run) {
     return run[1].fd < 0 ? ~run[1].fd : run[1].fd;
 }
 
-static void redirect(int descriptor, const char *path, int flags) {
-    int file = open(path, flags, 0600);
-    if (file < 0 || dup2(file, descriptor) < 0) fail(path);
-    if (file != descriptor) close(file);
-}
-
 /* In the new process: what `exec` would have done, and then `main`. */
 static int run(char *text, size_t length, const int streams[STREAMS]) {
     const char *end = text + length, *folder = text;
-    const char *output = folder + strlen(folder) + 1;
-    const char *errors = output + strlen(output) + 1;
-    char *next = (char *)errors + strlen(errors) + 1;
+    char *next = text + strlen(folder) + 1;
     int argc = atoi(next), strings = 0;
     for (const char *at = next; at < end; at += strlen(at) + 1) strings++;
     char **list = calloc((size_t)strings + 2, sizeof *list);
@@ -95,12 +90,7 @@ static int run(char *text, size_t length, const int streams[STREAMS]) {
         close(connection_of(run));
     }
     if (chdir(folder) != 0) fail(folder);
-    if (streams[0] < 0) {
-        redirect(0, "/dev/null", O_RDONLY);
-        redirect(1, output, O_WRONLY | O_CREAT | O_TRUNC);
-        redirect(2, errors, O_WRONLY | O_CREAT | O_TRUNC);
-    }
-    for (int stream = 0; stream < STREAMS && streams[stream] >= 0; stream++) {
+    for (int stream = 0; stream < STREAMS; stream++) {
         if (dup2(streams[stream], stream) < 0) fail("dup2");
         close(streams[stream]);
     }
@@ -120,7 +110,7 @@ static int begin(int connection) {
         return run(text, length, streams);
     }
     free(text);
-    for (int stream = 0; stream < STREAMS && streams[stream] >= 0; stream++) close(streams[stream]);
+    for (int stream = 0; stream < STREAMS; stream++) close(streams[stream]);
     (void)!send(connection, &process, sizeof process, MSG_NOSIGNAL);
     int descriptor = (int)syscall(SYS_pidfd_open, process, 0);
     if (descriptor < 0) fail("pidfd_open");

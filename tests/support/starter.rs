@@ -1,17 +1,16 @@
 //! Runs of the program that share one loading of libtorch, which takes ten times as long as most of what they test: see `starter.c`.
 //!
-//! [`output`] is for runs that a test waits for, [`shared`] for those that it feeds, signals or kills ([`kill`]), and [`proxy`] for what others
-//! start, like the shell of a tutorial.
+//! [`output`] is for runs that a test waits for, [`shared`] for those that it feeds, signals or kills ([`kill`]), [`with_shared_children`] for
+//! those whose children do so, and [`put_into`] for what others start, like the shell of a tutorial.
 
-use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -29,48 +28,41 @@ const SOCKET: &str = "STARTER_SOCKET";
 /// Does what [`Command::output`] does, with nothing on standard input.
 pub fn output(command: &mut Command) -> Output {
     match Starter::for_run(command) {
-        Some(starter) => starter.output(command),
+        Some(starter) => starter.proxy_of(command).output().unwrap(),
         None => command.stdin(Stdio::null()).output().unwrap(),
     }
 }
 
-/// The command as one whose process has the starter run kdgat, with the standard streams that are given to it afterwards and nothing on standard
-/// input otherwise. It is its [`proxy`], so that memory and children of that process are not those of kdgat, and [`kill`] kills both.
+/// The command as one whose process is a proxy of kdgat (`proxy.c`), with the standard streams that are given to it afterwards and nothing on
+/// standard input otherwise. Memory and children of that process are not those of kdgat, and [`kill`] kills both.
 pub fn shared(command: Command) -> Command {
-    let Some(starter) = Starter::for_run(&command) else { return command };
-    let (program, socket) = starter.proxy();
-    let mut shared = Command::new(program);
-    shared.args(command.get_args()).env(SOCKET, socket).stdin(Stdio::null());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => shared.env(name, value),
-            None => shared.env_remove(name),
-        };
+    match Starter::for_run(&command) {
+        Some(starter) => starter.proxy_of(&command),
+        None => command,
     }
-    command.get_current_dir().map(|folder| shared.current_dir(folder));
-    shared
 }
 
 /// The command with the children of kdgat, unless they would load other libraries, as forks of a process that has loaded libtorch. Kdgat itself
 /// has a process as ever.
 pub fn with_shared_children(mut command: Command) -> Command {
     if let Some(starter) = Starter::for_run(&command) {
-        command.env("LD_PRELOAD", starter.folder_of_programs.join("starter.so"));
+        command.env("LD_PRELOAD", starter.programs.join("starter.so"));
     }
     command
 }
 
-/// A program that stands for kdgat, and the variable that it needs. `None` if each run has to load libtorch.
-pub fn proxy() -> Option<(PathBuf, (&'static str, PathBuf))> {
-    let (program, socket) = Starter::shared()?.proxy();
-    Some((program, (SOCKET, socket)))
+/// Makes `kdgat` in this folder a proxy, or the program itself if each run has to load libtorch. Returns the variable that the proxy needs.
+pub fn put_into(folder: &Path) -> Option<(&'static str, PathBuf)> {
+    let starter = Starter::shared();
+    symlink(starter.map_or_else(kdgat, Starter::proxy), folder.join("kdgat")).unwrap();
+    starter.map(|starter| (SOCKET, starter.socket()))
 }
 
 /// Kills a process with SIGKILL, and the run behind it if it is a proxy.
 pub fn kill(child: &mut Child) {
     let program = fs::read_link(format!("/proc/{}/exe", child.id())).unwrap_or_default();
     match Starter::shared() {
-        Some(starter) if program == starter.folder_of_programs.join("proxy") => {
+        Some(starter) if program == starter.proxy() => {
             kill_process(Pid::from_child(child), Signal::ALARM).unwrap();
         }
         _ => child.kill().unwrap(),
@@ -83,7 +75,7 @@ struct Starter {
     _process: Child,
     folder: TempDir,
     /// Has `starter.so` and `proxy`.
-    folder_of_programs: PathBuf,
+    programs: PathBuf,
 }
 
 impl Starter {
@@ -97,9 +89,28 @@ impl Starter {
         can_share.then(Self::shared).flatten()
     }
 
-    /// The proxy's program, and the socket.
-    fn proxy(&self) -> (PathBuf, PathBuf) {
-        (self.folder_of_programs.join("proxy"), self.folder.path().join("socket"))
+    fn proxy(&self) -> PathBuf {
+        self.programs.join("proxy")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    /// A proxy with the arguments, variables and folder of the command.
+    fn proxy_of(&self, command: &Command) -> Command {
+        let mut proxy = Command::new(self.proxy());
+        proxy.arg0(kdgat()).args(command.get_args()).env(SOCKET, self.socket()).stdin(Stdio::null());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => proxy.env(name, value),
+                None => proxy.env_remove(name),
+            };
+        }
+        if let Some(folder) = command.get_current_dir() {
+            proxy.current_dir(folder);
+        }
+        proxy
     }
 
     /// The only one of this program. `None`, and the reason on standard error, where it cannot be built or started.
@@ -113,8 +124,8 @@ impl Starter {
         if let Some(others) = std::env::var_os("LD_PRELOAD") {
             return Err(format!("LD_PRELOAD is {}", others.display()));
         }
-        let folder_of_programs = programs()?;
-        let library = folder_of_programs.join("starter.so");
+        let programs = programs()?;
+        let library = programs.join("starter.so");
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let mut command = Command::new(kdgat());
         command.env("LD_PRELOAD", library).env(SOCKET, folder.path().join("socket"));
@@ -126,24 +137,7 @@ impl Starter {
         let mut listens = [0];
         let stdout = process.stdout.as_mut().expect("it is piped");
         stdout.read_exact(&mut listens).map_err(|error| format!("the starter ended at once: {error}"))?;
-        Ok(Self { _process: process, folder, folder_of_programs })
-    }
-
-    fn output(&self, command: &Command) -> Output {
-        let place = tempfile::tempdir_in(self.folder.path()).unwrap();
-        let (stdout, stderr) = (place.path().join("stdout"), place.path().join("stderr"));
-        let mut connection = UnixStream::connect(self.folder.path().join("socket")).unwrap();
-        connection.write_all(&request(command, &stdout, &stderr)).unwrap();
-        connection.shutdown(std::net::Shutdown::Write).unwrap();
-        // Its process ID comes before.
-        let mut answer = [[0; size_of::<i32>()]; 2];
-        connection.read_exact(answer.as_flattened_mut()).expect("the starter ends after this program");
-        let read = |path: &Path| fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        Output {
-            status: ExitStatus::from_raw(i32::from_ne_bytes(answer[1])),
-            stdout: read(&stdout),
-            stderr: read(&stderr),
-        }
+        Ok(Self { _process: process, folder, programs })
     }
 }
 
@@ -168,32 +162,4 @@ fn programs() -> Result<PathBuf, String> {
 fn compiled(folder: &Path, arguments: &[&str]) -> String {
     let said = Command::new("cc").current_dir(folder).arg("-O1").args(arguments).output();
     said.map_or_else(|error| format!("cc: {error}"), |output| String::from_utf8_lossy(&output.stderr).into_owned())
-}
-
-/// A request to the starter: strings that end with 0.
-fn request(command: &Command, stdout: &Path, stderr: &Path) -> Vec<u8> {
-    let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => environment.insert(name.to_owned(), value.to_owned()),
-            None => environment.remove(name),
-        };
-    }
-    let here = std::env::current_dir().unwrap();
-    let folder = command.get_current_dir().map_or(here.clone(), |folder| here.join(folder));
-    let number = (command.get_args().count() + 1).to_string();
-    let mut request = Vec::new();
-    let mut add = |parts: &[&OsStr]| {
-        for part in parts {
-            assert!(!part.as_bytes().contains(&0), "{part:?} has a zero");
-            request.extend_from_slice(part.as_bytes());
-        }
-        request.push(0);
-    };
-    for text in [folder.as_os_str(), stdout.as_os_str(), stderr.as_os_str(), number.as_ref(), command.get_program()] {
-        add(&[text]);
-    }
-    command.get_args().for_each(|argument| add(&[argument]));
-    environment.iter().for_each(|(name, value)| add(&[name, "=".as_ref(), value]));
-    request
 }

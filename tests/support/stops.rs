@@ -101,7 +101,7 @@ pub struct KillLoop {
     pub whole: Duration,
     /// Share of that time after which the first attempt is killed.
     pub first_share: f64,
-    /// Later kills come this much later each, so that the command ends at last. It is tripled unless the tests run with `--soak`.
+    /// Later kills come this much later each, so that the command ends at last. It is doubled unless the tests run with `--soak`.
     pub growth: f64,
     /// For a command that starts others: the attempts in which these are killed, too. Those of other attempts continue alone.
     pub takes_children: Option<fn(u32) -> bool>,
@@ -111,7 +111,7 @@ impl KillLoop {
     /// Runs the command to its end, and returns the number of kills.
     #[track_caller]
     pub fn run(&self, mut command: impl FnMut() -> Command) -> u32 {
-        let growth = self.growth * if is_soak() { 1.0 } else { 3.0 };
+        let growth = self.growth * if is_soak() { 1.0 } else { 2.0 };
         for attempt in 0..100 {
             // A file, because children that continue alone would hold a pipe open.
             let mut said = tempfile::tempfile().unwrap();

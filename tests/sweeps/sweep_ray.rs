@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use crate::jobs_server::JobsServer;
 use support::cli::{Workplace, contents, only_store, said};
-use support::process::is_soak;
 use support::stops::wait_for;
 
 const START_SECONDS: u64 = 120;
@@ -95,13 +94,12 @@ impl Drop for Ray {
     }
 }
 
-const SIX: &str = "seeds = [1, 2]\n[[axis]]\nfield = \"kd_alpha\"\nvalues = [0.3, 0.5, 0.7]\n";
-/// Makes them twelve.
-const TWICE: &str = "[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n";
+const TWELVE: &str = "seeds = [1, 2]\n[[axis]]\nfield = \"kd_alpha\"\nvalues = [0.3, 0.5, 0.7]\n\
+                      [[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n";
 
-fn write_file(workplace: &Workplace, twice: &str, epochs: u64) {
+fn write_file(workplace: &Workplace, epochs: u64) {
     let text = format!(
-        "metric = \"val_task_loss\"\n{SIX}{twice}[resources]\nmemory_per_trial = \"700MiB\"\nthreads = 1\n\
+        "metric = \"val_task_loss\"\n{TWELVE}[resources]\nmemory_per_trial = \"700MiB\"\nthreads = 1\n\
          [[step]]\nname = \"student\"\ncommand = \"autoencoder\"\npreset = \"vgae,student\"\n\
          set = {{ hidden = [8, 8, 4], latent = 4, embedding = 2, max_epochs = {epochs} }}\n"
     );
@@ -125,8 +123,7 @@ fn on_ray(workplace: &Workplace, ray: &Ray) -> Child {
 fn ray_gives_the_metrics_of_this_machine() {
     let Some(ray) = Ray::start() else { return };
     let workplace = Workplace::with_teacher();
-    // Ray itself takes most of the time of a job.
-    write_file(&workplace, if is_soak() { TWICE } else { "" }, 8);
+    write_file(&workplace, 8);
     workplace.success(&["sweep", "small.toml", "--output", "local"]);
     // The submitting process is killed; the jobs continue, and another process monitors them.
     let mut first = on_ray(&workplace, &ray);
@@ -204,7 +201,7 @@ fn logs_are_copied_while_jobs_run_and_memory_grows() {
 #[test]
 fn a_dry_run_prints_the_requests_and_a_missing_cluster_is_told() {
     let workplace = Workplace::with_teacher();
-    write_file(&workplace, TWICE, 1);
+    write_file(&workplace, 1);
     let said_dry = workplace.success(&["sweep", "small.toml", "--executor", "ray", "--dry-run"]);
     assert_eq!(said_dry.matches("entrypoint_num_cpus").count(), 14, "{said_dry}");
     assert!(said_dry.contains("\"entrypoint_memory\": 734003200"), "{said_dry}");
