@@ -125,6 +125,11 @@ pub trait Rescoring {
 }
 
 impl Epochs {
+    /// True if an epoch's graphs are chosen while the run trains.
+    pub fn has_curriculum(&self) -> bool {
+        self.curriculum.is_some()
+    }
+
     /// Every epoch has all training graphs.
     pub fn of_all(config: &Config, graphs: Graphs) -> Self {
         Self { graphs, curriculum: None, max_epochs: config.training.max_epochs as u64 }

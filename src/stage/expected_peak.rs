@@ -3,15 +3,19 @@
 //! The order of graphs depends on seed and epoch alone, so the batches of all epochs are known before the first. A few of them are measured,
 //! the one at the expected peak among them; the others follow from their sizes.
 
+use tch::Device;
+
 use super::StageError;
 use super::cache_settings::cache_memory_bytes;
 use super::epochs::Graphs;
+use super::expected_captures::{Captures, GraphSizes, PaddedStep, Progress};
 use super::measured::{Measured, Queues, tensor_bytes};
 use super::sizes::Sizes;
 use crate::config::{CachePrecision, Config, TeacherCache};
 use crate::distill::cache::RecordLayout;
 use crate::distill::objective::TeacherLink;
 use crate::distill::{FrozenModel, Precision, TeacherError};
+use crate::graph::padding::SizeClass;
 use crate::memory::Meter;
 use crate::memory::budget::{Linear, Shape, gibibytes};
 use crate::memory::forecast::{self, BatchBytes, CacheBlocks, Gate, Pass, Peak, Visits, Work};
@@ -19,6 +23,7 @@ use crate::memory::probe::Sample;
 use crate::nn::parameters::Role;
 use crate::torch::allocator::Phase;
 use crate::train::fit::BatchPlan;
+use crate::train::met_sizes::Way;
 
 /// Graphs of all epochs that are looked at together: shuffling them takes about a second.
 const GRAPHS_LOOKED_AT: usize = 10_000_000;
@@ -41,12 +46,14 @@ pub struct CachedTargets {
     pub filled: u64,
     /// True if these are all.
     pub complete: bool,
+    /// True if they are on the training device, too, which is a GPU.
+    pub on_device: bool,
 }
 
 impl CachedTargets {
     /// No cache.
     pub const NONE: Self =
-        Self { place: CachePlace::Nowhere, record_bytes: 0.0, graphs: 0, filled: 0, complete: false };
+        Self { place: CachePlace::Nowhere, record_bytes: 0.0, graphs: 0, filled: 0, complete: false, on_device: false };
 }
 
 /// Storage of cached targets.
@@ -64,7 +71,7 @@ impl CachedTargets {
         let place = if cache.kind == "ram" { CachePlace::Memory } else { CachePlace::Disk };
         let record_bytes = cache.bytes as f64 / cache.used_graphs.max(1) as f64;
         let (graphs, filled) = (cache.used_graphs, cache.filled_graphs);
-        Self { place, record_bytes, graphs, filled, complete: link.keeps_all() }
+        Self { place, record_bytes, graphs, filled, complete: link.keeps_all(), on_device: false }
     }
 
     /// The targets of so many graphs of `mean_nodes` nodes that a training would choose a place for, none of which are cached yet.
@@ -118,27 +125,41 @@ pub struct AlwaysBytes {
     pub optimizer: f64,
     /// The teacher's weights.
     pub teacher: f64,
+    /// On a GPU, whatever else is there.
+    pub other: f64,
 }
 
 impl AlwaysBytes {
-    fn of(training: &Measured) -> Self {
+    /// Of a training that has so many bytes in use between two steps.
+    fn of(training: &Measured, in_use: f64) -> Self {
+        let (device, link) = (training.options.device, training.student.teacher());
         let bytes = |role: Role| {
             let tensors = training.trainable.tensors().iter().filter(|named| named.role == role);
             tensors.map(|named| tensor_bytes(&named.tensor)).sum::<f64>()
         };
         let parameters = bytes(Role::Parameter);
-        let copies = if training.options.accumulate_grad_batches > 1 { 2.0 } else { 1.0 };
-        Self {
+        let adam = &training.options.adam;
+        let offloads = adam.offload && device.is_cuda();
+        let mut always = Self {
             weights: parameters + bytes(Role::Frozen) + 2.0 * bytes(Role::Buffer),
-            gradients: copies * parameters,
-            optimizer: training.options.adam.state_bytes(training.trainable.values.numel()) as f64,
-            teacher: Meter::new(training.options.device).read().phase_bytes(Phase::Teacher) as f64,
+            gradients: parameters,
+            optimizer: if offloads { 0.0 } else { adam.state_bytes(training.trainable.values.numel()) as f64 },
+            teacher: if device.is_cuda() { link.device_bytes() } else { teacher_bytes(device) } as f64,
+            other: 0.0,
+        };
+        if device.is_cuda() {
+            // Graphs, work space of libraries, and the rounding of the allocator.
+            always.other = (in_use - always.sum()).max(0.0);
         }
+        if training.options.accumulate_grad_batches > 1 {
+            always.gradients *= 2.0;
+        }
+        always
     }
 
     /// All bytes together.
     pub fn sum(&self) -> f64 {
-        self.weights + self.gradients + self.optimizer + self.teacher
+        self.weights + self.gradients + self.optimizer + self.teacher + self.other
     }
 }
 
@@ -147,6 +168,10 @@ impl AlwaysBytes {
 pub struct Settings {
     pub queues: Queues,
     pub targets: CachedTargets,
+    /// Batches announced at a time once all targets are cached. On a CPU each is read when its step needs it.
+    pub cached_burst: usize,
+    /// Epochs after which the targets of all views of the graphs are cached.
+    pub views: u64,
 }
 
 /// The expected peak and where it is.
@@ -192,7 +217,7 @@ impl ExpectedPeak {
             gibibytes(self.peak.activations),
             announced.0 + waiting.0,
             gibibytes(announced.1 + waiting.1),
-            gibibytes(self.peak.always + self.peak.cached + self.peak.targets),
+            gibibytes(self.peak.always + self.peak.cached + self.peak.captured + self.peak.targets),
         )
     }
 }
@@ -212,6 +237,8 @@ pub struct Forecaster<'a> {
     measured: Vec<MeasuredBatch>,
     /// The largest validation batch.
     validation: Option<Sample>,
+    /// `None` if no steps are captured.
+    captures: Option<Captures<'a>>,
 }
 
 /// A measured training batch.
@@ -232,6 +259,7 @@ impl<'a> Forecaster<'a> {
         mut training: Measured<'a>,
         graphs: &'a Graphs,
         settings: Settings,
+        captured: Option<&'a GraphSizes>,
     ) -> Result<Self, StageError> {
         let looked_at = (GRAPHS_LOOKED_AT / graphs.training.len().max(1)).max(1) as u64;
         let link = training.student.teacher();
@@ -242,11 +270,13 @@ impl<'a> Forecaster<'a> {
             has_teacher: link.digest().is_some() && link.file().is_none(),
             half: config.distillation.teacher_cache_precision == CachePrecision::F16,
             epochs: training.options.max_epochs.clamp(1, looked_at),
-            always: AlwaysBytes::of(&training),
+            always: AlwaysBytes::default(),
             measured: Vec::new(),
             validation: None,
+            captures: None,
         };
-        forecaster.measure_training(&mut training)?;
+        let in_use = forecaster.measure_training(&mut training)?;
+        forecaster.always = AlwaysBytes::of(&training, in_use);
         let batches = graphs.validation_batches();
         let size = |batch: &&Vec<u64>| {
             let shape = forecaster.sizes.shape(batch);
@@ -256,16 +286,18 @@ impl<'a> Forecaster<'a> {
             Some(largest) => Some(training.validation(largest)?),
             None => None,
         };
+        let captures = captured.map(|sizes| Captures::measure(&mut training, graphs, sizes, forecaster.epochs));
+        forecaster.captures = captures.transpose()?;
         Ok(forecaster)
     }
 
-    /// Measures some batches of the first epoch, then those at the expected peak.
-    fn measure_training(&mut self, training: &mut Measured) -> Result<(), StageError> {
+    /// Measures some batches of the first epoch, then those at the expected peak. Returns the bytes in use between steps.
+    fn measure_training(&mut self, training: &mut Measured) -> Result<f64, StageError> {
         let graphs = self.graphs;
         let first = self.sizes.different(&graphs.training(0));
         let mut places: Vec<(u64, usize)> = first.into_iter().map(|batch| (0, batch)).collect();
         let most = places.len() + REFINEMENTS;
-        training.steps(&mut |samples: &[Sample]| {
+        let (_, in_use) = training.steps(&mut |samples: &[Sample]| {
             let of_places = places.iter().zip(samples);
             let measured = of_places.map(|(&(epoch, batch), &sample)| MeasuredBatch { epoch, batch, sample });
             self.measured = measured.collect();
@@ -280,13 +312,61 @@ impl<'a> Forecaster<'a> {
             let (epoch, batch) = places[samples.len()];
             graphs.training(epoch).into_iter().nth(batch)
         })?;
-        Ok(())
+        Ok(in_use)
     }
 
     /// The expected peak; `None` if there is no batch.
     pub fn expected(&self) -> Option<ExpectedPeak> {
-        let both = self.training_peak().into_iter().chain(self.validation_peak());
-        both.max_by(|a, b| a.peak.bytes().total_cmp(&b.peak.bytes()))
+        let peaks = match &self.captures {
+            Some(captures) => self.captured_peak(captures).into_iter().chain(None),
+            None => self.training_peak().into_iter().chain(self.validation_peak()),
+        };
+        peaks.max_by(|a, b| a.peak.bytes().total_cmp(&b.peak.bytes()))
+    }
+
+    /// The peak of training and validation if steps are captured. Captures stay in memory, so all epochs count, in their order.
+    fn captured_peak(&self, captures: &Captures) -> Option<ExpectedPeak> {
+        let mut costs = Costs::of(&self.measured);
+        costs.step = costs.step.times(self.share_of_padded_steps(captures, &costs));
+        let of_validation = self.validation.as_ref().map(Costs::proportional);
+        let validation = self.graphs.validation_batches();
+        let mut progress = Progress::default();
+        let mut highest: Option<ExpectedPeak> = None;
+        let trained = self.graphs.training.len() as u64;
+        for epoch in 0..self.epochs {
+            let batches = self.graphs.training(epoch);
+            for (batches, costs) in [(&batches, Some(&costs)), (&validation, of_validation.as_ref())] {
+                let Some(costs) = costs else { continue };
+                let in_validation = std::ptr::eq(batches, &validation);
+                let steps = captures.follow(&mut progress, batches, !in_validation);
+                let padded = batches
+                    .iter()
+                    .zip(&steps)
+                    .map(|(batch, step)| costs.padded(self.sizes.shape(batch), step, captures.is_resident));
+                let pass = match in_validation {
+                    true => Pass { burst: 1, ..self.pass(epoch, trained) },
+                    false => self.pass(epoch, 0),
+                };
+                let found = forecast::peak(&padded.collect::<Vec<_>>(), &pass);
+                let found = found.map(|peak| self.found(peak, epoch, in_validation, batches));
+                highest = highest.into_iter().chain(found).max_by(|a, b| a.peak.bytes().total_cmp(&b.peak.bytes()));
+            }
+        }
+        highest
+    }
+
+    /// Memory of steps on padded batches relative to that of others of their size: losses are masked there. The mean of the first epoch's steps that
+    /// were measured.
+    fn share_of_padded_steps(&self, captures: &Captures, costs: &Costs) -> f64 {
+        let batches = self.graphs.training(0);
+        let steps = captures.follow(&mut Progress::default(), &batches, true);
+        let shares =
+            batches.iter().zip(steps).filter(|(_, step)| step.way == Way::Computed).filter_map(|(batch, step)| {
+                let linear = PaddedStep { peak: None, ..step };
+                Some(step.peak? / costs.padded(self.sizes.shape(batch), &linear, captures.is_resident).step)
+            });
+        let (sum, count) = shares.fold((0.0, 0), |(sum, count), share| (sum + share, count + 1));
+        if count > 0 { sum / f64::from(count) } else { 1.0 }
     }
 
     fn training_peak(&self) -> Option<ExpectedPeak> {
@@ -325,9 +405,9 @@ impl<'a> Forecaster<'a> {
 
     /// The circumstances of a training epoch, with targets of so many graphs already cached by the run.
     fn pass(&self, epoch: u64, cached: u64) -> Pass {
-        let CachedTargets { place, record_bytes, filled, complete, .. } = self.settings.targets;
+        let CachedTargets { place, record_bytes, filled, complete, on_device, .. } = self.settings.targets;
         let has_teacher = self.has_teacher;
-        let is_cached = complete || (epoch > 0 && place != CachePlace::Nowhere);
+        let is_cached = complete || (epoch >= self.settings.views && place != CachePlace::Nowhere);
         let graphs = self.graphs;
         let all = (graphs.training.len() + graphs.validation.len()) as u64;
         let cache = CacheBlocks {
@@ -337,12 +417,17 @@ impl<'a> Forecaster<'a> {
             most: all,
         };
         // Once all targets are cached, the weights are dropped: they can be read from their file again.
-        let always = self.always.sum() - if is_cached { self.always.teacher } else { 0.0 };
+        let always = self.always.sum() - if is_cached { self.always.teacher } else { 0.0 }
+            + if is_cached && on_device { self.settings.targets.bytes() } else { 0.0 };
         let gate = (place != CachePlace::Nowhere && cached == 0).then_some(GATE);
         Pass {
             always,
             waiting: self.settings.queues.waiting,
-            burst: if has_teacher && !is_cached { self.settings.queues.burst } else { 1 },
+            burst: match (has_teacher, is_cached) {
+                (false, _) => 1,
+                (true, false) => self.settings.queues.burst,
+                (true, true) => self.settings.cached_burst,
+            },
             visits: (has_teacher && !is_cached).then_some(Visits {
                 copies: if self.half { 2.0 } else { 1.0 },
                 // Of batches that are cached in part, the others go through the teacher.
@@ -398,6 +483,22 @@ impl Costs {
             targets: self.targets_per_graph * shape.graphs,
             visit: self.visit.at(shape),
             step: self.step.at(shape),
+            captured: 0.0,
+        }
+    }
+
+    /// Costs of a batch of this shape and of its step in padded form. A resident batch is a part of that form.
+    fn padded(&self, shape: Shape, step: &PaddedStep, is_resident: bool) -> BatchBytes {
+        let (own, factor) = (self.at(shape), step.class.nodes as f64 / shape.nodes.max(1.0));
+        let SizeClass { nodes, graphs, .. } = step.class;
+        let edges =
+            if shape.edges > 0.0 { shape.edges * step.class.edges as f64 / step.edges.max(1) as f64 } else { 0.0 };
+        let padded = self.at(Shape { graphs: graphs as f64, nodes: nodes as f64, edges });
+        BatchBytes {
+            data: padded.data + if is_resident { 0.0 } else { own.data },
+            step: step.peak.unwrap_or(padded.step + factor * own.targets),
+            captured: step.held,
+            ..own
         }
     }
 }
@@ -414,5 +515,11 @@ fn bytes_of_sample(sample: &Sample) -> BatchBytes {
         targets: sample.targets,
         visit: sample.visit,
         step: work_bytes(sample),
+        captured: 0.0,
     }
+}
+
+/// Bytes of teachers' weights in host memory.
+fn teacher_bytes(device: Device) -> u64 {
+    Meter::new(device).read().phase_bytes(Phase::Teacher)
 }

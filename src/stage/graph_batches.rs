@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use super::StageError;
 use super::epochs::{Epochs, Graphs};
-use super::expected_peak::{CachedTargets, Forecaster, Settings};
+use super::expected_captures::GraphSizes;
+use super::expected_peak::{CachePlace, CachedTargets, Forecaster, Settings};
 use super::measured::{Measured, Queues};
 use super::resident;
 use super::run::{Prepared, Run};
 use super::setup::Data;
 use super::sizes::{Counted, Sizes};
-use super::sizing::{Sizing, waiting_batches};
+use super::sizing::{Sizing, device_limit, waiting_batches};
 use super::together::{self, ShareSizes};
 use super::training;
 use crate::config::{self, Config};
 use crate::distill::objective::Student;
 use crate::graph::{ForeignCounts, Loader};
 use crate::memory;
-use crate::memory::limits::host_limit;
 use crate::nn::{Architecture, BatchNeeds};
 use crate::train::panel::MemoryPlan;
 use crate::train::trainable::Trainable;
@@ -72,12 +72,15 @@ pub fn prepare(
         recomputes = agreed.recomputes;
         student.set_checkpointing(recomputes);
     }
-    // A curriculum chooses the graphs of an epoch while it trains.
-    let is_known = config::trains_on_graphs(config, run.stage) && !config::has_graph_curriculum(config);
-    let expected_peak_bytes = match is_known && processes.is_none() && !data.device.is_cuda() {
+    // A curriculum chooses the graphs of an epoch while it trains. The steps that measure a training take longer than a short training on a CPU.
+    let is_known = !plan.has_curriculum() && (config::trains_on_graphs(config, run.stage) || data.device.is_cuda());
+    let expected_peak_bytes = match is_known && processes.is_none() {
         true => {
+            // In parts, no steps are captured.
+            let captures = options.records_steps && options.micro_batch_graphs.is_none();
+            let graph_sizes = captures.then(|| GraphSizes::of(&data.store)).transpose()?;
             let training = Measured::of(student, trainable, loaders, &sizes, &options);
-            expected_peak(run, training, &plan.graphs, counted.name())?
+            expected_peak(run, training, (&plan.graphs, graph_sizes.as_ref()), counted.name())?
         }
         false => None,
     };
@@ -118,13 +121,14 @@ pub fn counted_by<'a>(
 fn expected_peak<'a>(
     run: &mut Run,
     training: Measured<'a>,
-    graphs: &'a Graphs,
+    (graphs, captured): (&'a Graphs, Option<&'a GraphSizes>),
     counted: &str,
 ) -> Result<Option<u64>, StageError> {
     let (config, max_epochs) = (run.config, training.options.max_epochs);
-    let queues = Queues { burst: config.distillation.teacher_burst, waiting: waiting_batches(config, false) };
-    let settings = Settings { queues, targets: CachedTargets::of(training.student.teacher()) };
-    let expected = match Forecaster::measure(config, training, graphs, settings) {
+    let views = config::views(config, run.stage);
+    let settings = settings(config, &training, views.max(1));
+    let limit = device_limit(config, training.options.device)?;
+    let expected = match Forecaster::measure(config, training, graphs, settings, captured) {
         Ok(forecaster) => forecaster.expected(),
         Err(error) if memory::is_out_of_memory(&error) => {
             run.console.note(&format!("memory: the peak cannot be predicted: {error}"));
@@ -134,7 +138,22 @@ fn expected_peak<'a>(
     };
     let Some(expected) = expected else { return Ok(None) };
     run.console.line(&expected.line(max_epochs, counted));
-    let limit = host_limit(config.memory.memory_limit.map(|size| size.0));
     run.console.plan_memory(MemoryPlan { limit_bytes: limit.bytes, expected_bytes: expected.bytes() });
     Ok(Some(expected.bytes()))
+}
+
+/// The queues of a training, and the place of its targets, on the training device.
+fn settings(config: &Config, training: &Measured, views: u64) -> Settings {
+    let (burst, link) = (config.distillation.teacher_burst, training.student.teacher());
+    let targets = CachedTargets::of(link);
+    if !training.options.device.is_cuda() {
+        let queues = Queues { burst, waiting: waiting_batches(config, false) };
+        return Settings { queues, targets, cached_burst: 1, views };
+    }
+    // Batches wait in host memory, and targets are cached there but for those of graphs that are on the device.
+    let place = if targets.place == CachePlace::Memory { CachePlace::Disk } else { targets.place };
+    let on_device = training.training_loader.resident_bytes().is_some() && place != CachePlace::Nowhere;
+    let complete = place != CachePlace::Nowhere && targets.filled == targets.graphs;
+    let targets = CachedTargets { place, on_device, complete, ..targets };
+    Settings { queues: Queues { burst, waiting: 0 }, targets, cached_burst: burst, views }
 }

@@ -19,6 +19,7 @@ use crate::graph::{Loader, Task};
 use crate::memory;
 use crate::memory::budget::MemoryBudget;
 use crate::memory::probe::{NextBatch, Probe, Sample};
+use crate::memory::rehearsal::{CaptureBytes, Rehearsal};
 use crate::nn::{
     Architecture, ClassLoss, FreshParameters, Gat, Gnn, GraphVgae, NodeGnn, Pretraining, Scope, Vgae,
     attention::Backend,
@@ -87,11 +88,11 @@ impl<'a> Measured<'a> {
         Err(last.unwrap_or_else(|| StageError::Input("there is no graph to measure a step on".to_owned())))
     }
 
-    /// Steps on the batches that `next` returns.
+    /// Steps on the batches that `next` returns, and the bytes in use between them.
     ///
     /// # Errors
     /// If a batch does not fit, or a step fails.
-    pub fn steps(&mut self, next: &mut NextBatch<'_>) -> Result<Vec<Sample>, StageError> {
+    pub fn steps(&mut self, next: &mut NextBatch<'_>) -> Result<(Vec<Sample>, f64), StageError> {
         let (sizes, micro_batch) = (self.sizes, self.options.micro_batch_graphs);
         let size_of = |graph| sizes.of_graph(graph);
         self.uncached(|training| {
@@ -104,11 +105,21 @@ impl<'a> Measured<'a> {
     /// # Errors
     /// If the batch does not fit, or its losses cannot be computed.
     pub fn validation(&mut self, batch: &[u64]) -> Result<Sample, StageError> {
-        let sizes = self.sizes;
+        let (sizes, micro_batch) = (self.sizes, self.options.micro_batch_graphs);
         let size_of = |graph| sizes.of_graph(graph);
         self.uncached(|training| {
-            Ok(training.probe(&size_of, &[], (1, Queues::NONE), true).measure_validation(batch)?)
+            Ok(training.probe(&size_of, &[], (1, Queues::NONE), true).measure_validation(micro_batch, batch)?)
         })
+    }
+
+    /// Captures of the work on these batches, in this order.
+    ///
+    /// # Errors
+    /// If a batch does not fit, or its work cannot be captured.
+    pub fn captures(&mut self, rehearsals: &[Rehearsal]) -> Result<Vec<CaptureBytes>, StageError> {
+        let sizes = self.sizes;
+        let size_of = |graph| sizes.of_graph(graph);
+        self.uncached(|training| Ok(training.probe(&size_of, &[], (1, Queues::NONE), false).rehearse(rehearsals)?))
     }
 
     /// Measures without filling the teacher's cache.

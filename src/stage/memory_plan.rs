@@ -458,8 +458,8 @@ impl Planned {
         let measured = Measured::of(&mut *student, &mut trainable, [&training, &validation], &self.sizes, &options);
         let burst = if self.networks.teachers.is_empty() { 1 } else { config.distillation.teacher_burst };
         let queues = Queues { burst, waiting: waiting_batches(config, false) };
-        let settings = Settings { queues, targets: self.targets };
-        let found = Forecaster::measure(config, measured, &graphs, settings)?.expected();
+        let settings = Settings { queues, targets: self.targets, cached_burst: 1, views: 1 };
+        let found = Forecaster::measure(config, measured, &graphs, settings, None)?.expected();
         Ok(found.map(|found| Expected::of(&found, options.max_epochs, self.counted.name())))
     }
 

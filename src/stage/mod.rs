@@ -12,6 +12,7 @@ mod epochs;
 mod error;
 mod evaluate;
 mod evaluated_models;
+mod expected_captures;
 mod expected_peak;
 mod export;
 mod export_c;

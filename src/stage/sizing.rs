@@ -444,13 +444,18 @@ impl Sizing<'_> {
     }
 }
 
-/// The memory limit of the training device. Also sets the limit for host tensors, which the allocator enforces.
+/// The memory limit of the training device. Sets the limit for host tensors, which the allocator enforces.
 pub(super) fn limit_of(config: &Config, device: Device) -> Result<Limit, StageError> {
-    let memory = &config.memory;
-    let host = host_limit(memory.memory_limit.map(|size| size.0));
+    let host = host_limit(config.memory.memory_limit.map(|size| size.0));
     allocator::set_limit(Some(host.bytes));
+    device_limit(config, device)
+}
+
+/// The memory limit of the training device.
+pub(super) fn device_limit(config: &Config, device: Device) -> Result<Limit, StageError> {
+    let memory = &config.memory;
     if device == Device::Cpu {
-        return Ok(host);
+        return Ok(host_limit(memory.memory_limit.map(|size| size.0)));
     }
     let used = device::device_memory(device).map_err(FitError::from)?;
     let free = Some(used.usable_bytes());

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::software::Card;
 use crate::software::runs::{
-    AUTOENCODER, TWO_EPOCHS, Trained, assert_same_losses, column, losses, on_cpu, student, success_on,
+    AUTOENCODER, TWO_EPOCHS, Trained, assert_expected_peak, assert_same_losses, column, losses, on_cpu, student,
+    success_on,
 };
 use kdgat::graph::padding::SizeClass;
 use kdgat::graph::{AssembleOptions, Batch, ResidentGraphs, UnknownDrop, assemble};
@@ -84,6 +85,8 @@ fn software_card_trains_on_batches_that_it_makes() {
             let teacher = &workplace.json(&format!("{device}/summary.json"))["teacher"]["decisions"];
             assert_eq!(teacher.to_string().contains("the targets stay on the device"), is_complete, "{teacher}");
             let (_, of_host) = run(&host, "false");
+            assert_expected_peak(workplace, &device);
+            assert_expected_peak(workplace, &host);
             match captured {
                 "false" => assert_same_losses(workplace, &device, expected),
                 _ => assert_eq!(losses(workplace, &device), losses(workplace, &host)),
@@ -138,6 +141,7 @@ fn a_teacher_whose_targets_stay_on_the_device_leaves_it() {
         let arguments = [&student(&AUTOENCODER, run)[..], TWO_EPOCHS, &kept, &more].concat();
         success_on(&Card::new().late(5), workplace, &arguments);
         assert_same_losses(workplace, run, &trained.autoencoder);
+        assert_expected_peak(workplace, run);
     }
     let held = column(workplace, "kept-second/steps.csv", "device_bytes_teacher");
     assert!(held.iter().all(|&bytes| bytes == 0.0), "{held:?}");

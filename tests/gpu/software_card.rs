@@ -5,8 +5,8 @@ use std::process::Command;
 
 use crate::software::Card;
 use crate::software::runs::{
-    AUTOENCODER, COMMON, NORMAL, Stage, TWO_EPOCHS, Trained, assert_same_losses, column, losses, on_cpu, run_on, said,
-    student, success_on,
+    AUTOENCODER, COMMON, NORMAL, Stage, TWO_EPOCHS, Trained, assert_expected_peak, assert_same_losses, column, losses,
+    on_cpu, run_on, said, student, success_on,
 };
 use kdgat::torch::device::{Event, PinnedBlock, Stream, empty_cache, synchronize};
 use support::process::{assert_passed, is_soak, only_test};
@@ -400,6 +400,7 @@ fn software_card_captures_what_it_can_and_says_what_it_cannot() {
         let [recordings, replays] = ["recordings", "replays"].map(|name| counted[name].as_u64().unwrap());
         assert!(recordings > 1 && replays > recordings, "{arguments:?}: {recordings} recordings, {replays} replays");
         assert!(!said.contains("not captured"), "{arguments:?}: {said}");
+        assert_expected_peak(workplace, &run);
     }
     let obstacles = [
         (alone(&["--conv", "gatv2"]), "edge scaling"),
@@ -420,10 +421,12 @@ fn software_card_captures_steps_unless_batches_become_smaller() {
     let workplace = &Trained::get().workplace;
     let whole: &[&str] = &["--batch-size", "256"];
     let bursts: &[&str] = &["--offload-teacher", "--teacher-burst", "4", "--use-teacher-cache", "false"];
+    let on_device: &[&str] = &["--graphs-on-device", "true", "--accumulate-grad-batches", "2"];
     let cases = [
         ("captured", "4GiB", whole, true),
         ("not-captured", "60MiB", whole, false),
         ("captured-bursts", "4GiB", bursts, true),
+        ("captured-on-device", "4GiB", on_device, true),
     ];
     for (run, limit, more, is_captured) in cases {
         let limited = ["--cuda-graphs", "none", "--gpu-memory-limit", limit];
@@ -432,10 +435,10 @@ fn software_card_captures_steps_unless_batches_become_smaller() {
         assert_eq!(counted["recordings"].as_u64().unwrap() > 0, is_captured, "{told}");
         assert_eq!(told.contains("memory: steps are not captured as CUDA graphs"), !is_captured, "{told}");
         assert_eq!(workplace.json(&format!("{run}/config.json"))["inputs"]["captures_steps"], is_captured, "{told}");
-        // The plan has room for everything, also for bursts, and not much more.
+        assert_expected_peak(workplace, run);
+        // The budget of the worst batches has room for everything, also for bursts, and not much more.
         let planned = workplace.json(&format!("{run}/memory_budget.json"))["expected_bytes"].as_u64().unwrap();
         let peak = workplace.json(&format!("{run}/summary.json"))["peak_memory_bytes"].as_u64().unwrap();
-        println!("{run}: planned {planned}, peak {peak}");
         assert!(peak <= planned && 2 * planned < 3 * peak, "{run}: planned {planned}, peak {peak}");
     }
 }

@@ -1,6 +1,7 @@
 //! Batches equal a slow, simple assembly of the same graphs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Add;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,6 +9,7 @@ use std::time::Instant;
 use kdgat::can::Dataset;
 use kdgat::graph::assemble::Assembler;
 use kdgat::graph::edge_list::{self, EdgeList, EdgeListFile, from_edge_list};
+use kdgat::graph::padding::SizeClass;
 use kdgat::graph::{
     AssembleOptions, Batch, BuildOptions, EDGE_FEATURES, NODE_FEATURES, Store, StoreError, UnknownDrop, Vocabulary,
     assemble, open_or_build, shuffled_batches,
@@ -215,6 +217,11 @@ fn batches_of_a_store_equal_the_reference() {
     assert!(graphs.iter().flat_map(|graph| &graph.ids).filter(|&&id| index_of(id) == 0).count() > 10, "unknown IDs");
     assert_equals_reference(&batch, &graphs, &index_of);
     assert_eq!(integers(&batch.id_input), integers(&batch.id_index));
+    let sizes = |picked: &[u64], vocabulary: &Vocabulary| {
+        let each = picked.iter().map(|&graph| SizeClass::of_graph(&store.graph(graph), vocabulary));
+        each.fold(SizeClass::default(), SizeClass::add)
+    };
+    assert_eq!(batch.size_class(), sizes(&picked, &options.vocabulary));
 
     // With the vocabulary of another model, and without old content of the reused buffers.
     let mut assembler = Assembler::default();
@@ -232,6 +239,7 @@ fn batches_of_a_store_equal_the_reference() {
     let batch = assembler.assemble(&store, &picked[..20], &other_options).unwrap();
     assert!(batch.edge_attributes.is_none());
     assert_equals_reference(&batch, &graphs[..20], &|id| i64::from(other.index_of(id)));
+    assert_eq!(batch.size_class(), sizes(&picked[..20], &other));
 
     let none = assemble(&store, &[], &options).unwrap();
     assert_eq!((none.num_graphs(), none.num_nodes(), none.adjacency.num_edges()), (0, 0, 0));

@@ -572,7 +572,7 @@ fn emptied<T>(buffer: &mut Vec<T>, capacity: usize) -> &mut Vec<T> {
 }
 
 /// Sorts the values, moves the distinct ones to the front and returns their number.
-fn sort_distinct(values: &mut [i64]) -> usize {
+pub(super) fn sort_distinct(values: &mut [i64]) -> usize {
     values.sort_unstable();
     let mut kept = 0;
     for position in 0..values.len() {

@@ -4,12 +4,14 @@
 //! nodes, and extra pairs of the successor target belong to an extra node. No edge connects real and padded nodes, so padding
 //! changes only sums over nodes and graphs, which must use a [`Mask`].
 
+use std::ops::Add;
 use std::sync::Arc;
 
 use kdgat_torch::device::packing::offset_bytes;
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::{Adjacency, Batch};
+use super::assemble::sort_distinct;
+use super::{Adjacency, Batch, GraphView, Vocabulary};
 
 /// Mask of the real rows of a tensor.
 #[derive(Debug)]
@@ -57,7 +59,7 @@ impl Real {
 }
 
 /// Sizes that a batch is padded to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SizeClass {
     /// Number of nodes.
     pub nodes: i64,
@@ -75,6 +77,29 @@ impl SizeClass {
         batch.size_class().rounded_up()
     }
 
+    /// The exact sizes of a graph. Those of a batch are their sum.
+    pub fn of_graph(view: &GraphView<'_>, vocabulary: &Vocabulary) -> Self {
+        let loops = view.sources.iter().zip(view.targets).filter(|(source, target)| source == target).count();
+        let index_of: Vec<u32> = view.can_ids.iter().map(|&id| vocabulary.index_of(id)).collect();
+        let successors = match index_of.is_sorted_by(|a, b| a < b) {
+            true => view.num_edges(),
+            // Several nodes share an index, and each is the successor of a node once.
+            false => {
+                let pairs = view.sources.iter().zip(view.targets);
+                let pair = |(&source, &target): (&u16, &u16)| {
+                    i64::from(source) << u32::BITS | i64::from(index_of[usize::from(target)])
+                };
+                sort_distinct(&mut pairs.map(pair).collect::<Vec<_>>())
+            }
+        };
+        Self {
+            nodes: view.num_nodes() as i64,
+            edges: (view.num_edges() - loops + view.num_nodes()) as i64,
+            successors: successors as i64,
+            graphs: 1,
+        }
+    }
+
     /// The size class of batches of these sizes.
     pub fn rounded_up(self) -> Self {
         let Self { nodes, edges, successors, graphs } = self;
@@ -83,6 +108,19 @@ impl SizeClass {
             edges: rounded_up(edges),
             successors: rounded_up(successors),
             graphs: rounded_up(graphs + 1),
+        }
+    }
+}
+
+impl Add for SizeClass {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            nodes: self.nodes + other.nodes,
+            edges: self.edges + other.edges,
+            successors: self.successors + other.successors,
+            graphs: self.graphs + other.graphs,
         }
     }
 }

@@ -322,7 +322,7 @@ impl LoopState {
         let start = Instant::now();
         self.clock.teacher_wait += (start - asked).as_secs_f64();
         let (epoch, step) = (self.position.epoch, self.position.step);
-        let share = 1.0 / accumulated(step, total_steps, options.accumulate_grad_batches) as f64;
+        let share = share_of_step(step, total_steps, options.accumulate_grad_batches);
         let step_options = StepOptions {
             seed: random::bits(options.seed, Purpose::Step, epoch, step) as i64,
             scale: share * self.position.loss_scale.factor(),
@@ -585,8 +585,8 @@ impl LoopState {
     }
 }
 
-/// Number of batches in the optimiser step that `step` belongs to; the last one of an epoch may have fewer.
-fn accumulated(step: u64, total_steps: u64, accumulate: u64) -> u64 {
+/// Share of a batch in the optimiser step that it belongs to. The last one of an epoch may have fewer batches.
+pub fn share_of_step(step: u64, total_steps: u64, accumulate: u64) -> f64 {
     let first = step / accumulate * accumulate;
-    accumulate.min(total_steps - first)
+    1.0 / accumulate.min(total_steps - first) as f64
 }

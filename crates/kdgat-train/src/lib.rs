@@ -20,6 +20,7 @@ mod last_state;
 pub mod logs;
 pub mod loss_scale;
 pub mod memory;
+pub mod met_sizes;
 pub mod metrics;
 pub mod notices;
 pub mod objective;

@@ -20,13 +20,12 @@ use parking_lot::{Mutex, MutexGuard};
 use tch::{Kind, TchError, Tensor};
 
 use super::error::FitError;
+use super::met_sizes::{Captured, MetSizes, Way};
 use super::objective::{Objective, Part};
 use super::step::{StepOptions, StepRunner};
 use super::trainable::Trainable;
 use crate::memory::{Reclaim, is_out_of_memory, register_reclaim};
 
-/// Maximum number of captured sizes. A run of shuffled batches has a handful.
-pub(crate) const MOST_RECORDINGS: usize = 32;
 /// Largest accepted distance between the gradients and losses of a replay and those of the step, relative to their norm. They
 /// differ in the order in which the threads of a GPU add.
 const TOLERANCE: f64 = 1e-3;
@@ -61,21 +60,13 @@ impl Reclaim for SharedRecordings {
 #[derive(Debug, Default)]
 pub struct RecordedSteps {
     pool: Option<RecordingPool>,
-    sizes: BTreeMap<SizeClass, Met>,
+    met: MetSizes,
+    /// Those that have captures.
+    sizes: BTreeMap<SizeClass, RecordedSize>,
     has_stopped: bool,
     /// True once the user has been told that the CUDA graphs were freed.
     is_told: bool,
 }
-
-/// State of a size.
-#[derive(Debug)]
-enum Met {
-    Once,
-    Recorded(Box<RecordedSize>),
-}
-
-/// Kind of a size's CUDA graph: a step, by the bits of its loss factor, which is part of a capture, or (`None`) a validation.
-type Captured = Option<u64>;
 
 /// Tensors of a size, and the CUDA graphs that use them.
 #[derive(Debug)]
@@ -96,7 +87,7 @@ struct Recorded {
 }
 
 /// Arguments of a step.
-pub(super) struct Step<'a> {
+pub(crate) struct Step<'a> {
     pub runner: &'a StepRunner,
     pub objective: &'a mut dyn Objective,
     /// The padded form of the batch that the objective received last.
@@ -105,13 +96,13 @@ pub(super) struct Step<'a> {
 }
 
 /// Work of a step.
-pub(super) enum Work<'a> {
+pub(crate) enum Work<'a> {
     Gradients(&'a mut Trainable, StepOptions),
     Validation,
 }
 
 impl Work<'_> {
-    fn key(&self) -> Captured {
+    pub fn kind(&self) -> Captured {
         match self {
             Self::Gradients(_, options) => Some(options.scale.to_bits()),
             Self::Validation => None,
@@ -126,41 +117,43 @@ impl RecordedSteps {
     /// [`FitError::Recording`] if a step cannot be captured, or its replay gives other results.
     pub(super) fn losses(&mut self, mut step: Step) -> Result<Tensor, FitError> {
         let targets = step.objective.source_mut().targets().map_err(FitError::Objective)?;
-        let (class, key) = (step.batch.size_class(), step.work.key());
-        let (recordings, sizes) = (self.recordings(), self.sizes());
-        match self.sizes.get_mut(&class) {
-            Some(Met::Recorded(size)) if size.has_places_for(&targets) => {
+        let (class, kind) = (step.batch.size_class(), step.work.kind());
+        let way = match self.sizes.get(&class) {
+            Some(size) if !size.has_places_for(&targets) => Way::Computed,
+            _ => self.met.way(class, kind),
+        };
+        if way == Way::Computed {
+            self.met.note(class, kind, way);
+            return RecordedSize::new(step.batch.shallow_clone(), &targets)?.compute(&mut step);
+        }
+        let losses = match self.sizes.get_mut(&class) {
+            Some(size) => {
                 size.fill(step.batch, &targets)?;
-                match size.recordings.get_mut(&key) {
-                    Some(recorded) if recorded.recording.is_some() => recorded.replay(&step.work),
-                    Some(_) => size.compute(&mut step),
-                    None if recordings < MOST_RECORDINGS => size.record(&mut self.pool, &mut step),
-                    None => size.compute(&mut step),
+                match size.recordings.get_mut(&kind) {
+                    Some(recorded) if recorded.recording.is_some() => recorded.replay(&step.work)?,
+                    Some(_) => size.compute(&mut step)?,
+                    None => size.record(&mut self.pool, &mut step)?,
                 }
             }
-            Some(met @ Met::Once) if recordings < MOST_RECORDINGS && key.is_some() => {
+            None => {
                 let mut size = RecordedSize::new(step.batch.copied()?, &targets)?;
-                if sizes == 0 {
+                if self.sizes.is_empty() {
                     // libtorch refuses a pool whose CUDA graphs have all been freed, or whose only capture failed.
                     self.pool = None;
                 }
                 let losses = size.record(&mut self.pool, &mut step)?;
-                *met = Met::Recorded(Box::new(size));
-                Ok(losses)
+                self.sizes.insert(class, size);
+                losses
             }
-            met => {
-                // A size that only validation has would hold tensors for a replay in each epoch.
-                if met.is_none() && key.is_some() {
-                    self.sizes.insert(class, Met::Once);
-                }
-                RecordedSize::new(step.batch.shallow_clone(), &targets)?.compute(&mut step)
-            }
-        }
+        };
+        self.met.note(class, kind, way);
+        Ok(losses)
     }
 
     /// Frees all CUDA graphs for good after memory has run out: whole batches are worth more. Returns true if there were any.
     pub(super) fn stop(&mut self) -> bool {
-        let recorded = !self.sizes.is_empty();
+        let recorded = !self.met.is_empty();
+        self.met.clear();
         self.sizes.clear();
         self.has_stopped |= recorded;
         recorded
@@ -180,15 +173,7 @@ impl RecordedSteps {
 
     /// Number of captured sizes.
     pub fn sizes(&self) -> usize {
-        self.sizes.values().filter(|met| matches!(met, Met::Recorded(_))).count()
-    }
-
-    fn recordings(&self) -> usize {
-        let of_size = |met: &Met| match met {
-            Met::Once => 0,
-            Met::Recorded(size) => size.recordings.len(),
-        };
-        self.sizes.values().map(of_size).sum()
+        self.met.captured_sizes()
     }
 }
 
@@ -262,7 +247,7 @@ impl RecordedSize {
         let losses = self.compute(step)?;
         let device = step.runner.device();
         if !device.is_cuda() {
-            self.recordings.insert(step.work.key(), Recorded { recording: None, losses: Tensor::new() });
+            self.recordings.insert(step.work.kind(), Recorded { recording: None, losses: Tensor::new() });
             return Ok(losses);
         }
         let failed = |error: DeviceError| FitError::Recording { reason: error.to_string() };
@@ -293,7 +278,7 @@ impl RecordedSize {
         }
         let what = if gradients.is_some() { "step" } else { "validation" };
         tracing::info!("captured a {what} of {} nodes as a CUDA graph on {device:?}", self.batch.num_nodes());
-        self.recordings.insert(step.work.key(), recorded);
+        self.recordings.insert(step.work.kind(), recorded);
         Ok(replayed)
     }
 }
@@ -334,13 +319,13 @@ mod tests {
         let shared = SharedRecordings::new();
         let key = SizeClass { nodes: 1, edges: 1, successors: 1, graphs: 1 };
         assert!(!shared.reclaim(), "there are none");
-        shared.lock().sizes.insert(key, Met::Once);
+        shared.lock().met.note(key, Some(1), Way::Computed);
         let used = shared.lock();
         std::thread::scope(|scope| assert!(!scope.spawn(|| shared.reclaim()).join().unwrap(), "a step uses them"));
         drop(used);
         assert!(shared.reclaim());
         let mut recorded = shared.lock();
-        assert!(recorded.sizes.is_empty() && recorded.has_stopped());
+        assert!(recorded.met.is_empty() && recorded.has_stopped());
         assert!(recorded.is_to_be_told() && !recorded.is_to_be_told(), "the user is told once");
     }
 
@@ -348,8 +333,8 @@ mod tests {
     fn cuda_graphs_are_freed_before_other_work_runs_out_of_memory() {
         let shared = SharedRecordings::new();
         let key = SizeClass { nodes: 1, edges: 1, successors: 1, graphs: 1 };
-        shared.lock().sizes.insert(key, Met::Once);
-        let outcome = retry_on_oom(Meter::new(Device::Cpu), || match shared.lock().sizes.is_empty() {
+        shared.lock().met.note(key, Some(1), Way::Computed);
+        let outcome = retry_on_oom(Meter::new(Device::Cpu), || match shared.lock().met.is_empty() {
             true => Ok(()),
             false => Err(TchError::Torch("CUDA out of memory".into())),
         });

@@ -165,6 +165,19 @@ impl StepRunner {
         torch::recover(|| recorded.losses(step))
     }
 
+    /// The losses of a padded batch, like [`Self::gradients`] and [`Self::validation`], but makes one attempt: running out of memory is an error.
+    pub(crate) fn recorded_once(
+        &mut self,
+        objective: &mut dyn Objective,
+        batch: &Batch,
+        work: recorded::Work,
+    ) -> Result<Tensor, FitError> {
+        if let recorded::Work::Gradients(trainable, options) = &work {
+            self.note_state(trainable, *options)?;
+        }
+        self.attempt_recorded(objective, batch, work)
+    }
+
     /// Number of sizes whose steps are captured.
     pub fn recorded_sizes(&self) -> usize {
         self.recorded.lock().sizes()
@@ -179,6 +192,11 @@ impl StepRunner {
         options: StepOptions,
     ) -> Result<Tensor, FitError> {
         torch::recover(|| self.attempt(objective, trainable, batch, options))
+    }
+
+    /// Like [`Self::validation`], but makes one attempt: running out of memory is an error.
+    pub fn validated_once(&self, objective: &mut dyn Objective, batch: &Batch) -> Result<Tensor, FitError> {
+        torch::recover(|| tch::no_grad(|| self.attempt_validation(objective, batch)))
     }
 
     /// Sets the micro-batch, for example that of a resumed run.
@@ -212,7 +230,7 @@ impl StepRunner {
                 Some(filled_up) if self.validating.of(at_most) >= graphs && !self.recorded.lock().has_stopped() => {
                     self.attempt_recorded(objective, filled_up, recorded::Work::Validation)
                 }
-                _ => torch::recover(|| tch::no_grad(|| self.attempt_validation(objective, batch))),
+                _ => self.validated_once(objective, batch),
             };
             match attempt {
                 // After a failed capture the generator of a GPU is unusable.

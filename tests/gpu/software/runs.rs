@@ -126,6 +126,15 @@ pub fn assert_same_losses(workplace: &Workplace, run: &str, expected: &[f64]) {
     assert!(same_losses(&found, expected), "{run}: losses {found:?} instead of {expected:?}");
 }
 
+/// The peak of a run was expected within 2 %.
+#[track_caller]
+pub fn assert_expected_peak(workplace: &Workplace, run: &str) {
+    let summary = workplace.json(&format!("{run}/summary.json"));
+    let [peak, expected] =
+        ["peak_memory_bytes", "expected_peak_memory_bytes"].map(|field| summary[field].as_f64().unwrap());
+    assert!((expected / peak - 1.0).abs() <= 0.02, "{run}: expected {expected}, peak {peak}");
+}
+
 pub fn column(workplace: &Workplace, file: &str, name: &str) -> Vec<f64> {
     let mut reader = csv::Reader::from_path(workplace.path(file)).unwrap();
     let position = reader.headers().unwrap().iter().position(|header| header == name).unwrap();

@@ -130,6 +130,11 @@ impl TeacherLink {
         cache.map_or(0, |cache| cache.bytes)
     }
 
+    /// Bytes of the teacher's weights that are on the device now.
+    pub fn device_bytes(&self) -> u64 {
+        self.teacher.as_ref().map_or(0, |teacher| teacher.unreported().device_bytes_teacher)
+    }
+
     /// The file with a teacher's outputs, if targets come from one.
     pub fn file(&self) -> Option<&Arc<ForeignTargets>> {
         self.file.as_ref().map(|file| &file.targets)

@@ -63,32 +63,30 @@ impl ResidentTargets {
         let kind = cache.layout().precision.kind();
         let used = cache.used();
         let mut places = vec![None; cache.layout().graphs() as usize];
-        let mut parts: Vec<Vec<Tensor>> = specs.iter().map(|_| Vec::new()).collect();
-        let mut first_node = 0;
-        for (chunk, graphs) in used.chunks(CHUNK).enumerate() {
-            for (number, &graph) in graphs.iter().enumerate() {
-                let nodes = cache.layout().nodes(graph)? as i64;
-                places[graph as usize] = Some(Place { graph: (chunk * CHUNK + number) as i64, first_node, nodes });
-                first_node += nodes;
-            }
+        let mut nodes = 0;
+        for (number, &graph) in used.iter().enumerate() {
+            let of_graph = cache.layout().nodes(graph)? as i64;
+            places[graph as usize] = Some(Place { graph: number as i64, first_node: nodes, nodes: of_graph });
+            nodes += of_graph;
+        }
+        let rows_of = |spec: &TargetSpec| if spec.per == Per::Node { nodes } else { used.len() as i64 };
+        let room = |spec: &TargetSpec| Tensor::f_zeros([rows_of(spec), spec.columns as i64], (kind, device));
+        let columns = specs.iter().map(room).collect::<Result<Vec<_>, _>>()?;
+        let mut filled = vec![0; specs.len()];
+        for graphs in used.chunks(CHUNK) {
             let (rows, missing) = retry_on_oom(Meter::new(Device::Cpu), || cache.lookup(graphs))?;
             if !missing.is_empty() {
                 return Ok(None);
             }
             let targets = rows.to_targets(Device::Cpu)?;
-            for ((_, target), parts) in targets.tensors.iter().zip(&mut parts) {
+            for (((_, target), column), filled) in targets.tensors.iter().zip(&columns).zip(&mut filled) {
+                let rows = target.size()[0];
                 // Half precision is what the values were rounded to: nothing is lost.
-                parts.push(target.f_to_kind(kind)?.f_to_device(device)?);
+                tch::no_grad(|| column.f_narrow(0, *filled, rows)?.f_copy_(&target.f_to_kind(kind)?))?;
+                *filled += rows;
             }
         }
         let uploader = Uploader::new(device).map_err(TchError::from)?;
-        let mut columns = Vec::with_capacity(specs.len());
-        for (spec, parts) in specs.iter().zip(parts) {
-            columns.push(match parts.is_empty() {
-                true => Tensor::f_zeros([0, spec.columns as i64], (kind, device))?,
-                false => Tensor::f_cat(&parts, 0)?,
-            });
-        }
         Ok(Some(Self { specs, columns, places, uploader, gatherer }))
     }
 

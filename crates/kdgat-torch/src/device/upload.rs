@@ -148,10 +148,11 @@ impl CopyStream {
 }
 
 impl Drop for CopyStream {
-    /// Waits for running copies from the blocks.
+    /// Waits for running copies from the blocks. If that fails, a copy may still read them, so they stay.
     fn drop(&mut self) {
         if let Err(error) = self.stream.synchronize() {
             tracing::error!("cannot wait for the last copies of batches to the device: {error}");
+            std::mem::forget(std::mem::take(&mut self.blocks));
         }
     }
 }

@@ -6,7 +6,7 @@ use kdgat_graph::padding::LARGEST_FILLING;
 use serde::Serialize;
 
 use super::limits::Limit;
-use crate::recorded::MOST_RECORDINGS;
+use crate::met_sizes::MOST_RECORDINGS;
 
 /// Size of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

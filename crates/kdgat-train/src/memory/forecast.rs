@@ -20,6 +20,8 @@ pub struct BatchBytes {
     pub visit: f64,
     /// Peak of a training step, or of a validation's forward.
     pub step: f64,
+    /// Bytes that captured steps hold before its own.
+    pub captured: f64,
 }
 
 /// Records of targets that a cache in memory appends to blocks.
@@ -99,6 +101,8 @@ pub struct Peak {
     pub always: f64,
     /// Cached targets.
     pub cached: f64,
+    /// CUDA graphs and their inputs.
+    pub captured: f64,
     /// Number and bytes of the announced batches.
     pub announced: (usize, f64),
     /// Number and bytes of the batches that wait in the loader's queue.
@@ -112,7 +116,7 @@ pub struct Peak {
 impl Peak {
     /// All bytes together.
     pub fn bytes(&self) -> f64 {
-        self.always + self.cached + self.announced.1 + self.waiting.1 + self.targets + self.activations
+        self.always + self.cached + self.captured + self.announced.1 + self.waiting.1 + self.targets + self.activations
     }
 }
 
@@ -131,13 +135,14 @@ pub fn peak(batches: &[BatchBytes], pass: &Pass) -> Option<Peak> {
         let data = sum(announced, |batch| batch.data);
         // A step needs most where its activations and the targets that are left, its own included, are largest together.
         let left = |index: usize| sum(&announced[index..], |batch| batch.targets);
-        let needs = |index: usize| announced[index].step + left(index);
+        let needs = |index: usize| announced[index].captured + announced[index].step + left(index);
         let last = (0..announced.len()).max_by(|&a, &b| needs(a).total_cmp(&needs(b))).unwrap_or(0);
         let step = Peak {
             batch: start + last,
             work: Work::Step,
             always: pass.always,
             cached: cached(graphs_after),
+            captured: announced[last].captured,
             announced: (announced.len(), data),
             waiting: (queue.len(), sum(queue, |batch| batch.data)),
             targets: left(last),
@@ -154,6 +159,7 @@ pub fn peak(batches: &[BatchBytes], pass: &Pass) -> Option<Peak> {
                 batch: start + widest,
                 work: Work::Visit,
                 cached: cached(graphs_before),
+                captured: announced[0].captured,
                 announced: (announced.len(), (1.0 + selected) * data + of_gate),
                 targets: copies * left(0),
                 activations: announced[widest].visit,
@@ -177,7 +183,7 @@ mod tests {
     use super::*;
 
     fn batch(data: f64, step: f64) -> BatchBytes {
-        BatchBytes { graphs: 10, data, targets: 1.0, visit: 50.0, step }
+        BatchBytes { graphs: 10, data, targets: 1.0, visit: 50.0, step, captured: 0.0 }
     }
 
     const PLAIN: Pass = Pass { always: 1000.0, waiting: 2, burst: 1, visits: None, cache: None };
@@ -220,6 +226,17 @@ mod tests {
         let batches: Vec<BatchBytes> = batches.iter().map(|batch| BatchBytes { targets: 1.0, ..*batch }).collect();
         let found = peak(&batches, &Pass { burst: 3, waiting: 0, ..PLAIN }).unwrap();
         assert_eq!((found.batch, found.targets, found.bytes()), (2, 1.0, 1000.0 + 3.0 + 1.0 + 104.0));
+    }
+
+    #[test]
+    fn captured_steps_are_in_memory_from_then_on() {
+        let of = |step: f64, captured: f64| BatchBytes { captured, ..batch(10.0, step) };
+        let batches = [of(100.0, 0.0), of(90.0, 0.0), of(5.0, 80.0), of(30.0, 80.0)];
+        let found = peak(&batches, &Pass { waiting: 0, ..PLAIN }).unwrap();
+        assert_eq!((found.batch, found.captured, found.bytes()), (3, 80.0, 1000.0 + 80.0 + 10.0 + 30.0 + 1.0));
+        let visits = Some(Visits { copies: 1.0, selected: 0.0, gate: None });
+        let found = peak(&batches, &Pass { waiting: 0, burst: 2, visits, ..PLAIN }).unwrap();
+        assert_eq!((found.batch, found.work), (3, Work::Visit), "80 + 2 · 10 + 2 + 50, against 80 + 2 · 10 + 1 + 30");
     }
 
     #[test]

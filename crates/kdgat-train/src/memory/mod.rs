@@ -13,6 +13,7 @@ pub mod probe;
 mod process;
 mod reclaim;
 mod recovery;
+pub mod rehearsal;
 mod sampler;
 mod start;
 

@@ -5,8 +5,7 @@
 
 use kdgat_graph::{Batch, Loader};
 use kdgat_nn::parameters::Role;
-use kdgat_torch as torch;
-use kdgat_torch::allocator::{self, Phase};
+use kdgat_torch::allocator::Phase;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::budget::{
@@ -15,7 +14,7 @@ use super::budget::{
 };
 use super::{Activity, Meter, MicroBatch, set_activity};
 use crate::fit::FitError;
-use crate::objective::{Objective, Part};
+use crate::objective::Objective;
 use crate::optimizer::{Adam, AdamOptions};
 use crate::step::{StepOptions, StepRunner};
 use crate::trainable::Trainable;
@@ -88,7 +87,7 @@ impl Probe<'_> {
     }
 
     /// Measures a training step on each batch that `next` returns, with at most `micro_batch` graphs at a time. The first batch is
-    /// measured twice, because the first step also allocates what later steps reuse.
+    /// measured twice, because the first step also allocates what later steps reuse. Also returns the bytes in use between two steps.
     ///
     /// # Errors
     /// If a batch does not fit, or anything else fails.
@@ -96,9 +95,12 @@ impl Probe<'_> {
         mut self,
         micro_batch: Option<usize>,
         next: &mut NextBatch<'_>,
-    ) -> Result<Vec<Sample>, FitError> {
+    ) -> Result<(Vec<Sample>, f64), FitError> {
+        let meter = Meter::new(self.device);
+        let before = meter.read().current_bytes;
         self.restoring(|probe| {
-            let meter = Meter::new(probe.device);
+            // The copies that are restored belong to the measurement.
+            let own = difference(meter.read().current_bytes, before);
             let mut adam = super::retry_on_oom(meter, || Adam::new(probe.trainable, probe.adam))?;
             let runner = super::retry_on_oom(meter, || StepRunner::new(probe.trainable, probe.device, probe.precision));
             let mut runner = runner?;
@@ -116,27 +118,26 @@ impl Probe<'_> {
                 samples.extend(measured);
             }
             probe.objective.source_mut().forget();
-            Ok(samples)
+            Ok((samples, difference(meter.read().current_bytes, 0) - own))
         })
     }
 
-    /// Measures the validation of a batch.
+    /// Measures the validation of a batch, with at most `micro_batch` graphs at a time.
     ///
     /// # Errors
     /// If the batch does not fit, or anything else fails.
-    pub fn measure_validation(mut self, graphs: &[u64]) -> Result<Sample, FitError> {
+    pub fn measure_validation(mut self, micro_batch: Option<usize>, graphs: &[u64]) -> Result<Sample, FitError> {
         self.restoring(|probe| {
             let meter = Meter::new(probe.device);
+            let runner = super::retry_on_oom(meter, || StepRunner::new(probe.trainable, probe.device, probe.precision));
+            let mut runner = runner?;
+            runner.begin_with(micro_batch.map_or_else(MicroBatch::default, MicroBatch::at_most));
             let start = meter.read().current_bytes;
             let batch = probe.load(graphs)?;
             let received = probe.receive(meter, (graphs, &batch), start)?;
             meter.reset_peak();
             let before = meter.read().current_bytes;
-            let losses = torch::recover(|| {
-                let _phase = allocator::enter_phase(Phase::Activations);
-                let whole = Part::whole(&batch);
-                tch::no_grad(|| probe.objective.validation_loss(&batch, &whole)).map_err(FitError::Objective)
-            })?;
+            let losses = runner.validated_once(probe.objective, &batch)?;
             let step = difference(meter.read().peak_bytes, before);
             drop(losses);
             probe.objective.source_mut().forget();
@@ -145,7 +146,7 @@ impl Probe<'_> {
     }
 
     /// Does `work`, then restores weights, running statistics and gradients.
-    fn restoring<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, FitError>) -> Result<T, FitError> {
+    pub(super) fn restoring<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, FitError>) -> Result<T, FitError> {
         set_activity(Activity::Probe);
         let meter = Meter::new(self.device);
         let kept: Vec<(Tensor, Tensor)> = super::retry_on_oom(meter, || {
@@ -240,7 +241,7 @@ impl Probe<'_> {
         batches
     }
 
-    fn sample(
+    pub(super) fn sample(
         &mut self,
         meter: Meter,
         runner: &StepRunner,
@@ -267,7 +268,12 @@ impl Probe<'_> {
     }
 
     /// Announces a batch and receives its targets; `start` is the memory in use before the batch was loaded.
-    fn receive(&mut self, meter: Meter, (graphs, batch): (&[u64], &Batch), start: u64) -> Result<Sample, FitError> {
+    pub(super) fn receive(
+        &mut self,
+        meter: Meter,
+        (graphs, batch): (&[u64], &Batch),
+        start: u64,
+    ) -> Result<Sample, FitError> {
         // Drops the targets of the last batch or of an attempt that ran out of memory.
         self.objective.source_mut().forget();
         self.trainable.zero_gradients()?;
@@ -291,7 +297,7 @@ impl Probe<'_> {
         Shape::sum(graphs.iter().map(|&graph| (self.size_of)(graph)))
     }
 
-    fn load(&self, graphs: &[u64]) -> Result<Batch, FitError> {
+    pub(super) fn load(&self, graphs: &[u64]) -> Result<Batch, FitError> {
         let mut loaded = self.loader.epoch(vec![graphs.to_vec()], 0);
         let missing = || FitError::Torch(TchError::Shape("the loader returned no batch".into()));
         let batch = loaded.next().ok_or_else(missing)??;
@@ -319,7 +325,7 @@ impl Probe<'_> {
     }
 }
 
-fn difference(larger: u64, smaller: u64) -> f64 {
+pub(super) fn difference(larger: u64, smaller: u64) -> f64 {
     larger.saturating_sub(smaller) as f64
 }
 
