@@ -127,7 +127,8 @@ fn gpu_cap(config: &Config) -> Option<GpuCap> {
 /// Loads CUDA if it is installed, and prints warnings about it.
 fn start_devices(cap: Option<GpuCap>) {
     let devices = memory::start_devices(cap);
-    if !devices.settings.is_empty() {
+    // A libtorch for CUDA may run without a GPU.
+    if !devices.settings.is_empty() && torch::device::cuda_device_count().is_ok_and(|count| count > 0) {
         eprintln!("GPU allocator: {}", devices.settings);
     }
     for warning in devices.warnings {

@@ -11,6 +11,7 @@ use super::epochs::Graphs;
 use super::expected_captures::{Captures, GraphSizes, PaddedStep, Progress};
 use super::measured::{Measured, Queues, tensor_bytes};
 use super::sizes::Sizes;
+use super::sizing::waiting_batches;
 use crate::config::{CachePrecision, Config, TeacherCache};
 use crate::distill::cache::RecordLayout;
 use crate::distill::objective::TeacherLink;
@@ -172,6 +173,23 @@ pub struct Settings {
     pub cached_burst: usize,
     /// Epochs after which the targets of all views of the graphs are cached.
     pub views: u64,
+}
+
+impl Settings {
+    /// The settings of a training on its device, whose targets are cached in this place. `views`: epochs after which those of all views are cached.
+    pub fn of(config: &Config, training: &Measured, targets: CachedTargets, views: u64) -> Self {
+        let burst = if training.student.teacher().digest().is_some() { config.distillation.teacher_burst } else { 1 };
+        if !training.options.device.is_cuda() {
+            let queues = Queues { burst, waiting: waiting_batches(config, false) };
+            return Self { queues, targets, cached_burst: 1, views };
+        }
+        // Batches wait in host memory, and targets are cached there but for those of graphs that are on the device.
+        let place = if targets.place == CachePlace::Memory { CachePlace::Disk } else { targets.place };
+        let on_device = training.training_loader.resident_bytes().is_some() && place != CachePlace::Nowhere;
+        let complete = place != CachePlace::Nowhere && targets.graphs > 0 && targets.filled == targets.graphs;
+        let targets = CachedTargets { place, on_device, complete, ..targets };
+        Self { queues: Queues { burst, waiting: 0 }, targets, cached_burst: burst, views }
+    }
 }
 
 /// The expected peak and where it is.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::StageError;
 use super::epochs::{Epochs, Graphs};
 use super::expected_captures::GraphSizes;
-use super::expected_peak::{CachePlace, CachedTargets, Forecaster, Settings};
-use super::measured::{Measured, Queues};
+use super::expected_peak::{CachedTargets, Forecaster, Settings};
+use super::measured::Measured;
 use super::resident;
 use super::run::{Prepared, Run};
 use super::setup::Data;
 use super::sizes::{Counted, Sizes};
-use super::sizing::{Sizing, device_limit, waiting_batches};
+use super::sizing::{Sizing, device_limit};
 use super::together::{self, ShareSizes};
 use super::training;
 use crate::config::{self, Config};
@@ -126,7 +126,8 @@ fn expected_peak<'a>(
 ) -> Result<Option<u64>, StageError> {
     let (config, max_epochs) = (run.config, training.options.max_epochs);
     let views = config::views(config, run.stage);
-    let settings = settings(config, &training, views.max(1));
+    let targets = CachedTargets::of(training.student.teacher());
+    let settings = Settings::of(config, &training, targets, views.max(1));
     let limit = device_limit(config, training.options.device)?;
     let expected = match Forecaster::measure(config, training, graphs, settings, captured) {
         Ok(forecaster) => forecaster.expected(),
@@ -140,20 +141,4 @@ fn expected_peak<'a>(
     run.console.line(&expected.line(max_epochs, counted));
     run.console.plan_memory(MemoryPlan { limit_bytes: limit.bytes, expected_bytes: expected.bytes() });
     Ok(Some(expected.bytes()))
-}
-
-/// The queues of a training, and the place of its targets, on the training device.
-fn settings(config: &Config, training: &Measured, views: u64) -> Settings {
-    let (burst, link) = (config.distillation.teacher_burst, training.student.teacher());
-    let targets = CachedTargets::of(link);
-    if !training.options.device.is_cuda() {
-        let queues = Queues { burst, waiting: waiting_batches(config, false) };
-        return Settings { queues, targets, cached_burst: 1, views };
-    }
-    // Batches wait in host memory, and targets are cached there but for those of graphs that are on the device.
-    let place = if targets.place == CachePlace::Memory { CachePlace::Disk } else { targets.place };
-    let on_device = training.training_loader.resident_bytes().is_some() && place != CachePlace::Nowhere;
-    let complete = place != CachePlace::Nowhere && targets.filled == targets.graphs;
-    let targets = CachedTargets { place, on_device, complete, ..targets };
-    Settings { queues: Queues { burst, waiting: 0 }, targets, cached_burst: burst, views }
 }

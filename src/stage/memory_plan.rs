@@ -8,6 +8,7 @@ use tch::Device;
 use super::autoencoder::WindowAutoencoder;
 use super::classifier::WindowClassifier;
 use super::epochs::{Epochs, Graphs};
+use super::expected_captures::GraphSizes;
 use super::expected_peak::{CachePlace, CachedTargets, Forecaster, Settings};
 use super::graph_autoencoder::GraphAutoencoder;
 use super::graph_batches::counted_by;
@@ -18,7 +19,7 @@ use super::plan_text::{Expected, GraphPlan, Row};
 use super::planned_batches::PlannedGraphs;
 use super::setup::{self, Data};
 use super::sizes::{Counted, Sizes};
-use super::sizing::{self, CACHED_TARGETS, limit_flag, planned_bytes, waiting_batches};
+use super::sizing::{self, CACHED_TARGETS, limit_flag, planned_bytes};
 use super::workload::{TeacherSource, Workload};
 use super::{StageError, assumed, resident, training};
 use crate::config::{self, AttentionChoice, Config, DataKind, DeviceChoice, ModelKind, Residency, Stage};
@@ -415,9 +416,15 @@ impl Planned {
                 (budget, fitting, recomputes) = (recomputing, graphs, true);
             }
         }
-        let expected = match fitting {
-            Some(fitting) if !self.is_on_gpu() && self.knows_batches => self.expected(fitting, recomputes)?,
-            _ => None,
+        // What keeps graphs on a GPU is not planned here batch by batch.
+        let is_known =
+            self.knows_batches && !self.for_absent_gpu && !(self.is_on_gpu() && config.memory.graphs_on_device);
+        let expected = match fitting.filter(|_| is_known) {
+            Some(fitting) => {
+                let captures = !recomputes && self.captures_fit(&budget, planned_bytes, wanted);
+                self.expected(fitting, recomputes, captures)?
+            }
+            None => None,
         };
         let limit_flag = limit_flag(self.is_on_gpu());
         let plan = GraphPlan {
@@ -442,8 +449,16 @@ impl Planned {
         Ok(plan.describe())
     }
 
-    /// The expected peak of the run with so many graphs at a time.
-    fn expected(&self, fitting: usize, recomputes: bool) -> Result<Option<Expected>, StageError> {
+    /// True if captured steps would not make batches smaller, or are asked for, whatever they make.
+    fn captures_fit(&self, budget: &MemoryBudget, planned_bytes: f64, wanted: usize) -> bool {
+        let is_asked_for = self.config.training.cuda_graphs == Some(true);
+        let mut with_captures = budget.clone();
+        with_captures.record_steps(self.queues(&self.config).burst, USUAL_SIZES);
+        is_asked_for || with_captures.largest_batch(&self.worst, planned_bytes, wanted) == Some(wanted)
+    }
+
+    /// The expected peak of the run with so many graphs at a time; `captures`: its steps are captured if they can be.
+    fn expected(&self, fitting: usize, recomputes: bool, captures: bool) -> Result<Option<Expected>, StageError> {
         let (config, mut graphs) = (&self.config, self.graphs.clone());
         let mut options = training::fit_options(config, self.device);
         // As in a training: the batch is smaller, or it goes through the model in parts.
@@ -454,12 +469,18 @@ impl Planned {
         }
         let FreshTraining { mut student, mut trainable } = FreshTraining::new(config, self.device, &self.networks)?;
         student.set_checkpointing(recomputes);
+        let captures = captures
+            && training::captures_steps(config, self.device.is_cuda())
+            && student.capture_obstacle().is_none()
+            && options.micro_batch_graphs.is_none();
+        let graph_sizes = match &self.source {
+            Source::Store(store) if captures => Some(GraphSizes::of(store)?),
+            Source::Store(_) | Source::Made(_) => None,
+        };
         let [training, validation] = self.loaders(config);
         let measured = Measured::of(&mut *student, &mut trainable, [&training, &validation], &self.sizes, &options);
-        let burst = if self.networks.teachers.is_empty() { 1 } else { config.distillation.teacher_burst };
-        let queues = Queues { burst, waiting: waiting_batches(config, false) };
-        let settings = Settings { queues, targets: self.targets, cached_burst: 1, views: 1 };
-        let found = Forecaster::measure(config, measured, &graphs, settings, None)?.expected();
+        let settings = Settings::of(config, &measured, self.targets, 1);
+        let found = Forecaster::measure(config, measured, &graphs, settings, graph_sizes.as_ref())?.expected();
         Ok(found.map(|found| Expected::of(&found, options.max_epochs, self.counted.name())))
     }
 

@@ -60,7 +60,7 @@ impl Expected {
 
 /// The components of the peak that are not empty.
 fn rows(found: &ExpectedPeak) -> Vec<Row> {
-    let AlwaysBytes { weights, gradients, optimizer, .. } = found.always;
+    let AlwaysBytes { weights, gradients, optimizer, teacher: _, other } = found.always;
     let peak = found.peak;
     let batches = |count: usize| if count == 1 { "batch" } else { "batches" };
     let work = match peak.work {
@@ -72,7 +72,9 @@ fn rows(found: &ExpectedPeak) -> Vec<Row> {
         Row::new("gradients", gradients),
         Row::new("optimiser states", optimizer),
         // A teacher whose targets are all cached is no longer in memory.
-        Row::new("teacher's weights", (peak.always - weights - gradients - optimizer).max(0.0)),
+        Row::new("teacher's weights", (peak.always - weights - gradients - optimizer - other).max(0.0)),
+        Row::new("work space of libraries, and rounding", other),
+        Row::new("captured steps and their batches", peak.captured),
         Row::new("cached targets", peak.cached),
         Row::new("targets", peak.targets),
         Row::new(format!("{} {} in use", peak.announced.0, batches(peak.announced.0)), peak.announced.1),
@@ -91,7 +93,7 @@ pub struct GraphPlan {
     pub files: Vec<Row>,
     /// Bytes of a file that takes the place of targets cached in memory, if they are.
     pub disk_cache: Option<f64>,
-    /// `None` on a GPU, and if the batches are not known.
+    /// `None` if the batches are not known, or the GPU is not here.
     pub expected: Option<Expected>,
     /// Measured budget of the worst batches.
     pub budget: MemoryBudget,

@@ -443,6 +443,32 @@ fn software_card_captures_steps_unless_batches_become_smaller() {
     }
 }
 
+/// A plan expects the peak that a training expects: of captured steps, of others, and of bursts.
+#[test]
+fn software_card_plans_what_a_training_expects() {
+    let workplace = &Trained::get().workplace;
+    let bursts: &[&str] = &["--offload-teacher", "--teacher-burst", "4", "--use-teacher-cache", "false"];
+    for (run, graphs, more) in
+        [("planned-captures", "none", &[][..]), ("planned-steps", "false", &[]), ("planned-bursts", "none", bursts)]
+    {
+        let arguments = [&student(&AUTOENCODER, run)[..], TWO_EPOCHS, &["--cuda-graphs", graphs], more].concat();
+        let (said, _) = success_on(&Card::new(), workplace, &arguments);
+        let run_dir = arguments.iter().position(|&argument| argument == "--run-dir").unwrap();
+        let plan = [&["memory", "plan"], &arguments[1..run_dir], &arguments[run_dir + 2..]].concat();
+        let (output, _) = run_on(&Card::new(), workplace, &plan);
+        assert!(output.status.success(), "{}", self::said(&output));
+        let plan = String::from_utf8_lossy(&output.stdout).into_owned();
+        let bytes_after = |text: &str, what: &str| {
+            let (_, rest) = text.split_once(what).unwrap_or_else(|| panic!("{text}"));
+            rest.split_whitespace().take(2).map(|word| word.trim_end_matches(':')).collect::<Vec<_>>().join(" ")
+        };
+        let expected = bytes_after(&said, "expected peak");
+        assert_eq!(bytes_after(&plan, "expected peak of tensors"), expected, "{run}: {plan}\n{said}");
+        assert_eq!(plan.contains("captured steps and their batches"), graphs == "none", "{plan}");
+        assert_expected_peak(workplace, run);
+    }
+}
+
 /// Memory that runs out during a recording would end the process if the allocator split no large blocks.
 #[test]
 fn software_card_graphs_refuse_settings_that_make_a_shortage_fatal() {
