@@ -131,7 +131,7 @@ pub struct AlwaysBytes {
 }
 
 impl AlwaysBytes {
-    /// Of a training that has so many bytes in use between two steps.
+    /// Memory of a training that has `in_use` bytes in use between two steps.
     fn of(training: &Measured, in_use: f64) -> Self {
         let (device, link) = (training.options.device, training.student.teacher());
         let bytes = |role: Role| {

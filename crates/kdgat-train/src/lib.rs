@@ -34,6 +34,7 @@ pub mod run_logs;
 pub mod run_name;
 pub mod schedule;
 pub mod state;
+mod state_before;
 pub mod step;
 pub mod summary;
 #[cfg(feature = "live")]

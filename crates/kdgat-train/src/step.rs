@@ -10,17 +10,17 @@ use std::sync::Arc;
 use kdgat_base::random;
 use kdgat_graph::Batch;
 use kdgat_nn::fused::step_seed::{self, RowsBefore};
-use kdgat_nn::parameters::Role;
 use kdgat_nn::shared_statistics;
+use kdgat_torch as torch;
 use kdgat_torch::allocator::{self, Phase};
 use kdgat_torch::autocast::Autocast;
-use kdgat_torch::{self as torch, view};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::console::Console;
 use super::fit::FitError;
 use super::objective::{Losses, Objective, Part};
 use super::recorded::{self, SharedRecordings, Step};
+use super::state_before::{StateBefore, buffers_of};
 use super::together::{SharedStep, Together};
 use super::trainable::Trainable;
 use crate::memory::{Meter, MicroBatch, Remedy, is_out_of_memory};
@@ -84,9 +84,7 @@ pub struct StepRunner {
     /// Micro-batch of validation: never larger than that of training, which it does not change.
     validating: MicroBatch,
     precision: Option<Kind>,
-    /// Copies of the running statistics before the attempt.
-    buffers: Vec<Tensor>,
-    gradients_before: Option<Tensor>,
+    before: StateBefore,
     /// CUDA graphs of padded batches.
     recorded: Arc<SharedRecordings>,
     /// Number of failures recovered from.
@@ -96,15 +94,13 @@ pub struct StepRunner {
 impl StepRunner {
     /// A runner for the tensors of `trainable`; `precision` is the type of mixed precision.
     pub fn new(trainable: &Trainable, device: Device, precision: Option<Kind>) -> Result<Self, FitError> {
-        let _phase = allocator::enter_phase(Phase::Parameters);
-        let copies = buffers_of(trainable).map(|buffer| buffer.f_detach_copy());
+        let meter = Meter::new(device);
         Ok(Self {
-            meter: Meter::new(device),
+            meter,
             micro: MicroBatch::default(),
             validating: MicroBatch::default(),
             precision,
-            buffers: copies.collect::<Result<_, TchError>>()?,
-            gradients_before: None,
+            before: StateBefore::new(trainable, meter)?,
             recorded: SharedRecordings::new(),
             recoveries: 0,
         })
@@ -124,7 +120,7 @@ impl StepRunner {
     ) -> Result<Tensor, FitError> {
         let StepBatch { batch, filled_up } = batch.into();
         let graphs = batch.num_graphs();
-        self.note_state(trainable, options)?;
+        self.before.note(trainable, options)?;
         if self.recorded.lock().is_to_be_told() {
             console.line(RECORDINGS_FREED);
         }
@@ -145,7 +141,7 @@ impl StepRunner {
                     return Ok(losses);
                 }
                 Err(error) if is_out_of_memory(&error) => {
-                    self.put_back(trainable, options)?;
+                    self.before.put_back(trainable, options)?;
                     self.recover(Work::Training, graphs, error, console)?;
                 }
                 Err(error) => return Err(error),
@@ -173,7 +169,7 @@ impl StepRunner {
         work: recorded::Work,
     ) -> Result<Tensor, FitError> {
         if let recorded::Work::Gradients(trainable, options) = &work {
-            self.note_state(trainable, *options)?;
+            self.before.note(trainable, *options)?;
         }
         self.attempt_recorded(objective, batch, work)
     }
@@ -307,7 +303,7 @@ impl StepRunner {
         options: StepOptions,
         console: &mut Console,
     ) -> Result<Tensor, FitError> {
-        self.note_state(trainable, options)?;
+        self.before.note(trainable, options)?;
         let mut was_repeated = false;
         loop {
             let attempt =
@@ -326,7 +322,7 @@ impl StepRunner {
             if !is_repeated && !is_out_of_memory(&error) {
                 return Err(error);
             }
-            self.put_back(trainable, options)?;
+            self.before.put_back(trainable, options)?;
             if !is_repeated && together.exchanges_rows() {
                 // Parts of the batch would each compute the whole graph.
                 if was_repeated {
@@ -380,7 +376,7 @@ impl StepRunner {
                     targets: step.before.targets + earlier as u64,
                 });
                 if step.parts > 1 {
-                    self.restore_buffers(trainable)?;
+                    self.before.restore_buffers(trainable)?;
                 }
                 weight = objective.rows(&part) / step.rows.max(1.0);
                 let selected;
@@ -449,7 +445,7 @@ impl StepRunner {
             // Masks and noise depend on the seed and on an element's index, which starts at zero in each part: with the same
             // seed all parts would draw the same numbers.
             step_seed::set(random::mix(options.seed as u64 ^ random::mix(part.graphs.start as u64)));
-            self.restore_buffers(trainable)?;
+            self.before.restore_buffers(trainable)?;
             let share = objective.share(part, &whole);
             let graphs = batch.select_graphs(&part.graphs.clone().collect::<Vec<_>>())?;
             let losses = self.backward(objective, &graphs, part, options.scale * share)?;
@@ -466,6 +462,11 @@ impl StepRunner {
     pub(super) fn seed(options: StepOptions) {
         tch::manual_seed(options.seed);
         step_seed::set(options.seed as u64);
+    }
+
+    /// Puts running statistics and gradients back to what they were before the step.
+    pub(super) fn put_back(&self, trainable: &mut Trainable, options: StepOptions) -> Result<(), FitError> {
+        self.before.put_back(trainable, options)
     }
 
     pub(super) fn device(&self) -> Device {
@@ -524,48 +525,6 @@ impl StepRunner {
         }
         sums.ok_or_else(|| TchError::Shape("a batch without graphs has no loss".into()).into())
     }
-
-    fn note_state(&mut self, trainable: &Trainable, options: StepOptions) -> Result<(), FitError> {
-        let meter = self.meter;
-        crate::memory::retry_on_oom(meter, || {
-            for (copy, buffer) in self.buffers.iter_mut().zip(buffers_of(trainable)) {
-                view::copy_values(copy, buffer)?;
-            }
-            Ok::<_, FitError>(())
-        })?;
-        if options.accumulates {
-            let _phase = allocator::enter_phase(Phase::Gradients);
-            let copy = crate::memory::retry_on_oom(meter, || Ok::<_, FitError>(trainable.gradients.f_detach_copy()?))?;
-            self.gradients_before = Some(copy);
-        } else {
-            self.gradients_before = None;
-        }
-        Ok(())
-    }
-
-    pub(super) fn put_back(&self, trainable: &mut Trainable, options: StepOptions) -> Result<(), FitError> {
-        crate::memory::retry_on_oom(self.meter, || {
-            self.restore_buffers(trainable)?;
-            match &self.gradients_before {
-                Some(gradients) if options.accumulates => {
-                    tch::no_grad(|| trainable.gradients.f_copy_(gradients))?;
-                }
-                _ => trainable.zero_gradients()?,
-            }
-            Ok(())
-        })
-    }
-
-    fn restore_buffers(&self, trainable: &Trainable) -> Result<(), TchError> {
-        for (copy, buffer) in self.buffers.iter().zip(buffers_of(trainable)) {
-            view::copy_values(&mut buffer.shallow_clone(), copy)?;
-        }
-        Ok(())
-    }
-}
-
-fn buffers_of(trainable: &Trainable) -> impl Iterator<Item = &Tensor> {
-    trainable.tensors().iter().filter(|named| named.role == Role::Buffer).map(|named| &named.tensor)
 }
 
 /// Divides a batch into parts of at most `graphs` graphs.
