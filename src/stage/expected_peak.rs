@@ -293,7 +293,9 @@ impl<'a> Forecaster<'a> {
             validation: None,
             captures: None,
         };
-        let in_use = forecaster.measure_training(&mut training)?;
+        // The steps at the peak of a training with captures are measured with these.
+        let refinements = if captured.is_some() { 0 } else { REFINEMENTS };
+        let in_use = forecaster.measure_training(&mut training, refinements)?;
         forecaster.always = AlwaysBytes::of(&training, in_use);
         let batches = graphs.validation_batches();
         let size = |batch: &&Vec<u64>| {
@@ -310,19 +312,22 @@ impl<'a> Forecaster<'a> {
     }
 
     /// Measures some batches of the first epoch, then those at the expected peak. Returns the bytes in use between steps.
-    fn measure_training(&mut self, training: &mut Measured) -> Result<f64, StageError> {
+    fn measure_training(&mut self, training: &mut Measured, refinements: usize) -> Result<f64, StageError> {
         let graphs = self.graphs;
         let first = self.sizes.different(&graphs.training(0));
         let mut places: Vec<(u64, usize)> = first.into_iter().map(|batch| (0, batch)).collect();
-        let most = places.len() + REFINEMENTS;
+        let most = places.len() + refinements;
         let (_, in_use) = training.steps(&mut |samples: &[Sample]| {
             let of_places = places.iter().zip(samples);
             let measured = of_places.map(|(&(epoch, batch), &sample)| MeasuredBatch { epoch, batch, sample });
             self.measured = measured.collect();
             if samples.len() == places.len() {
+                if places.len() == most {
+                    return None;
+                }
                 let found = self.training_peak()?;
                 let place = (found.epoch, found.peak.batch);
-                if places.len() == most || places.contains(&place) {
+                if places.contains(&place) {
                     return None;
                 }
                 places.push(place);
