@@ -16,6 +16,7 @@ use crate::config::{CachePrecision, Config, TeacherCache};
 use crate::distill::cache::RecordLayout;
 use crate::distill::objective::TeacherLink;
 use crate::distill::{FrozenModel, Precision, TeacherError};
+use crate::graph::Gatherer;
 use crate::graph::padding::SizeClass;
 use crate::memory::Meter;
 use crate::memory::budget::{Linear, Shape, gibibytes};
@@ -185,7 +186,8 @@ impl Settings {
         }
         // Batches wait in host memory, and targets are cached there but for those of graphs that are on the device.
         let place = if targets.place == CachePlace::Memory { CachePlace::Disk } else { targets.place };
-        let on_device = training.training_loader.resident_bytes().is_some() && place != CachePlace::Nowhere;
+        let stays = config.memory.graphs_on_device && Gatherer::of(training.options.device).is_ok();
+        let on_device = stays && place != CachePlace::Nowhere;
         let complete = place != CachePlace::Nowhere && targets.graphs > 0 && targets.filled == targets.graphs;
         let targets = CachedTargets { place, on_device, complete, ..targets };
         Self { queues: Queues { burst, waiting: 0 }, targets, cached_burst: burst, views }
@@ -259,6 +261,13 @@ pub struct Forecaster<'a> {
     captures: Option<Captures<'a>>,
 }
 
+/// The peak of a training with captures, and the step there.
+#[derive(Clone, Copy)]
+struct CapturedPeak {
+    found: ExpectedPeak,
+    step: PaddedStep,
+}
+
 /// A measured training batch.
 #[derive(Clone, Copy)]
 struct MeasuredBatch {
@@ -293,7 +302,7 @@ impl<'a> Forecaster<'a> {
             validation: None,
             captures: None,
         };
-        // The steps at the peak of a training with captures are measured with these.
+        // Where steps are captured, those at the peak are measured in padded form.
         let refinements = if captured.is_some() { 0 } else { REFINEMENTS };
         let in_use = forecaster.measure_training(&mut training, refinements)?;
         forecaster.always = AlwaysBytes::of(&training, in_use);
@@ -306,9 +315,28 @@ impl<'a> Forecaster<'a> {
             Some(largest) => Some(training.validation(largest)?),
             None => None,
         };
-        let captures = captured.map(|sizes| Captures::measure(&mut training, graphs, sizes, forecaster.epochs));
-        forecaster.captures = captures.transpose()?;
+        if let Some(sizes) = captured {
+            let captures = Captures::measure(&mut training, graphs, sizes, forecaster.epochs)?;
+            forecaster.captures = Some(forecaster.with_peak(&mut training, captures)?);
+        }
         Ok(forecaster)
+    }
+
+    /// Measures the steps at the expected peak, too, if they are not those of captures.
+    fn with_peak(&self, training: &mut Measured, mut captures: Captures<'a>) -> Result<Captures<'a>, StageError> {
+        for _ in 0..REFINEMENTS {
+            let Some(CapturedPeak { found, step }) = self.captured_peak(&captures) else { break };
+            if step.peak.is_some() || found.peak.work != Work::Step {
+                break;
+            }
+            let batches = match found.in_validation {
+                true => self.graphs.validation_batches(),
+                false => self.graphs.training(found.epoch),
+            };
+            let (graphs, is_training) = (&batches[found.peak.batch], !found.in_validation);
+            captures.measure_computed(training, step.class, graphs, is_training)?;
+        }
+        Ok(captures)
     }
 
     /// Measures some batches of the first epoch, then those at the expected peak. Returns the bytes in use between steps.
@@ -317,7 +345,7 @@ impl<'a> Forecaster<'a> {
         let first = self.sizes.different(&graphs.training(0));
         let mut places: Vec<(u64, usize)> = first.into_iter().map(|batch| (0, batch)).collect();
         let most = places.len() + refinements;
-        let (_, in_use) = training.steps(&mut |samples: &[Sample]| {
+        let measured = training.steps(&mut |samples: &[Sample]| {
             let of_places = places.iter().zip(samples);
             let measured = of_places.map(|(&(epoch, batch), &sample)| MeasuredBatch { epoch, batch, sample });
             self.measured = measured.collect();
@@ -335,61 +363,74 @@ impl<'a> Forecaster<'a> {
             let (epoch, batch) = places[samples.len()];
             graphs.training(epoch).into_iter().nth(batch)
         })?;
-        Ok(in_use)
+        Ok(measured.in_use)
     }
 
     /// The expected peak; `None` if there is no batch.
     pub fn expected(&self) -> Option<ExpectedPeak> {
         let peaks = match &self.captures {
-            Some(captures) => self.captured_peak(captures).into_iter().chain(None),
+            Some(captures) => self.captured_peak(captures).map(|peak| peak.found).into_iter().chain(None),
             None => self.training_peak().into_iter().chain(self.validation_peak()),
         };
         peaks.max_by(|a, b| a.peak.bytes().total_cmp(&b.peak.bytes()))
     }
 
     /// The peak of training and validation if steps are captured. Captures stay in memory, so all epochs count, in their order.
-    fn captured_peak(&self, captures: &Captures) -> Option<ExpectedPeak> {
+    fn captured_peak(&self, captures: &Captures) -> Option<CapturedPeak> {
         let mut costs = Costs::of(&self.measured);
-        costs.step = costs.step.times(self.share_of_padded_steps(captures, &costs));
+        costs.padded_share = self.share_of_padded_steps(captures, &costs);
         let of_validation = self.validation.as_ref().map(Costs::proportional);
         let validation = self.graphs.validation_batches();
+        let sizes_of_validation = captures.sizes(&validation);
         let mut progress = Progress::default();
-        let mut highest: Option<ExpectedPeak> = None;
+        let mut highest: Option<CapturedPeak> = None;
+        let mut add = |peak: Option<CapturedPeak>| {
+            let bytes = |peak: &CapturedPeak| peak.found.peak.bytes();
+            highest = highest.into_iter().chain(peak).max_by(|a, b| bytes(a).total_cmp(&bytes(b)));
+        };
         let trained = self.graphs.training.len() as u64;
         for epoch in 0..self.epochs {
             let batches = self.graphs.training(epoch);
-            for (batches, costs) in [(&batches, Some(&costs)), (&validation, of_validation.as_ref())] {
-                let Some(costs) = costs else { continue };
-                let in_validation = std::ptr::eq(batches, &validation);
-                let steps = captures.follow(&mut progress, batches, !in_validation);
-                let padded = batches
-                    .iter()
-                    .zip(&steps)
-                    .map(|(batch, step)| costs.padded(self.sizes.shape(batch), step, captures.is_resident));
-                let pass = match in_validation {
-                    true => Pass { burst: 1, ..self.pass(epoch, trained) },
-                    false => self.pass(epoch, 0),
-                };
-                let found = forecast::peak(&padded.collect::<Vec<_>>(), &pass);
-                let found = found.map(|peak| self.found(peak, epoch, in_validation, batches));
-                highest = highest.into_iter().chain(found).max_by(|a, b| a.peak.bytes().total_cmp(&b.peak.bytes()));
-            }
+            let steps = captures.follow(&mut progress, &captures.sizes(&batches), true);
+            let peak = forecast::peak(&self.padded(&batches, &steps, &costs, captures), &self.pass(epoch, 0));
+            add(peak
+                .map(|peak| CapturedPeak { step: steps[peak.batch], found: self.found(peak, epoch, false, &batches) }));
+            let Some(costs) = &of_validation else { continue };
+            let steps = captures.follow(&mut progress, &sizes_of_validation, false);
+            let pass = Pass { burst: 1, ..self.pass(epoch, trained) };
+            let peak = forecast::peak(&self.padded(&validation, &steps, costs, captures), &pass);
+            add(peak.map(|peak| CapturedPeak {
+                step: steps[peak.batch],
+                found: self.found(peak, epoch, true, &validation),
+            }));
         }
         highest
     }
 
-    /// Memory of steps on padded batches relative to that of others of their size: losses are masked there. The mean of the first epoch's steps that
-    /// were measured.
+    fn padded(
+        &self,
+        batches: &[Vec<u64>],
+        steps: &[PaddedStep],
+        costs: &Costs,
+        captures: &Captures,
+    ) -> Vec<BatchBytes> {
+        let padded =
+            |(batch, step): (&Vec<u64>, &PaddedStep)| costs.padded(self.sizes.shape(batch), step, captures.is_resident);
+        batches.iter().zip(steps).map(padded).collect()
+    }
+
+    /// Memory of steps on padded batches relative to that of others of their size, in the steps of the first epoch that were measured: losses are masked
+    /// there.
     fn share_of_padded_steps(&self, captures: &Captures, costs: &Costs) -> f64 {
         let batches = self.graphs.training(0);
-        let steps = captures.follow(&mut Progress::default(), &batches, true);
-        let shares =
-            batches.iter().zip(steps).filter(|(_, step)| step.way == Way::Computed).filter_map(|(batch, step)| {
-                let linear = PaddedStep { peak: None, ..step };
-                Some(step.peak? / costs.padded(self.sizes.shape(batch), &linear, captures.is_resident).step)
-            });
-        let (sum, count) = shares.fold((0.0, 0), |(sum, count), share| (sum + share, count + 1));
-        if count > 0 { sum / f64::from(count) } else { 1.0 }
+        let steps = captures.follow(&mut Progress::default(), &captures.sizes(&batches), true);
+        let measured = batches.iter().zip(steps).filter(|(_, step)| step.way == Way::Computed);
+        let pairs = measured.filter_map(|(batch, step)| {
+            let not_measured = PaddedStep { peak: None, ..step };
+            Some((step.peak?, costs.padded(self.sizes.shape(batch), &not_measured, captures.is_resident).step))
+        });
+        let (measured, fitted) = pairs.fold((0.0, 0.0), |(all, of_all), (peak, fit)| (all + peak, of_all + fit));
+        if fitted > 0.0 { measured / fitted } else { 1.0 }
     }
 
     fn training_peak(&self) -> Option<ExpectedPeak> {
@@ -432,7 +473,8 @@ impl<'a> Forecaster<'a> {
         let has_teacher = self.has_teacher;
         let is_cached = complete || (epoch >= self.settings.views && place != CachePlace::Nowhere);
         let graphs = self.graphs;
-        let all = (graphs.training.len() + graphs.validation.len()) as u64;
+        // Of views, each graph has several.
+        let all = self.settings.targets.graphs.max((graphs.training.len() + graphs.validation.len()) as u64);
         let cache = CacheBlocks {
             record_bytes,
             block_bytes: CACHE_BLOCK_BYTES,
@@ -454,7 +496,7 @@ impl<'a> Forecaster<'a> {
             visits: (has_teacher && !is_cached).then_some(Visits {
                 copies: if self.half { 2.0 } else { 1.0 },
                 // Of batches that are cached in part, the others go through the teacher.
-                selected: if filled > 0 { 1.0 - filled as f64 / all.max(1) as f64 } else { 0.0 },
+                selected: if filled > 0 { (1.0 - filled as f64 / all.max(1) as f64).max(0.0) } else { 0.0 },
                 gate,
             }),
             cache: (has_teacher && place == CachePlace::Memory).then_some(cache),
@@ -467,7 +509,11 @@ struct Costs {
     data: Linear,
     visit: Linear,
     step: Linear,
+    /// Largest peak of an update.
+    update: f64,
     targets_per_graph: f64,
+    /// Memory of a step on a padded batch relative to that of another one of its size.
+    padded_share: f64,
 }
 
 impl Costs {
@@ -483,7 +529,9 @@ impl Costs {
             data: fit(|sample| sample.data),
             visit: fit(|sample| sample.visit),
             step: fit(work_bytes),
+            update: measured.iter().map(|measured| measured.sample.update).fold(0.0, f64::max),
             targets_per_graph: per_graph.fold(0.0, f64::max),
+            padded_share: 1.0,
         }
     }
 
@@ -495,14 +543,18 @@ impl Costs {
             data: of(sample.data),
             visit: of(sample.visit),
             step: of(work_bytes(sample)),
+            update: sample.update,
             targets_per_graph: sample.targets / sample.shape.graphs.max(1.0),
+            padded_share: 1.0,
         }
     }
 
     fn at(&self, shape: Shape) -> BatchBytes {
+        let data = self.data.at(shape);
         BatchBytes {
             graphs: shape.graphs as u64,
-            data: self.data.at(shape),
+            data,
+            unpadded: data,
             targets: self.targets_per_graph * shape.graphs,
             visit: self.visit.at(shape),
             step: self.step.at(shape),
@@ -519,7 +571,10 @@ impl Costs {
         let padded = self.at(Shape { graphs: graphs as f64, nodes: nodes as f64, edges });
         BatchBytes {
             data: padded.data + if is_resident { 0.0 } else { own.data },
-            step: step.peak.unwrap_or(padded.step + factor * own.targets),
+            step: match step.peak {
+                Some(peak) => peak.max(self.update),
+                None => self.padded_share * (padded.step + factor * own.targets),
+            },
             captured: step.held,
             ..own
         }
@@ -535,6 +590,7 @@ fn bytes_of_sample(sample: &Sample) -> BatchBytes {
     BatchBytes {
         graphs: sample.shape.graphs as u64,
         data: sample.data,
+        unpadded: sample.data,
         targets: sample.targets,
         visit: sample.visit,
         step: work_bytes(sample),

@@ -78,9 +78,9 @@ pub fn prepare(
         true => {
             // In parts, no steps are captured.
             let captures = options.records_steps && options.micro_batch_graphs.is_none();
-            let graph_sizes = captures.then(|| GraphSizes::of(&data.store)).transpose()?;
+            let graph_sizes = captures.then(|| GraphSizes::of(&data.store, &plan.graphs)).transpose()?;
             let training = Measured::of(student, trainable, loaders, &sizes, &options);
-            expected_peak(run, training, (&plan.graphs, graph_sizes.as_ref()), counted.name())?
+            expected_peak(run, training, &plan.graphs, graph_sizes.as_ref(), counted.name())?
         }
         false => None,
     };
@@ -121,7 +121,8 @@ pub fn counted_by<'a>(
 fn expected_peak<'a>(
     run: &mut Run,
     training: Measured<'a>,
-    (graphs, captured): (&'a Graphs, Option<&'a GraphSizes>),
+    graphs: &'a Graphs,
+    captured: Option<&'a GraphSizes>,
     counted: &str,
 ) -> Result<Option<u64>, StageError> {
     let (config, max_epochs) = (run.config, training.options.max_epochs);

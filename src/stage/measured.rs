@@ -18,7 +18,7 @@ use crate::distill::{FrozenModel, StoreShape, Teacher, TeacherOptions, Weights};
 use crate::graph::{Loader, Task};
 use crate::memory;
 use crate::memory::budget::MemoryBudget;
-use crate::memory::probe::{NextBatch, Probe, Sample};
+use crate::memory::probe::{MeasuredSteps, NextBatch, Probe, Sample};
 use crate::memory::rehearsal::{CaptureBytes, Rehearsal};
 use crate::nn::{
     Architecture, ClassLoss, FreshParameters, Gat, Gnn, GraphVgae, NodeGnn, Pretraining, Scope, Vgae,
@@ -88,11 +88,11 @@ impl<'a> Measured<'a> {
         Err(last.unwrap_or_else(|| StageError::Input("there is no graph to measure a step on".to_owned())))
     }
 
-    /// Steps on the batches that `next` returns, and the bytes in use between them.
+    /// Steps on the batches that `next` returns.
     ///
     /// # Errors
     /// If a batch does not fit, or a step fails.
-    pub fn steps(&mut self, next: &mut NextBatch<'_>) -> Result<(Vec<Sample>, f64), StageError> {
+    pub fn steps(&mut self, next: &mut NextBatch<'_>) -> Result<MeasuredSteps, StageError> {
         let (sizes, micro_batch) = (self.sizes, self.options.micro_batch_graphs);
         let size_of = |graph| sizes.of_graph(graph);
         self.uncached(|training| {

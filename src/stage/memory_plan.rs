@@ -26,6 +26,7 @@ use crate::config::{self, AttentionChoice, Config, DataKind, DeviceChoice, Model
 use crate::distill::RegistryError;
 use crate::files;
 use crate::graph::{AssembleOptions, Loader, Shuffle, Store, Task};
+use crate::memory;
 use crate::memory::budget::{
     LOADER_QUEUE, MemoryBudget, Moment, OPTIMIZER_STATES, RESIDENT_GRAPHS, TEACHER_WEIGHTS, USUAL_SIZES, WorstBatches,
 };
@@ -421,7 +422,8 @@ impl Planned {
             self.knows_batches && !self.for_absent_gpu && !(self.is_on_gpu() && config.memory.graphs_on_device);
         let expected = match fitting.filter(|_| is_known) {
             Some(fitting) => {
-                let captures = !recomputes && self.captures_fit(&budget, planned_bytes, wanted);
+                let captures = config.training.cuda_graphs == Some(true)
+                    || (!recomputes && self.captures_fit(&budget, planned_bytes, wanted));
                 self.expected(fitting, recomputes, captures)?
             }
             None => None,
@@ -449,12 +451,11 @@ impl Planned {
         Ok(plan.describe())
     }
 
-    /// True if captured steps would not make batches smaller, or are asked for, whatever they make.
+    /// True if captured steps would not make batches smaller, of which a training counts the sizes.
     fn captures_fit(&self, budget: &MemoryBudget, planned_bytes: f64, wanted: usize) -> bool {
-        let is_asked_for = self.config.training.cuda_graphs == Some(true);
         let mut with_captures = budget.clone();
         with_captures.record_steps(self.queues(&self.config).burst, USUAL_SIZES);
-        is_asked_for || with_captures.largest_batch(&self.worst, planned_bytes, wanted) == Some(wanted)
+        with_captures.largest_batch(&self.worst, planned_bytes, wanted) == Some(wanted)
     }
 
     /// The expected peak of the run with so many graphs at a time; `captures`: its steps are captured if they can be.
@@ -474,13 +475,20 @@ impl Planned {
             && student.capture_obstacle().is_none()
             && options.micro_batch_graphs.is_none();
         let graph_sizes = match &self.source {
-            Source::Store(store) if captures => Some(GraphSizes::of(store)?),
+            Source::Store(store) if captures => Some(GraphSizes::of(store, &graphs)?),
             Source::Store(_) | Source::Made(_) => None,
         };
         let [training, validation] = self.loaders(config);
         let measured = Measured::of(&mut *student, &mut trainable, [&training, &validation], &self.sizes, &options);
         let settings = Settings::of(config, &measured, self.targets, 1);
-        let found = Forecaster::measure(config, measured, &graphs, settings, graph_sizes.as_ref())?.expected();
+        let found = match Forecaster::measure(config, measured, &graphs, settings, graph_sizes.as_ref()) {
+            // Captures may need more memory than there is; a training says so and goes on.
+            Err(error) if captures && memory::is_out_of_memory(&error) => {
+                tracing::warn!("the peak cannot be predicted: {error}");
+                None
+            }
+            outcome => outcome?.expected(),
+        };
         Ok(found.map(|found| Expected::of(&found, options.max_epochs, self.counted.name())))
     }
 

@@ -179,6 +179,7 @@ fn values_of_graphs_stay_on_the_device() {
         let run = format!("rings-{on_device}");
         let more = ["--graphs-on-device", on_device, "--run-dir", &run];
         let (said, _) = success_on(&Card::new().late(6), workplace, &[&common[..], &size, &more].concat());
+        assert_expected_peak(workplace, &run);
         (said, losses(workplace, &run))
     };
     let ((said, found), (_, expected)) = (run("true"), run("false"));

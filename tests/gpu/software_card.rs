@@ -421,21 +421,31 @@ fn software_card_captures_steps_unless_batches_become_smaller() {
     let workplace = &Trained::get().workplace;
     let whole: &[&str] = &["--batch-size", "256"];
     let bursts: &[&str] = &["--offload-teacher", "--teacher-burst", "4", "--use-teacher-cache", "false"];
+    // A large teacher, whose weights are on the device in the first epoch only.
+    let cached: &[&str] =
+        &["--teacher-path", "large/best.safetensors", "--teacher-residency", "resident", "--max-epochs", "3"];
+    let teacher = ["--preset", "vgae,teacher", "--hidden", "256,64,8", "--latent", "8", "--size", "other"];
+    on_cpu(workplace, &[&["autoencoder"], &teacher[..], COMMON, TWO_EPOCHS, &["--run-dir", "large"]].concat());
     let on_device: &[&str] = &["--graphs-on-device", "true", "--accumulate-grad-batches", "2"];
     let cases = [
         ("captured", "4GiB", whole, true),
         ("not-captured", "60MiB", whole, false),
         ("captured-bursts", "4GiB", bursts, true),
         ("captured-on-device", "4GiB", on_device, true),
+        ("captured-after-the-teacher", "4GiB", cached, true),
     ];
     for (run, limit, more, is_captured) in cases {
         let limited = ["--cuda-graphs", "none", "--gpu-memory-limit", limit];
         let arguments = [&student(&AUTOENCODER, run)[..], TWO_EPOCHS, &limited, more].concat();
-        let (told, counted) = success_on(&Card::new(), workplace, &arguments);
+        let card = Card::new().variable("RUST_LOG", "info");
+        let (told, counted) = success_on(&card, workplace, &arguments);
         assert_eq!(counted["recordings"].as_u64().unwrap() > 0, is_captured, "{told}");
         assert_eq!(told.contains("memory: steps are not captured as CUDA graphs"), !is_captured, "{told}");
         assert_eq!(workplace.json(&format!("{run}/config.json"))["inputs"]["captures_steps"], is_captured, "{told}");
         assert_expected_peak(workplace, run);
+        let log = std::fs::read_to_string(workplace.path(&format!("{run}/log.txt"))).unwrap();
+        // The run's own captures, besides those that were measured.
+        assert_eq!(log.contains("captured a step of"), is_captured, "{log}");
         // The budget of the worst batches has room for everything, also for bursts, and not much more.
         let planned = workplace.json(&format!("{run}/memory_budget.json"))["expected_bytes"].as_u64().unwrap();
         let peak = workplace.json(&format!("{run}/summary.json"))["peak_memory_bytes"].as_u64().unwrap();

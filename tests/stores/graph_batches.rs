@@ -218,7 +218,7 @@ fn batches_of_a_store_equal_the_reference() {
     assert_equals_reference(&batch, &graphs, &index_of);
     assert_eq!(integers(&batch.id_input), integers(&batch.id_index));
     let sizes = |picked: &[u64], vocabulary: &Vocabulary| {
-        let each = picked.iter().map(|&graph| SizeClass::of_graph(&store.graph(graph), vocabulary));
+        let each = picked.iter().map(|&graph| SizeClass::of_graph(&store.graph(graph), vocabulary).unwrap());
         each.fold(SizeClass::default(), SizeClass::add)
     };
     assert_eq!(batch.size_class(), sizes(&picked, &options.vocabulary));

@@ -78,26 +78,40 @@ impl SizeClass {
     }
 
     /// The exact sizes of a graph. Those of a batch are their sum.
-    pub fn of_graph(view: &GraphView<'_>, vocabulary: &Vocabulary) -> Self {
-        let loops = view.sources.iter().zip(view.targets).filter(|(source, target)| source == target).count();
+    ///
+    /// # Errors
+    /// The text of what is wrong with a graph of a damaged store.
+    pub fn of_graph(view: &GraphView<'_>, vocabulary: &Vocabulary) -> Result<Self, String> {
+        if let Some(detail) = view.inconsistency() {
+            return Err(detail);
+        }
         let index_of: Vec<u32> = view.can_ids.iter().map(|&id| vocabulary.index_of(id)).collect();
-        let successors = match index_of.is_sorted_by(|a, b| a < b) {
+        let mut are_distinct = index_of.is_sorted_by(|a, b| a < b);
+        let mut loops = 0;
+        for target in 0..view.num_nodes() {
+            let sources = &view.sources[view.edges_of(target)];
+            are_distinct &= sources.is_sorted_by(|a, b| a < b);
+            loops += sources.iter().filter(|&&source| usize::from(source) == target).count();
+        }
+        let successors = match are_distinct {
             true => view.num_edges(),
-            // Several nodes share an index, and each is the successor of a node once.
+            // Nodes that share an index are the successor of a node once.
             false => {
-                let pairs = view.sources.iter().zip(view.targets);
-                let pair = |(&source, &target): (&u16, &u16)| {
-                    i64::from(source) << u32::BITS | i64::from(index_of[usize::from(target)])
+                let of_target = |target: usize| {
+                    let index = i64::from(index_of[target]);
+                    view.sources[view.edges_of(target)]
+                        .iter()
+                        .map(move |&source| i64::from(source) << u32::BITS | index)
                 };
-                sort_distinct(&mut pairs.map(pair).collect::<Vec<_>>())
+                sort_distinct(&mut (0..view.num_nodes()).flat_map(of_target).collect::<Vec<_>>())
             }
         };
-        Self {
+        Ok(Self {
             nodes: view.num_nodes() as i64,
             edges: (view.num_edges() - loops + view.num_nodes()) as i64,
             successors: successors as i64,
             graphs: 1,
-        }
+        })
     }
 
     /// The size class of batches of these sizes.

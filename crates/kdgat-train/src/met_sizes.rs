@@ -1,4 +1,5 @@
-//! Sizes of padded batches that a run has met. They alone decide whether a step is computed, captured or replayed, so that it is known before the run.
+//! Sizes of padded batches that a run has met. Unless memory runs out, they decide whether a step is computed, captured or replayed, so that it is known
+//! before the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 

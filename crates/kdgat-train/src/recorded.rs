@@ -24,7 +24,7 @@ use super::met_sizes::{Captured, MetSizes, Way};
 use super::objective::{Objective, Part};
 use super::step::{StepOptions, StepRunner};
 use super::trainable::Trainable;
-use crate::memory::{Reclaim, is_out_of_memory, register_reclaim};
+use crate::memory::{Activity, Reclaim, current_activity, is_out_of_memory, register_reclaim};
 
 /// Largest accepted distance between the gradients and losses of a replay and those of the step, relative to their norm. They
 /// differ in the order in which the threads of a GPU add.
@@ -61,7 +61,7 @@ impl Reclaim for SharedRecordings {
 pub struct RecordedSteps {
     pool: Option<RecordingPool>,
     met: MetSizes,
-    /// Those that have captures.
+    /// The sizes that have captures.
     sizes: BTreeMap<SizeClass, RecordedSize>,
     has_stopped: bool,
     /// True once the user has been told that the CUDA graphs were freed.
@@ -102,6 +102,7 @@ pub(crate) enum Work<'a> {
 }
 
 impl Work<'_> {
+    /// The kind of CUDA graph that it is captured as.
     pub fn kind(&self) -> Captured {
         match self {
             Self::Gradients(_, options) => Some(options.scale.to_bits()),
@@ -277,7 +278,11 @@ impl RecordedSize {
             assert_same(step.runner, "gradients", expected, &trainable.gradients)?;
         }
         let what = if gradients.is_some() { "step" } else { "validation" };
-        tracing::info!("captured a {what} of {} nodes as a CUDA graph on {device:?}", self.batch.num_nodes());
+        // A rehearsal captures what the run will capture again.
+        match current_activity() {
+            Activity::Probe => {}
+            _ => tracing::info!("captured a {what} of {} nodes as a CUDA graph on {device:?}", self.batch.num_nodes()),
+        }
         self.recordings.insert(step.work.kind(), recorded);
         Ok(replayed)
     }

@@ -187,6 +187,8 @@ impl Teacher {
     /// in the cache already.
     pub fn measure(&mut self, on: bool) {
         self.measures = on;
+        // Those of a measurement, which may still run, are none of the training's.
+        self.steps.forget();
     }
 
     /// Submits the next batches, which one visit of the weights serves.

@@ -151,8 +151,12 @@ impl Shared {
         counts.summary.visits += 1;
     }
 
-    pub fn note_timings(&self, timings: Timings, device_bytes: usize, peak_device_bytes: usize) {
+    pub fn note_device_bytes(&self, device_bytes: usize) {
         self.device_bytes.store(device_bytes as u64, Ordering::Relaxed);
+    }
+
+    pub fn note_timings(&self, timings: Timings, device_bytes: usize, peak_device_bytes: usize) {
+        self.note_device_bytes(device_bytes);
         let mut counts = self.counts.lock();
         counts.since_report.copy_ms += timings.copy_ms;
         counts.since_report.copy_exposed_ms += timings.copy_exposed_ms;

@@ -51,6 +51,12 @@ impl StepClock {
         Ok(finished)
     }
 
+    /// Forgets the steps so far, whether they are finished or not.
+    pub fn forget(&mut self) {
+        self.answered = None;
+        self.running.clear();
+    }
+
     fn mark(&self) -> Result<Event, DeviceError> {
         let mut event = Event::new(self.device, true)?;
         event.record(&Stream::current(self.device)?)?;
@@ -71,5 +77,8 @@ mod tests {
         let steps = clock.end_step().unwrap();
         assert!(steps.len() == 1 && steps[0] >= Duration::from_millis(3), "{steps:?}");
         assert!(clock.end_step().unwrap().is_empty());
+        clock.start_step().unwrap();
+        clock.forget();
+        assert!(clock.end_step().unwrap().is_empty(), "a step that was forgotten");
     }
 }

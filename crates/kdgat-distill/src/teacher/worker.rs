@@ -206,12 +206,13 @@ impl<A: Accelerator> Worker<A> {
 
     /// Computes the targets of batches whose memory is measured.
     fn answer_measured(&mut self, batches: Vec<Batch>) -> Result<(), TeacherError> {
-        let Self { shuttle, policy, precision, replies, .. } = self;
+        let Self { shuttle, policy, precision, replies, shared, .. } = self;
         let uncounted = Shared::new(0, "");
         let to = Listener { replies, again: false };
         let (mut answers, live) = Answers::look_up(batches, (None, *precision), true, to, &uncounted)?;
         let visit = shuttle
             .visit(policy.kind(), live, &mut |accelerator, number, ready| answers.ready(accelerator, number, ready));
+        shared.note_device_bytes(shuttle.device_bytes());
         answers.release()?;
         visit?;
         self.shuttle.take_timings(None);

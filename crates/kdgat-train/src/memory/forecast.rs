@@ -12,8 +12,10 @@
 pub struct BatchBytes {
     /// Number of graphs, whose targets are cached after the visit.
     pub graphs: u64,
-    /// Its tensors.
+    /// Its tensors, also in padded form if its step is captured.
     pub data: f64,
+    /// Those that a visit copies where it takes a part of the graphs.
+    pub unpadded: f64,
     /// A teacher's targets.
     pub targets: f64,
     /// Peak of a teacher's forward.
@@ -153,14 +155,14 @@ pub fn peak(batches: &[BatchBytes], pass: &Pass) -> Option<Peak> {
             let widest = widest.unwrap_or(0);
             let of_gate = gate.filter(|_| start == 0).map_or(0.0, |Gate { share, graphs }| {
                 let first = &announced[0];
-                first.data * share.min(graphs / first.graphs.max(1) as f64)
+                first.unpadded * share.min(graphs / first.graphs.max(1) as f64)
             });
             Peak {
                 batch: start + widest,
                 work: Work::Visit,
                 cached: cached(graphs_before),
                 captured: announced[0].captured,
-                announced: (announced.len(), (1.0 + selected) * data + of_gate),
+                announced: (announced.len(), data + selected * sum(announced, |batch| batch.unpadded) + of_gate),
                 targets: copies * left(0),
                 activations: announced[widest].visit,
                 ..step
@@ -183,7 +185,7 @@ mod tests {
     use super::*;
 
     fn batch(data: f64, step: f64) -> BatchBytes {
-        BatchBytes { graphs: 10, data, targets: 1.0, visit: 50.0, step, captured: 0.0 }
+        BatchBytes { graphs: 10, data, unpadded: data, targets: 1.0, visit: 50.0, step, captured: 0.0 }
     }
 
     const PLAIN: Pass = Pass { always: 1000.0, waiting: 2, burst: 1, visits: None, cache: None };

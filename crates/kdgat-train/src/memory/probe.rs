@@ -65,6 +65,15 @@ pub struct Sample {
     pub update: f64,
 }
 
+/// Steps measured one after another.
+#[derive(Clone, Debug)]
+pub struct MeasuredSteps {
+    /// The step on each batch.
+    pub samples: Vec<Sample>,
+    /// Bytes in use between two steps.
+    pub in_use: f64,
+}
+
 /// Chooses the next batch to measure, given the samples so far; `None` ends the measurement.
 pub type NextBatch<'a> = dyn FnMut(&[Sample]) -> Option<Vec<u64>> + 'a;
 
@@ -87,7 +96,7 @@ impl Probe<'_> {
     }
 
     /// Measures a training step on each batch that `next` returns, with at most `micro_batch` graphs at a time. The first batch is
-    /// measured twice, because the first step also allocates what later steps reuse. Also returns the bytes in use between two steps.
+    /// measured twice, because the first step also allocates what later steps reuse.
     ///
     /// # Errors
     /// If a batch does not fit, or anything else fails.
@@ -95,7 +104,7 @@ impl Probe<'_> {
         mut self,
         micro_batch: Option<usize>,
         next: &mut NextBatch<'_>,
-    ) -> Result<(Vec<Sample>, f64), FitError> {
+    ) -> Result<MeasuredSteps, FitError> {
         let meter = Meter::new(self.device);
         let before = meter.read().current_bytes;
         self.restoring(|probe| {
@@ -118,7 +127,7 @@ impl Probe<'_> {
                 samples.extend(measured);
             }
             probe.objective.source_mut().forget();
-            Ok((samples, difference(meter.read().current_bytes, 0) - own))
+            Ok(MeasuredSteps { samples, in_use: meter.read().current_bytes as f64 - own })
         })
     }
 

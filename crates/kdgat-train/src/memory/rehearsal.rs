@@ -1,7 +1,8 @@
-//! Memory of captured steps, measured before a run by capturing them in the order in which the run will. Only so is it known what CUDA graphs hold that
-//! share a pool: that depends on the allocator.
+//! Memory of captured steps, measured before a run by capturing them in the order in which the run will: what CUDA graphs of one pool hold depends on
+//! the allocator.
 
 use kdgat_torch::device::Uploader;
+use tch::TchError;
 
 use super::probe::{Probe, difference};
 use super::{Meter, retry_on_oom};
@@ -86,6 +87,11 @@ impl Probe<'_> {
                 }
                 probe.objective.source_mut().forget();
                 measured.push(CaptureBytes { held: difference(meter.read().current_bytes, start), ..bytes });
+            }
+            // A teacher's thread that runs out of memory frees them.
+            if runner.recorded_sizes() != met.captured_sizes() {
+                let freed = "out of memory: CUDA graphs were freed while their memory was measured";
+                return Err(TchError::Torch(freed.to_owned()).into());
             }
             Ok(measured)
         })
