@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::StageError;
+use super::cached_targets::CachedTargets;
 use super::epochs::{Epochs, Graphs};
 use super::expected_captures::GraphSizes;
-use super::expected_peak::{CachedTargets, Forecaster, Settings};
+use super::expected_peak::{Forecaster, Settings};
 use super::measured::Measured;
 use super::resident;
 use super::run::{Prepared, Run};

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use tch::Device;
 
 use super::autoencoder::WindowAutoencoder;
+use super::cached_targets::{CachePlace, CachedTargets};
 use super::classifier::WindowClassifier;
 use super::epochs::{Epochs, Graphs};
 use super::expected_captures::GraphSizes;
-use super::expected_peak::{CachePlace, CachedTargets, Forecaster, Settings};
+use super::expected_peak::{Forecaster, Settings};
 use super::graph_autoencoder::GraphAutoencoder;
 use super::graph_batches::counted_by;
 use super::graphs::{GraphNetwork, schema};

@@ -4,6 +4,7 @@
 mod assumed;
 mod autoencoder;
 mod cache_settings;
+mod cached_targets;
 mod classifier;
 mod compare;
 mod curriculum_log;
